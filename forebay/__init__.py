@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a data source once; run it on Spark, or in one Python process.
 
-All public names are here. Those that need Spark are imported on first use, so `import forebay` needs only pyarrow.
+This module has all public names. Names that need Spark or an extra are imported on first use, so `import forebay` needs
+only pyarrow.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a lazy name on first use (PEP 562)."""
+    """Return the public name `name`, and import its module if this is its first use (PEP 562)."""
     if name == "testkit":
         return import_module("forebay.testkit")
     try:
@@ -151,5 +152,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, including lazy ones."""
+    """Return all public names, also those that are not imported yet."""
     return __all__

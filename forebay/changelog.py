@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changelogs: rows with a change kind, converted, materialized and applied to targets. All public names are here.
+"""The public API for changelogs (rows with a change kind): convert them, materialize them, apply them to targets.
 
-Names that need Spark are imported on first use, so `import forebay.changelog` needs only pyarrow.
+Names that need Spark or NumPy are imported on first use, so `import forebay.changelog` needs only pyarrow.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a lazy name on first use (PEP 562)."""
+    """Return the public name `name`, and import its module if this is its first use (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module 'forebay.changelog' has no attribute {name!r}")
     try:
@@ -123,5 +123,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, including lazy ones."""
+    """Return all public names, also those that are not imported yet."""
     return __all__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as an argument, so that tests and the simulator control it."""
+"""Clocks, which the framework takes as arguments so that tests and the simulator can control the time."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of time. Both methods are thread-safe."""
+    """A clock for wall time and for durations. Both methods are thread-safe."""
 
     def now(self) -> float:
         """Return the wall time in seconds since 1970-01-01 UTC."""
 
     def monotonic(self) -> float:
-        """Return monotonic seconds; only differences are meaningful."""
+        """Return the seconds of a monotonic clock. Only the difference between two calls is meaningful."""
 
 
 class SystemClock:
-    """The time of the machine."""
+    """The clock of the operating system."""
 
     def now(self) -> float:
         """Return the wall time in seconds since 1970-01-01 UTC."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Return monotonic seconds."""
+        """Return the seconds of the system's monotonic clock."""
         return time.monotonic()
 
 
 class ManualClock:
-    """A clock that only `advance` moves, for tests and the simulator.
+    """A clock for tests and the simulator, which moves only when `advance` is called.
 
     Args:
         start: The first wall time, in seconds since 1970-01-01 UTC.
@@ -51,5 +51,5 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Move the time forward by `seconds` (0 or more)."""
         if seconds < 0:
-            raise ValueError(f"a clock cannot go back ({seconds} s)")
+            raise ValueError(f"advance() got {seconds} s, but a clock cannot go back: pass 0 or more")
         self._elapsed += seconds

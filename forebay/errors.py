@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed errors, one class per reaction. Each names source, split, position, option and the next step.
+"""Typed errors: one class for each reaction of the user. An error names source, split, position, option and next step.
 
-The text has a fixed format, because Spark keeps only the text of an exception that crosses a process border. `unwrap`
-parses it back into the typed error.
+An error's text has a fixed format, because Spark keeps only the text of an exception that crosses a process border.
+`unwrap` parses it back into the typed error.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _explainers: list[Callable[[str], ForebayError]] = []
 
 
 def redact_texts_with(redact: Callable[[str], str]) -> None:
-    """Set the function that hides secrets in the text of every error. Called once, by `forebay.options`."""
+    """Register the function that hides secrets in the text of every error. Called once, by `forebay.options`."""
     _redactors.append(redact)
 
 
 def explain_unknown_formats_with(explain: Callable[[str], ForebayError]) -> None:
-    """Set the function that returns the error for a format unknown to Spark. Called once, by `forebay.registry`."""
+    """Register the function that makes the error for a format unknown to Spark. Called once, by `forebay.registry`."""
     _explainers.append(explain)
 
 
 class RemoteTraceback(Exception):
-    """The text of a traceback from another process. `unwrap` sets it as the `__cause__`."""
+    """A traceback from another process, as text. `unwrap` sets it as the `__cause__` of the error that it returns."""
 
 
 class ForebayError(Exception):
@@ -70,10 +70,10 @@ class ForebayError(Exception):
         self.advice = advice
 
     def with_context(self, **labels: str | None) -> Self:
-        """Set the labels (`source=`, `split=` …) that are None; keep the others. Returns the error itself."""
+        """Set each given label (`source=`, `split=` …) that is None so far, and return this error itself."""
         for label, value in labels.items():
             if label not in _LABELS:
-                raise TypeError(f"an error has no label {label!r}; it has {', '.join(_LABELS)}")
+                raise TypeError(f"an error has no label {label!r}: use one of {', '.join(_LABELS)}")
             if value is not None and getattr(self, label) is None:
                 setattr(self, label, str(value))
         return self
@@ -92,14 +92,14 @@ class ForebayError(Exception):
         return f"{type(self).__name__}({_redacted(self.message)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The process that unpickles it may not know the secrets. The split stays: its id is a key.
+        # The process that unpickles the error may not know the secrets. The split id is a key, so it is not redacted.
         labels = {label: getattr(self, label) for label in _LABELS}
         hidden = {label: value and _redacted(value) for label, value in labels.items() if label != "split"}
         return (_rebuild, (type(self), _redacted(self.message), labels | hidden))
 
 
 class ConfigurationError(ForebayError):
-    """The options, the schema or the environment are wrong; never retried."""
+    """An option, the schema or the environment is wrong. The framework never retries after this error."""
 
 
 class RetriableError(ForebayError):
@@ -108,11 +108,11 @@ class RetriableError(ForebayError):
     Args:
         message: What went wrong.
         retry_after: The minimum delay that the service requests: seconds, a timedelta, or the text of an HTTP
-            `Retry-After` header. It holds for all readers of the source in this process.
+            `Retry-After` header. It applies to all readers of the source in this process.
         where: The labels of `ForebayError`.
 
     Raises:
-        ValueError: `retry_after` is none of these.
+        ValueError: `retry_after` is not finite, or is not the text of such a header.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RetriableError(ForebayError):
     ) -> None:
         super().__init__(message, **where)
         self.retry_after = None if retry_after is None else _seconds(retry_after)
-        """Seconds, or None."""
+        """The minimum delay in seconds; None if the service requests none."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild, (cls, message, labels) = super().__reduce__()
@@ -136,7 +136,7 @@ class DataError(ForebayError):
 
 
 class DataLossError(ForebayError):
-    """Positions that are still unread no longer exist (retention, deletion, replacement)."""
+    """The external system no longer has data that is still unread (after retention, deletion or replacement)."""
 
 
 class ContractError(ForebayError):
@@ -144,7 +144,7 @@ class ContractError(ForebayError):
 
 
 class FatalError(ForebayError):
-    """A defect or a lost resource: neither options nor retries help."""
+    """A defect or a lost resource, which neither other options nor a retry can repair."""
 
 
 _BY_NAME = {
@@ -167,12 +167,12 @@ _LINE = re.compile(r"^  (" + "|".join(_PRINTED.get(label, label) for label in _L
 
 
 def unwrap(error: BaseException) -> ForebayError | None:
-    """Return the typed error inside an exception of Spark, or None if it does not come from a source.
+    """Return the typed error inside an exception of Spark, or None if the exception contains none.
 
-    Users call it in an `except` block around a Spark action. It searches the exception, its causes and contexts, and
-    their texts. The exception of the connector is the `__cause__`, as a `RemoteTraceback` if only its text is left. Two
-    errors of Spark itself are converted too: an unknown format to `ConfigurationError`, a dead Python worker to
-    `FatalError`.
+    Users call this function in an `except` block around a Spark action. It searches the exception, its causes and
+    contexts, and their texts. The `__cause__` of the typed error is the connector's own exception, or a
+    `RemoteTraceback` if only its text is left. Two errors of Spark itself are converted too: an unknown format to
+    `ConfigurationError`, a dead Python worker to `FatalError`.
     """
     seen: set[int] = set()
     link: BaseException | None = error
@@ -189,7 +189,7 @@ def unwrap(error: BaseException) -> ForebayError | None:
 
 
 def _spark_error(text: str) -> ForebayError | None:
-    """Convert a known error text of Spark itself; else None."""
+    """Return the typed error for an error text of Spark itself; None if the text is not a known one."""
     if unknown := _UNKNOWN_FORMAT.search(text):
         return next((explain(unknown[1]) for explain in _explainers), None)
     crashed = _CRASHED.search(text)
@@ -207,7 +207,7 @@ def _spark_error(text: str) -> ForebayError | None:
 
 
 def parse_text(text: str) -> ForebayError | None:
-    """Parse the last forebay error in `text`, or return None. A traceback prints the outermost error last."""
+    """Return the last forebay error in `text`, which is the outermost one of a traceback; None if there is none."""
     heads = list(_HEAD.finditer(text))
     if not heads:
         return None
@@ -229,7 +229,7 @@ def parse_text(text: str) -> ForebayError | None:
 
 
 def _remote_cause(lines: Sequence[str]) -> RemoteTraceback | None:
-    """Return the traceback that follows an error, if any."""
+    """Return the traceback in the lines that follow an error; None if there is none."""
     if CAUSED_BY not in lines:
         return None
     shown = takewhile(lambda line: not line or line.startswith(INDENT), lines[lines.index(CAUSED_BY) + 1 :])
@@ -237,13 +237,13 @@ def _remote_cause(lines: Sequence[str]) -> RemoteTraceback | None:
 
 
 def _inside(text: str, at: int) -> bool:
-    """Whether the first line of an error is quoted in another error: it is indented, or follows another first line."""
+    """Return whether another error quotes the one at index `at`: its line is indented, or begins with another error."""
     before = text[text.rfind("\n", 0, at) + 1 : at]
     return before.startswith(INDENT) or _HEAD.search(before) is not None
 
 
 def _ends_message(line: str) -> bool:
-    """Whether a line cannot be part of a message: a label, a stack frame of Spark, a blank line."""
+    """Return whether a line ends the message: a label, a line of a stack trace, or a blank line."""
     if line.startswith(INDENT):
         return False
     begun = line.lstrip()
@@ -251,7 +251,7 @@ def _ends_message(line: str) -> bool:
 
 
 def _escaped_line(line: str) -> str:
-    """Return a line of a message as printed: indented if it would be parsed as something else."""
+    """Return a line of a message for printing, indented if `parse_text` would not take it as part of the message."""
     return INDENT + line if line.startswith(INDENT) or _ends_message(line) or _HEAD.search(line) else line
 
 

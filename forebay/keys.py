@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streaming keys: which columns order and identify rows. All public names are here.
+"""The public API for streaming keys: the columns that order and identify the rows of a stream.
 
 Names that need Spark are imported on first use, so `import forebay.keys` needs only pyarrow.
 """
@@ -55,7 +55,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a lazy name on first use (PEP 562)."""
+    """Return the public name `name`, and import its module if this is its first use (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module 'forebay.keys' has no attribute {name!r}")
     try:
@@ -69,5 +69,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, including lazy ones."""
+    """Return all public names, also those that are not imported yet."""
     return __all__

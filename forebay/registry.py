@@ -32,7 +32,7 @@ class Entry:
     """A class that claims a format name.
 
     Args:
-        name: The format name, as written.
+        name: The format name, in the case that its class or package declares.
         target: The class or its path, `package.module:Class`.
         origin: Where the claim comes from, for messages: "registered here", "the package shop 1.2".
         install: The command that installs the dependencies, for messages; empty if unknown.
@@ -76,10 +76,10 @@ class Registry:
         self._warned: set[str] = set()
 
     def register_class(self, cls: type) -> str:
-        """Register a class under its format name, before all others of this name; return the name.
+        """Register a class under its format name, with precedence over all others of this name; return the name.
 
-        Called by `forebay.register` on the driver. A class of the same module and name is replaced silently: a
-        notebook cell was run again.
+        Called by `forebay.register` on the driver. It silently replaces a class of the same module
+        and name, because a notebook cell that is run again defines its class again.
 
         Raises:
             ConfigurationError: The name is not a valid format name.
@@ -89,7 +89,7 @@ class Registry:
             raise ConfigurationError(
                 f"{name!r} is not a valid format name",
                 source=cls.__name__,
-                advice="use letters, digits, underscores, dots and hyphens, a letter first",
+                advice="use letters, digits, underscores, dots and hyphens, and begin with a letter",
             )
         entry = Entry(name, cls, "registered here")
         key = (name.lower(), entry.path)
@@ -98,7 +98,7 @@ class Registry:
         return name
 
     def forget_class(self, name: str) -> None:
-        """Revoke `register_class`; installed sources of this name stay."""
+        """Remove the registered classes of a format name. Built-in and installed sources of this name stay."""
         self._registered = [entry for entry in self._registered if entry.name.lower() != name.lower()]
 
     def lookup(self, name: str) -> type:
@@ -117,14 +117,14 @@ class Registry:
         return _load(claims[0], self._kind)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return the entry that `lookup` uses for each name, sorted by name. Imports nothing."""
+        """Return the entry that `lookup` uses for each name, sorted by name. No source is imported."""
         claims = self._claims()
         for rivals in claims.values():
             self._warn(rivals)
         return tuple(claims[key][0] for key in sorted(claims))
 
     def refresh(self) -> None:
-        """Scan the installed packages again at the next call."""
+        """Make the next call scan the installed packages again."""
         importlib.invalidate_caches()
         self._installed = None
 
@@ -141,7 +141,7 @@ class Registry:
         )
 
     def _claims(self) -> dict[str, list[Entry]]:
-        """Return the entries of each name in lower case, the winner first, each class once."""
+        """Return the entries by format name in lower case. The first entry of a name wins; each class occurs once."""
         if self._installed is None:
             self._installed, self._broken = _scan(self._group) if self._group else ([], [])
         claims: dict[str, list[Entry]] = {}
@@ -152,7 +152,7 @@ class Registry:
         return claims
 
     def _warn(self, claims: list[Entry]) -> None:
-        """Log each entry that lost its name, once."""
+        """Log a warning for each entry that the first entry of the same name hides, once."""
         winner, *losers = claims
         for loser in losers:
             message = (
@@ -170,7 +170,7 @@ class Registry:
         return ConfigurationError(
             f"no source has the name {name!r}{meant}" + "".join(f"; {problem}" for problem in self._broken),
             source=name,
-            advice=f"the known sources are {', '.join(known.values()) or 'none'}; register your own class with "
+            advice=f"use one of the known sources ({', '.join(known.values()) or 'none'}), register your own class by "
             "forebay.register(spark, ItsClass), or install the package that provides the source",
         )
 
@@ -189,7 +189,7 @@ def format_name(cls: type) -> str:
 
 
 def _scan(group: str) -> tuple[list[Entry], list[str]]:
-    """Return the entries of installed distributions, by distribution name, and the problems of unreadable ones."""
+    """Return the entries of the installed packages, sorted by package name, and a text for each unreadable package."""
     from importlib.metadata import distributions  # keeps `import forebay` fast
 
     found: dict[str, list[Entry]] = {}
@@ -211,7 +211,7 @@ def _offered(distribution: Distribution, group: str) -> list[Entry]:
         return []
     name = distribution.metadata["Name"]
     if not name:
-        raise ValueError("the metadata of a package have no name")
+        raise ValueError("the metadata of the package has no name")
     # The first distribution of a name on sys.path hides the others, as for imports, even if it offers no sources.
     first = distribution.from_name(name)
     if first.read_text("entry_points.txt") != distribution.read_text("entry_points.txt"):
@@ -252,7 +252,7 @@ def _load(entry: Entry, kind: str) -> type:
 
 
 def _missing(what: str, entry: Entry, module: str, error: ModuleNotFoundError) -> ConfigurationError:
-    """Return the error for a missing module: a dependency, or the one with the class."""
+    """Return the error for a module that is not found: the module with the class, or a dependency of it."""
     name = error.name or "a module"
     if module == name or module.startswith(f"{name}."):
         message = f"{what} should be in {module}, which does not exist"

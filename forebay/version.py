@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of forebay: the one place it is written."""
+"""The version of forebay, which the build reads from this file."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from forebay.inspection.peek import peek as first_rows
 from forebay.version import __version__
 
 app = typer.Typer(
-    help="Look at sources, streams and topics; check an environment; begin a connector.",
+    help="Look at sources, streams and topics; check an environment; start a connector project.",
     no_args_is_help=True,
     add_completion=False,
     # Its tracebacks show values of variables, which may be secret.
@@ -38,7 +38,7 @@ for command in (sources.sources, sources.doctor, sources.verify, scaffold.new):
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; errors of forebay are printed without a traceback."""
+    """Run a command and return its exit code. An error of forebay is printed without a traceback."""
     # kafka-python logs each failed connection; the errors of forebay contain the cause.
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     try:

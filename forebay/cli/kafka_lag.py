@@ -33,7 +33,7 @@ _LAG_EXCEEDED: Final = 3
 
 @dataclass(frozen=True)
 class LagReport:
-    """The lag of one query or consumer group at one time."""
+    """The lag of a query (`kind` is "checkpoint") or of a consumer group ("group") at one time."""
 
     kind: str
     name: str
@@ -44,7 +44,7 @@ class LagReport:
         rows = [_row(one) for one in self.lag.partitions]
         total = f"{len(rows):,} partition{'' if len(rows) == 1 else 's'}"
         rows.append(("total", total, "", "", f"{self.lag.total:,}", ""))
-        columns = 6 if any(row[-1] for row in rows) else 5  # show the column of notes only if there are any
+        columns = 6 if any(row[-1] for row in rows) else 5  # without notes, no column of notes
         table = text_table(_HEADER[:columns], [row[:columns] for row in rows], right=range(1, 5))
         return "\n".join([f"{self.kind} {self.name}, brokers {self.servers}", table, *self.lag.notes])
 
@@ -145,7 +145,7 @@ def _reader(options: Mapping[str, str]) -> LagReader:
 def _positions(directory: str) -> list[ReadPosition]:
     """Return the positions of the query with this checkpoint directory.
 
-    Two sources of the query may read one partition.
+    A partition occurs twice if two sources of the query read it.
     """
     from forebay.sources.kafka.lag import ReadPosition
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay new`: the project of a connector, ready to test."""
+"""`forebay new`: writes the project of a new connector, whose tests pass as written."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ FILES = {
     "$package/source.py": "source.py.tmpl",
     "tests/test_source.py": "test_source.py.tmpl",
 }
-"""The files of a project, and their templates."""
+"""The template of each file of a project."""
 
 
 def new(
     name: Annotated[str, typer.Argument(help="The format name, such as shop_orders.", show_default=False)],
     directory: Annotated[
-        Path | None, typer.Option("--directory", "-d", help="Where to write; by default ./NAME.")
+        Path | None, typer.Option("--directory", "-d", help="The directory to write to; by default ./NAME.")
     ] = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Write the project of a connector: source, kit test, packaging, CI. Its tests pass as it is."""
+    """Write the project of a connector: source, conformance test, packaging, CI. Its tests pass as written."""
     written = write_project(name, Path(name) if directory is None else directory)
     if as_json:
         say(json.dumps({"name": name, "files": [str(path) for path in written]}, indent=2))
@@ -51,20 +51,22 @@ def write_project(name: str, directory: Path) -> list[Path]:
     """Write the files of a connector's project, and return their paths.
 
     Args:
-        name: The format name; also that of the package.
+        name: The format name, which is also the name of the package.
         directory: The project's directory; created if it does not exist.
 
     Raises:
-        ConfigurationError: The name is no valid package name, or a file exists. Nothing is written then.
+        ConfigurationError: The name is invalid, Python can already import it, or a file exists already. In these
+            cases, nothing is written.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name.startswith(("forebay", "test")):
         raise ConfigurationError(
             f"{name!r} cannot be the name of a connector",
-            advice="use lower-case letters, digits and underscores, a letter first, such as shop_orders",
+            advice="use lower-case letters, digits and underscores, such as shop_orders; begin with a letter, but "
+            "neither with forebay nor with test",
         )
     if find_spec(name) is not None:
         raise ConfigurationError(
-            f"{name!r} is the name of a package that Python finds already, which the connector would hide",
+            f"{name!r} is the name of a module that Python can already import, and the connector would hide it",
             advice="choose another name, such as shop_orders",
         )
     names = {
@@ -82,7 +84,7 @@ def write_project(name: str, directory: Path) -> list[Path]:
     }
     if existing := [path for path in texts if path.exists()]:
         raise ConfigurationError(
-            f"{existing[0]} exists, and is not overwritten", advice="choose another --directory, or remove the file"
+            f"{existing[0]} exists, so nothing is written", advice="choose another --directory, or remove the file"
         )
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,14 +19,14 @@ from forebay.inspection.tables import text_table
 
 
 def sources(*, as_json: Json = False) -> None:
-    """List the installed formats, with --json also their options."""
+    """List the installed formats; with --json, also their options."""
     found = installed_sources()
     say(json.dumps([one.to_json() for one in found], indent=2) if as_json else sources_table(found))
 
 
 def doctor(
     name: Annotated[
-        str | None, typer.Argument(help="A format or MODULE:Class to reach with these options.", show_default=False)
+        str | None, typer.Argument(help="A format or MODULE:Class to read with these options.", show_default=False)
     ] = None,
     option: Options = None,
     *,
@@ -66,8 +66,8 @@ def verify(
     target: Target,
     option: Options = None,
     *,
-    seconds: Annotated[float, typer.Option(min=1, help="Maximum seconds of all checks.")] = 30.0,
-    seed: Annotated[int, typer.Option(help="The seed of random positions and moments.")] = 0,
+    seconds: Annotated[float, typer.Option(min=1, help="Maximum seconds for all checks.")] = 30.0,
+    seed: Annotated[int, typer.Option(help="The seed of the positions where checks interrupt reads.")] = 0,
     rule: Annotated[list[str] | None, typer.Option(help="Check only this rule; may be repeated.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -79,7 +79,7 @@ def verify(
 
     source = target_source(target, option_texts(option))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the report has them
+        warnings.simplefilter("ignore")  # the report shows the warnings
         try:
             report = check(source, seconds=seconds, seed=seed, rules=rule)
         except ConformanceError as error:

@@ -51,9 +51,9 @@ def show(
     *,
     name: Annotated[str | None, typer.Option(help="Only this operator (name=… of the function).")] = None,
     version: Annotated[
-        int | None, typer.Option(min=0, help="Look at the state after this micro-batch; by default the last one.")
+        int | None, typer.Option(min=0, help="Show the state after this micro-batch; by default the last one.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=0, help="Also show so many rows with their counts.")] = 0,
+    rows: Annotated[int, typer.Option(min=0, help="Also show at most this many rows, with their counts.")] = 0,
     key: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN=VALUE", help="Show the rows with this value; may be repeated. Reads all files."),

@@ -15,11 +15,11 @@ from forebay.errors import DataError
 from forebay.formats.filters.expressions import Expression
 
 IGNORE_CORRUPT_FILES = "ignoreCorruptFiles"
-"""The option named in the error for a damaged file."""
+"""The option that skips damaged files. The error for a damaged file names it."""
 
 
 class InputFile(Protocol):
-    """A file in any store, which formats open and read. Frozen and picklable; safe to use from any thread."""
+    """A file in a local or remote store, as formats see it. Immutable, picklable and thread-safe."""
 
     @property
     def path(self) -> str:
@@ -30,10 +30,10 @@ class InputFile(Protocol):
         """The size in bytes at the time of listing (compressed size for a compressed file)."""
 
     def open(self) -> BinaryIO:
-        """Open for reading, seekable, unbuffered or lightly buffered; the caller closes it.
+        """Open the file as a seekable stream with no buffer or a small one. The caller closes the stream.
 
-        A stream of a store for which requests are slow may have `expect(groups)`. It takes the ranges that the format
-        will read, such as the column chunks of each row group as pairs of start and end, and fetches them ahead.
+        The stream of a store with slow requests may also have a method `expect(groups)`. A format passes it the ranges
+        that it will read: for each row group, the column chunks as pairs of start and end. The stream prefetches them.
 
         Raises:
             DataError: The file no longer exists, or has changed since it was listed.
@@ -50,7 +50,7 @@ class JoinedContents(NamedTuple):
 
     Attributes:
         content: The input of `FileFormat.read`.
-        rows: The number of rows of each file, valid if the read returns their sum.
+        rows: The expected number of rows of each file. The numbers are right if a read of `content` returns their sum.
     """
 
     content: bytes
@@ -60,9 +60,9 @@ class JoinedContents(NamedTuple):
 class FileFormat(ABC):
     """Reads files of one format. Frozen and picklable; one object reads many files.
 
-    A position is the start of the next record: a byte offset in the decompressed bytes, or a row index for Parquet. A
-    record belongs to the slice `[position, end)` in which it starts. So slices of a sliceable file give every record
-    once and in order, wherever it is cut.
+    A position is the start of the next record: an offset in the decompressed bytes, or a row index (`counts_rows`). A
+    record belongs to the slice `[position, end)` in which it starts. So the slices of a sliceable file give every
+    record once and in order, wherever the file is cut.
 
     The file source creates a format by calling the class with an instance of `options_class`. A package offers its
     class by an entry point of the group `forebay.formats`.
@@ -70,20 +70,20 @@ class FileFormat(ABC):
 
     name: ClassVar[str]
     options_class: ClassVar[type] = NoOptions
-    """A frozen dataclass. Its fields are the options of the format, declared as those of a source."""
+    """A frozen dataclass whose fields are the options of the format. They are declared like the options of a source."""
     refused: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Options of Spark's reader that this format refuses → why."""
+    """Maps each option of Spark's reader that this format refuses to the reason."""
     counts_rows: ClassVar[bool] = False
-    """Whether positions are row indexes; else they are bytes."""
+    """Whether positions are row indexes instead of byte offsets."""
     fixed_schema: ClassVar[bool] = False
-    """Whether the schema is known without a file."""
+    """Whether the schema is known without reading a file."""
 
     def __init__(self, options: Any) -> None:  # noqa: ANN401 - an instance of options_class
         self.options = options
 
     @property
     def case_sensitive(self) -> bool:
-        """Whether a schema may have two names that differ only in case."""
+        """Whether a schema may have two columns whose names differ only in case."""
         return False
 
     @abstractmethod
@@ -93,7 +93,7 @@ class FileFormat(ABC):
         Called once at planning time, when the user gave no schema.
 
         Args:
-            files: The files, in a stable order; empty only for a format of a fixed schema.
+            files: The files, in a stable order; empty only for a format with `fixed_schema`.
 
         Raises:
             DataError: A file is damaged.
@@ -101,13 +101,14 @@ class FileFormat(ABC):
         """
 
     def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Return the schema with the columns of all files; by default `infer_schema`, for formats that read them all.
+        """Return a schema with the columns of all files.
 
-        Called at planning time with all files, and on a fetcher thread with one, if columns may be added.
+        The default returns `infer_schema(files)`, which suffices if that reads all files. Called at planning time with
+        all files. If files may add columns to a stream, also called on a fetcher thread with one file.
 
         Raises:
             DataError: A file is damaged, or two files have different types for a column.
-            ConfigurationError: As `infer_schema`, or an option contradicts files with different columns.
+            ConfigurationError: As for `infer_schema`, or an option does not allow files with different columns.
         """
         return self.infer_schema(files)
 
@@ -116,7 +117,7 @@ class FileFormat(ABC):
         """Return whether a planner may cut the file at any position; False if it is compressed. Reads no data."""
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """Return the inner positions that cut a file into slices of about `target_bytes`, ascending; [] for one slice.
+        """Return the ascending positions at which to cut a file into slices of about `target_bytes`; [] for one slice.
 
         Called at planning time. An implementation must be cheap: it reads a footer at most. By default, a sliceable
         file is cut into equal slices, and any other file is one slice.
@@ -126,25 +127,25 @@ class FileFormat(ABC):
     def matching_ranges(
         self, file: InputFile, schema: pa.Schema, row_filter: Expression, position: int, end: int | None
     ) -> Sequence[tuple[int, int | None]]:
-        """Return the parts of `[position, end)` that may have rows which match; by default, all of it.
+        """Return the ranges within `[position, end)` that may hold rows which match the filter; by default, all of it.
 
         Called on a fetcher thread before `read`, only for formats whose positions are row indexes (`counts_rows`).
-        Must be cheap: reads a footer at most.
+        An implementation must be cheap: it reads a footer at most.
 
         Args:
             file: The file to read.
             schema: The full schema of the data in the file.
-            row_filter: A filter that is bound to `schema`.
+            row_filter: A filter that is bound to the columns of `schema`.
             position: Where to start.
             end: Where to stop, exclusive; None for the end of the file.
         """
         return [(position, end)]
 
     def join(self, contents: Sequence[bytes]) -> JoinedContents | None:
-        """Return the contents of small files as one, which one read parses; None (the default) if that is not safe.
+        """Join the contents of small files so that one `read` parses them; return None (the default) if that is unsafe.
 
         Called on a fetcher thread, for sliceable files. A read of the joined content must return the rows of the files
-        in order, or raise a ForebayError, or return another number of rows. Then each file is read alone.
+        in order. If it raises a ForebayError or returns another number of rows, the caller reads each file alone.
 
         Args:
             contents: The whole content of each file; at least two.
@@ -168,13 +169,13 @@ class FileFormat(ABC):
         Args:
             file: The file to read.
             schema: The full schema of the data in the file.
-            columns: The columns wanted, in the order wanted; None for all of `schema`. Every batch has exactly these
-                columns, with the types of `schema`.
-            position: Where to start: 0, an inner border, any number if the file is sliceable, or a yielded position.
+            columns: The names of the columns to return; None for all of `schema`. Every batch has exactly these
+                columns, in this order, with the types of `schema`.
+            position: Where to start: 0, a position from `borders` or from a read, or any number if sliceable.
             end: Where to stop, exclusive; None for the end of the file.
 
         Raises:
-            DataError: The file is damaged, or a record is malformed and the mode does not allow that.
+            DataError: The file is damaged, or a record is malformed and the option `mode` does not allow that.
             ConfigurationError: This format cannot read a type of `schema`.
         """
 
@@ -182,7 +183,7 @@ class FileFormat(ABC):
 def damaged_file(message: str, *, source: str | None = None) -> DataError:
     """Return a DataError with `message` for a file that is damaged as a whole.
 
-    `ignoreCorruptFiles` skips such files.
+    With the option `ignoreCorruptFiles`, the file source skips such files.
     """
     return DataError(
         message,
@@ -193,13 +194,13 @@ def damaged_file(message: str, *, source: str | None = None) -> DataError:
 
 
 def even_borders(size: int, target_bytes: int) -> list[int]:
-    """Return the inner positions that cut `size` bytes into the fewest equal slices of at most `target_bytes`."""
+    """Return the offsets that cut `size` bytes into the fewest equal slices of at most `target_bytes`."""
     slices = -(-size // max(1, target_bytes))
     return [size * number // slices for number in range(1, slices)]
 
 
 def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """Return a record batch with the given number of rows, even if it has no columns."""
+    """Return a record batch of `arrays`; without arrays, one that has no columns but still has `rows` rows."""
     if not arrays:
         empty = pa.Array.from_buffers(pa.struct([]), rows, [None])
         return pa.RecordBatch.from_struct_array(cast("pa.StructArray", empty))

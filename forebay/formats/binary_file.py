@@ -25,14 +25,16 @@ BINARY_FILE_SCHEMA = pa.schema(
     ]
 )
 _MOST_BYTES = 2**31 - 1
-"""The longest value of a binary column, in Spark and in Arrow."""
+"""Bytes of the longest value of a binary column, in Spark and in Arrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryFileOptions:
     """The options of binary files."""
 
-    max_record_bytes: int = option(default=_MOST_BYTES, doc="a longer file is an error if its content is read")
+    max_record_bytes: int = option(
+        default=_MOST_BYTES, doc="bytes; a longer file is an error if its column content is read"
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.max_record_bytes <= _MOST_BYTES:
@@ -45,7 +47,7 @@ class BinaryFileOptions:
 
 @dataclass(frozen=True)
 class BinaryFileFormat(FileFormat):
-    """Reads each file as one row. The content is read only if the column is wanted."""
+    """Reads each file as one row. Reads the content of a file only if the column `content` is selected."""
 
     options: BinaryFileOptions = BinaryFileOptions()
 
@@ -71,15 +73,15 @@ class BinaryFileFormat(FileFormat):
         position: int = 0,
         end: int | None = None,
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """See `FileFormat.read`. The schema has some of the columns of `infer_schema`."""
+        """See `FileFormat.read`. `schema` may have any subset of the columns of `infer_schema`."""
         for field in schema:
             at = BINARY_FILE_SCHEMA.get_field_index(field.name)
             if at < 0 or BINARY_FILE_SCHEMA.field(at).type != field.type:
                 raise ConfigurationError(
                     f"binary files have no column {field.name!r} of type {field.type}",
                     option="schema",
-                    advice="leave the schema out, or name some of path STRING, modificationTime TIMESTAMP, "
-                    "length BIGINT, content BINARY",
+                    advice="leave the schema out, or use only the columns path STRING, modificationTime TIMESTAMP, "
+                    "length BIGINT and content BINARY",
                 )
         if position or end == 0:
             return
@@ -113,5 +115,8 @@ class BinaryFileFormat(FileFormat):
         with file.open() as raw:
             content = bytes(read_fully(raw.read, file.size))
         if len(content) < file.size:
-            raise DataError(f"{file.path} ends after {len(content)} of {file.size} bytes", advice="read it again")
+            raise DataError(
+                f"{file.path} ends after {len(content)} bytes, but was listed with {file.size} bytes",
+                advice="run the query again, because the file may have changed while it was read",
+            )
         return content

@@ -27,13 +27,13 @@ class TextOptions:
     """The options for reading text files."""
 
     wholetext: bool = False
-    """Each file is one row."""
+    """Whether each file is one row, instead of each line."""
     line_sep: str | None = None
-    """The end of a line; by default any of line feed, carriage return, and both."""
+    """The text that ends a line; by default a line feed, a carriage return, or both."""
     max_record_bytes: int = MAX_RECORD_BYTES
     """A longer line, or with `wholetext` a longer file, is an error."""
     block_bytes: int = BLOCK_BYTES
-    """Bytes to read at a time."""
+    """How many bytes to read at a time."""
 
     def __post_init__(self) -> None:
         if self.line_sep == "":
@@ -59,7 +59,7 @@ class TextFormat(FileFormat):
     options_class: ClassVar[type] = TextOptions
     fixed_schema: ClassVar[bool] = True
     refused: ClassVar[Mapping[str, str]] = {
-        "encoding": "Spark's text source reads UTF-8 only, and uses it for writing",
+        "encoding": "it is for writing; Spark's text source reads UTF-8 only",
         "compression": "it is for writing; a file's suffix says how it is compressed",
     }
 
@@ -68,11 +68,11 @@ class TextFormat(FileFormat):
         return TEXT_SCHEMA
 
     def sliceable(self, file: InputFile) -> bool:
-        """Return whether a file is uncompressed and gives one row per line."""
+        """Return whether a file is uncompressed and each of its lines is a row (no `wholetext`)."""
         return not self.options.wholetext and self.options.blocks().sliceable(file)
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """See `FileFormat.borders`. A bzip2, xz or seekable zstd file is cut at compressed bytes."""
+        """See `FileFormat.borders`. A bzip2, xz or seekable zstd file is cut by its compressed bytes."""
         return [] if self.options.wholetext else self.options.blocks().borders(file, target_bytes)
 
     def join(self, contents: Sequence[bytes]) -> JoinedContents | None:
@@ -93,7 +93,7 @@ class TextFormat(FileFormat):
             raise ConfigurationError(
                 f"the text format reads one column of strings, but the schema has {_shown(schema)}",
                 option="schema",
-                advice="give a schema with one string column and, if there are any, the partition columns",
+                advice="give a schema with one string column beside the partition columns",
             )
         names = list(schema.names if columns is None else columns)
         found = self._whole(file, position, end) if self.options.wholetext else self._lines(file, position, end)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of sources, one role per file, and what every host shares."""
+"""The contract of sources, one role per file, and the parts that all hosts share."""

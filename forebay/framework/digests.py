@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognises finished splits by hashes, if whole splits would be too long for a checkpoint.
+"""Stores finished splits as hashes, if whole splits would be too long for a checkpoint.
 
-A split takes about 13 characters: a key of 64 bits and a mark of 32. The differences of sorted keys are compressed by
-columns of bytes, which leaves 49 bits of a key among 200,000.
+A split takes about 13 characters: a key of 64 bits and a mark of 32. The keys are sorted, and the bytes of their
+differences are compressed column by column, which leaves 49 bits of each of 200,000 keys.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _KEY: Final = 8
 """Bytes of a key. The probability that a new split collides with one of 400,000 is 2 in 10^14."""
 
 _GROWTH: Final = 2
-"""A new segment is merged with older ones that have fewer than this many times its splits."""
+"""A new segment is merged with each older one that has fewer than this many times as many splits."""
 
 _LEVEL: Final = 1
 """Compression level: only the upper columns of keys are compressible, at any level."""
 
 
 class Digest(NamedTuple):
-    """One entry of a finished split.
+    """An entry that represents a finished split; a split may have several.
 
     Args:
-        key: Text that identifies the split.
-        mark: 32 bits of the author's own, returned by `SplitDigests.mark`.
-        moment: Entries before a moment are forgotten together. For files: nanoseconds since 1970.
+        key: Text that identifies the split; only its hash is stored.
+        mark: 32 bits that the enumerator chooses; `SplitDigests.mark` returns them.
+        moment: An int, such as nanoseconds since 1970: `SplitDigests.expire` forgets entries before a moment.
     """
 
     key: str
@@ -47,8 +47,8 @@ class Digest(NamedTuple):
 class _Segment:
     """Entries that are stored and forgotten together. Immutable; equal contents have equal names."""
 
-    until: int  # the last moment of an entry
-    splits: int
+    until: int  # the highest moment of its entries
+    splits: int  # the number of splits
     text: str  # the packed entries
     name: str
 
@@ -61,35 +61,36 @@ class SplitDigests:
 
     Args:
         digest: Returns the entries of a finished split; none if the whole split must be stored.
-        span: Width of a segment in moments; None = one segment, because no entry is ever forgotten.
+        span: Segments are merged only if their moments are in the same interval of this length. None = one interval,
+            for entries that never expire.
     """
 
     def __init__(self, digest: Callable[[Split], Sequence[Digest]] | None = None, span: int | None = None) -> None:
         self.digest = digest
-        """Returns the entries of a finished split."""
+        """Returns the entries of a finished split; None = no split is stored as hashes."""
         self._span = span
         self._segments: list[_Segment] = []
         self._marks: dict[int, int] = {}
         self.dropped: list[str] = []
-        """Names of segments that were removed since the framework last stored them."""
+        """Names of the segments that were removed since the framework last stored the segments."""
         self.generation = 0
-        """Changes when splits are forgotten."""
+        """A counter that increases when entries expire or are loaded."""
 
     def __len__(self) -> int:
-        """Return the number of splits."""
+        """Return the number of stored splits."""
         return sum(segment.splits for segment in self._segments)
 
     @property
     def characters(self) -> int:
-        """The length of the stored form."""
+        """The length of the stored form, in characters."""
         return sum(len(segment.text) for segment in self._segments)
 
     def mark(self, key: str) -> int | None:
-        """Return the mark of the entry with this key, or None."""
+        """Return the mark of the entry with this key; None if there is no such entry."""
         return self._marks.get(hash_of(key))
 
     def expire(self, moment: int) -> None:
-        """Forget segments whose entries are all before a moment. The enumerator calls it."""
+        """Forget the segments whose entries are all before `moment`. Called by the enumerator."""
         gone = [segment for segment in self._segments if segment.until < moment]
         if gone:
             self.dropped += [segment.name for segment in gone]
@@ -98,7 +99,7 @@ class SplitDigests:
     # ---- for the framework
 
     def add(self, splits: Iterable[Split]) -> list[str]:
-        """Add the entries of splits; return the ids of the splits that have entries."""
+        """Add finished splits as entries; return the ids of the added ones. A split without entries is not added."""
         ids: list[str] = []
         groups: dict[int, tuple[list[Digest], list[str]]] = {}
         for split in splits:
@@ -114,14 +115,14 @@ class SplitDigests:
         return ids
 
     def dump(self) -> list[list[int | str]]:
-        """Return the stored form, JSON-ready; equal histories give equal forms."""
+        """Return the stored form, JSON-ready. The same additions in the same order give the same form."""
         return [[one.until, one.splits, one.text] for one in self._segments]
 
     def load(self, data: Any) -> None:  # noqa: ANN401 - any JSON value
-        """Replace the contents by a result of `dump`.
+        """Replace all entries by those of `data`, a result of `dump`.
 
         Raises:
-            ValueError: It is not a result of `dump`.
+            ValueError: `data` is not a result of `dump`.
         """
         self.dropped = []
         self._keep([_checked(entry) for entry in data])
@@ -157,7 +158,7 @@ class SplitDigests:
 
 
 def hash_of(text: str) -> int:
-    """Return a 64-bit hash of a text that never changes. Any thread."""
+    """Return the 64-bit hash of a text, the same in every process and release. Any thread."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY).digest())
 
 
@@ -167,7 +168,7 @@ def _segment(until: int, splits: int, text: str) -> _Segment:
 
 
 def _packed(entries: Mapping[int, int]) -> str:
-    """Return entries as text: the compressed columns of the differences of sorted keys, then the marks."""
+    """Return entries as text: the differences of the sorted keys, compressed by byte columns, then the marks."""
     keys = sorted(entries)
     differences = [high - low for low, high in itertools.pairwise([0, *keys])]
     rows = struct.pack(f">{len(keys)}Q", *differences)
@@ -176,7 +177,7 @@ def _packed(entries: Mapping[int, int]) -> str:
 
 
 def _unpacked(text: str) -> dict[int, int]:
-    """Invert `_packed`; raise ValueError for a damaged text."""
+    """Return the entries in a result of `_packed`; raise ValueError if the text is damaged."""
     try:
         unpacker = zlib.decompressobj()
         columns = unpacker.decompress(base64.b85decode(text))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The enumerator that most sources with splits of their own use: the source discovers, the framework assigns."""
+"""The enumerator that most connectors write: it discovers splits, and the framework assigns them to readers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from forebay.framework.digests import SplitDigests
 from forebay.framework.split import Json, Position, Split
 
 OPEN_COST = 4 << 20
-"""Bytes that could be read in the time it takes to open a split (Spark's `openCostInBytes`)."""
+"""The cost of opening a split, as the bytes that could be read in that time (Spark's `openCostInBytes`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The result of one discovery.
+    """The result of one call of `discover`.
 
     Args:
-        splits: All splits, or only new ones: the framework drops ids that it knows. If `vanished` is overridden they
-            must be all splits, because it is called with the unfinished known splits that are missing here. A sequence
-            that makes its splits at each access saves memory: a bounded read on Spark never holds them all.
-        horizon: True for a split that no later discovery can return: such a split is forgotten once it is finished.
-            None = keep every id for ever.
-        state: State of the author's own, JSON-ready; checkpointed, and passed to `restore_state` after a restart.
+        splits: All present splits, or only new ones: the framework ignores splits whose id it knows. If `vanished` is
+            overridden, give all: `vanished` is called with the unfinished known splits that are missing here. A lazy
+            sequence, which makes a split at each access, saves memory: a batch read on Spark never holds all splits.
+        horizon: Returns True for a split that no later discovery can return. The framework forgets the id of such a
+            split once the split is finished. None = remember every id for ever.
+        state: The connector's own state, JSON-ready. Checkpoints store it; after a restart `restore_state` gets it.
     """
 
     splits: Sequence[Split]
@@ -33,11 +33,11 @@ class Discovered:
 
 
 class KnownSplits(Mapping[str, Split]):
-    """The splits that a discovery must not add again, by id; read-only. Hosts pass it to `discover`.
+    """A read-only mapping of the splits that the host remembers, by id. Hosts pass it to `discover`.
 
     Args:
-        unfinished: Splits that are not read to their end.
-        finished: Splits that are, and are not forgotten.
+        unfinished: The splits that are not yet read to their end.
+        finished: The splits that are read to their end, except forgotten ones (see `Discovered.horizon`).
     """
 
     def __init__(self, unfinished: Mapping[str, Split], finished: Mapping[str, Split]) -> None:
@@ -60,136 +60,142 @@ class KnownSplits(Mapping[str, Split]):
 
 
 class DiscoveryEnumerator(ABC):
-    """Discovers splits; the framework assigns and returns them, stores state, retries, and removes duplicates.
+    """Discovers splits. The framework assigns them to readers, stores state, retries, and ignores known splits.
 
-    Returned by `Source.create_enumerator`. `discover` runs on a worker thread, one call at a time; while the source is
-    unbounded it runs again every `discoveryInterval`. The coordinator thread, or the planner on Spark, calls all other
-    methods. Their defaults mean "unknown" or do nothing.
+    Returned by `Source.create_enumerator`. `discover` runs on a worker thread, one call at a time; for an unbounded
+    source it is repeated every `discoveryInterval`. All other methods are called on the coordinator thread, or by the
+    planner on Spark. Their defaults do nothing, or return "unknown".
     """
 
     in_order: bool = False
-    """Whether a stream reads splits one after the other, in the order of `discover`, instead of sharing its limits.
+    """Whether a stream reads splits one after the other, in the order of `discover`, as it does with files.
 
-    A stream does not store a split before it reads it, so each discovery must return it again.
+    If False, all splits share the limits of each micro-batch. If True, a stream stores a split only when it begins to
+    read it, so `discover` must return every split that has not begun at each call.
     """
 
     in_stages: bool = False
-    """Whether `discover` returns more splits once all known splits are finished, as a hybrid source does at a switch.
+    """Whether `discover` returns more splits once all known splits are finished, as a hybrid source does.
 
-    An unbounded source is then discovered at that moment too, whatever `discoveryInterval` says. Not with `in_order`.
+    If True, an unbounded source is also discovered as soon as all known splits are finished, without waiting for
+    `discoveryInterval`. Do not combine it with `in_order`.
     """
 
     exact_ends: bool = False
-    """Whether a record exists before each new end: True for the newest offset or id, False for a time.
+    """Whether an end from `latest` that has moved proves a new record: True for offsets and ids, False for times.
 
-    If False, a stream reads a first record before it plans a micro-batch, and plans none if there is no record. Reading
-    first records takes at most a fifth of the stream's time."""
+    If False, the planner of a stream reads one record before it plans a micro-batch; if there is none, it plans no
+    micro-batch. It spends at most a fifth of the time on this."""
 
     refresh_floor: float = 1.0
-    """Minimum seconds for which a stream caches an answer; at least 0.1 s after five seconds without new data."""
+    """Minimum seconds for which a stream caches the result of `latest` or `discover`.
+
+    After five seconds without new data, results are cached for at least 0.1 s."""
 
     discovery_floor: float | None = None
-    """Like `refresh_floor`, for discovery only, if new splits are rarer than new records; None = `refresh_floor`."""
+    """The minimum for `discover`, if new splits are rarer than new records; None = `refresh_floor` for both."""
 
     refresh_share: float = 0.05
-    """Maximum share of a stream's time spent on calls: slower answers are cached for longer."""
+    """Maximum share of a stream's time spent on `latest` and on `discover`: slow results are cached for longer."""
 
     digests: SplitDigests | None = None
-    """Recognises finished splits by hashes, for sources with more splits than an offset can hold.
+    """Stores finished splits as hashes, for sources with more splits than an offset of a stream can hold.
 
-    None = a stream stores whole splits, and fails once they do not fit. `discover` must not return splits that the
-    digests recognise, although `known` does not contain them. `finished` is called once for such splits."""
+    None = a stream stores whole splits, and fails when they no longer fit. `known` lacks splits stored as hashes, so
+    `discover` must look them up with `digests.mark` and not return them. `finished` is not repeated for them."""
 
     @abstractmethod
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """Return the present splits. May block. Runs on a worker thread, one call at a time.
+        """Return the splits that exist now. May block. Runs on a worker thread, one call at a time.
 
         Args:
-            known: Every split not yet forgotten, by id; read-only. Hosts pass a `KnownSplits`, which knows which of
-                them are finished.
-            first: Whether this is the first discovery of the query, counting those before a restart. A setting such
-                as "start at the latest" usually applies only then.
+            known: All splits that the host remembers, by id; read-only. Hosts pass a `KnownSplits`, which tells
+                finished splits from unfinished ones.
+            first: True until a discovery of this query has succeeded, also before a restart. A setting such as "start
+                at the latest record" usually applies only while it is True.
 
         Raises:
             RetriableError: A failure that may pass; the framework tries again, with back-off.
         """
 
     def restore_state(self, state: Json) -> None:
-        """Restore `Discovered.state` of the last discovery. Called after a restart, before any other method."""
+        """Restore `Discovered.state` of the last discovery. Called after a restart, before all other methods."""
 
     def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
-        """Return the unfinished splits of another source's offset, at their positions; None for an unknown format.
+        """Convert an offset that another source wrote: return its unfinished splits, at their positions.
 
-        Called before any discovery, if a stream starts on the checkpoint of another source. May block.
+        None (the default) = the format of the offset is unknown. Called before any discovery, if a stream starts on the
+        checkpoint of another source, such as Spark's own Kafka source. May block.
         """
         return None
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the present end of each split by id; omit splits whose end is unknown. May block.
+        """Return the present end of each split, by split id; omit splits whose end is unknown. May block.
 
-        Called by hosts that must know an end before they read: a micro-batch, a bounded read of an unbounded source.
+        Called by the planner on Spark, which fixes the ends of a micro-batch or a batch read before it is read.
         """
         return {}
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
-        """Return by id the first position with an event time ≥ `event_time` (µs since 1970); None = unknown.
+        """Return, by split id, the position of the first record with an event time ≥ `event_time` (µs since 1970).
 
-        Search from the position of each split, not before it. An earlier answer is also valid, if it is after
-        the split's position. Leave out a split whose answer is unknown.
-
-        The event time is that of the source's `event_time`. For a split with an end, this end may replace a later
-        position.
+        Search from the position of each split on. A position before that record is also valid if it is after the
+        split's position. If the record is after the split's end, the end may be returned instead. Omit a split whose
+        position is unknown; None = unknown for all splits. The event time is the value of the column that
+        `Source.event_time` names.
         """
         return None
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int | None] | None:
-        """Return by id the event time (µs since 1970) of the first record at or after the position of each split.
+        """Return, by split id, the event time (µs since 1970) of the first record at or after each split's position.
 
-        For a split without such a record before its end, return the event time of the last record before its
-        position. Leave out a split where neither is known, or where the record has none. Called by the planner of a
-        stream with `alignmentMaxDrift`, for splits whose position has moved. May block.
+        If a split has no such record before its end, return the event time of its last record before the position. Omit
+        a split if neither record is known, or if the record has no event time. Called by the planner of a stream with
+        `alignmentMaxDrift`, for splits whose position has moved. May block.
 
-        With `in_order`, return the first event time of each split where it is known. It is called with the first splits
-        of `discover`, which should be sorted by event time, and once without splits. None is then an error.
+        With `in_order`, return the first event time of each split, where known. The planner passes the first splits of
+        `discover`, which should be sorted by event time, and once no splits. Returning None is then an error.
 
         Args:
-            splits: Each at the position of the next micro-batch, with its present end.
-            column: The option `eventTimeColumn`, or the source's `event_time`; with `in_order` empty if there is none.
+            splits: Each at its position for the next micro-batch, with its present end.
+            column: The option `eventTimeColumn`, else the source's `event_time`; with `in_order`, "" if both are unset.
 
         Returns:
-            None = unknown, for all splits (the default) or for one of them: the planner reads the first record instead.
+            Times by split id. None = unknown, for one split or, by default, for all: the planner then reads the first
+            record of the split.
         """
         return None
 
     def size(self, split: Split) -> int | None:
-        """Estimate the bytes between the split's position and its end; None = unknown. Must not block."""
+        """Estimate the bytes between the split's position and its end; None (the default) = unknown. Must not block."""
         return None
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Cut the rest of a split into about `count` slices, in order, under the same id; by default it is not cut.
+        """Cut the unread part of a split into about `count` slices with the same id; by default it is not cut.
 
-        Together the slices contain each record of the split once, in order. May block.
+        Together the slices contain each record of this part once, in order. Cut with `Split.slice`. May block.
         """
         return [split]
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
-        """Return the slices of each task if the source's options decide it; None = the host cuts and packs by bytes.
+        """Return the slices that each task reads, one sequence per task, if the source's options determine the tasks.
 
-        Called by a planner with everything to read, each slice with its end. Cut with `split.slice`; together the tasks
-        contain each record of the slices once. May block.
+        None (the default) = the host cuts the splits and divides the slices over tasks by bytes. Called by the planner
+        on Spark with all that a micro-batch or a batch read will read, each slice with its end. Cut `slices` further
+        with `Split.slice`. Together the tasks must contain each record of `slices` once. May block.
         """
         return None
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return the position after a budget of rows or bytes, at most the split's end; None = unknown.
+        """Return the position `rows` rows or about `byte_budget` bytes after the split's position; None = unknown.
 
-        For `rows`, return the position after exactly that many rows, or the end if there are fewer. The framework does
-        not check it. It counts int positions as row numbers.
+        Return at most the split's end. For `rows`, return the position after exactly that many rows, or the end if
+        there are fewer. The framework does not check the number of rows. It takes int positions for row numbers.
         """
         return None
 
     def vanished(self, splits: Sequence[Split]) -> bool:
-        """Return True to drop known splits that are missing from a complete discovery; False keeps them.
+        """Decide on unfinished known splits that a discovery did not return: True drops them, False keeps them.
 
         Raises:
             DataLossError: The source treats missing splits as an error.
@@ -197,10 +203,13 @@ class DiscoveryEnumerator(ABC):
         return False
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Called after splits were delivered to their end, and again after a restart: it must be idempotent."""
+        """Handle splits that were delivered to their end. Called again after a restart, so it must be idempotent."""
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Called after all records before these positions were durably delivered. Best effort; may be repeated."""
+        """Handle positions, by split id, before which all records are durably delivered.
+
+        Best effort: a call may be left out or repeated.
+        """
 
     def close(self) -> None:
         """Free all resources. Called once, on every path."""

@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class SourceEvent:
-    """A message between a source's enumerator and its readers (EVT-1). Subclass it, frozen and picklable.
+    """A message between a source's enumerator and its readers (EVT-1). Subclass it as a frozen, picklable class.
 
     Sent by `SplitEnumeratorContext.send_event_to_reader` and `SourceReaderContext.send_source_event`. Events and
-    assignments to one reader keep their order (CTX-10). The in-process host delivers events; Spark has no such channel
-    and refuses them by name.
+    assignments to one reader keep their order (CTX-10). Only the in-process host delivers events; on Spark sending one
+    is an error.
     """
 
 
@@ -30,88 +30,89 @@ class SplitEnumerator(ABC):
     `SplitEnumeratorContext.call_async`. Most authors extend `DiscoveryEnumerator` instead, which assigns splits, takes
     them back and stores state.
 
-    On Spark there is one virtual reader, subtask 0 of 1. It requests splits only while the micro-batch has room, and an
-    assignment adds the split to the plan.
+    On Spark there is one virtual reader, subtask 0. It requests splits only while the micro-batch has room. A split
+    that is assigned to it becomes part of the micro-batch.
     """
 
     def restore_state(self, state: Json) -> None:
-        """Restore what `snapshot_state` returned. Called once, before `start`, if there is a checkpoint (ENU-6).
+        """Restore a result of `snapshot_state`. Called once, before `start`, if there is a checkpoint (ENU-6).
 
-        After `start`, `add_splits_back` returns the splits that readers held (FLIP-537). On Spark they stay in the
-        offset instead.
+        The state lacks the splits that readers held. The host passes these to `add_splits_back` after `start`
+        (FLIP-537). On Spark they stay in the offset instead.
 
         Raises:
             ContractError: By default, for any state.
         """
         if state is not None:
             raise ContractError(
-                f"{type(self).__name__} snapshots state but does not override restore_state",
+                f"there is a stored state of {type(self).__name__}, which does not override restore_state()",
                 rule="ENU-6",
-                advice="override restore_state(state), which restores what snapshot_state() returns",
+                advice="override restore_state(state) in the enumerator; it gets a result of snapshot_state()",
             )
 
     def start(self) -> None:
-        """Start discovery, with `call_async`. Called first on the coordinator thread, after `restore_state` alone."""
+        """Start discovery with `call_async`. Called once, before all other methods except `restore_state`."""
 
     @abstractmethod
     def handle_split_request(self, subtask: int, host: str | None) -> None:
-        """Answer a reader that has room for a split (ENU-2): assign one, signal no more, or remember the request.
+        """Answer a reader's request: assign a split, signal that no more follow, or remember the request (ENU-2).
 
-        A reader requests a split when it starts and each time it finishes one. It never finishes a split without an
-        end, so assign unbounded splits in `add_reader` and after each discovery, without a request (ENU-11).
+        A reader requests a split when it starts and each time it finishes one. A split without an end never finishes.
+        So assign such splits in `add_reader` and after each discovery, without a request (ENU-11).
 
         Args:
-            subtask: The reader. It may have failed since: check `context.registered_readers()` before assigning.
-            host: The name of its machine, if known.
+            subtask: The index of the reader. A reader may fail after its request: check `context.registered_readers()`
+                before assigning.
+            host: The name of the reader's machine; None if unknown.
         """
 
     @abstractmethod
     def add_splits_back(self, splits: Sequence[Split], subtask: int | None) -> None:
-        """Take splits back, with their progress, and make them assignable again (ENU-3). The list may be empty.
+        """Take back splits, at the positions that they reached, and make them assignable again (ENU-3).
 
-        Called after a reader failed, before its replacement registers. After a restore, it is called with `subtask`
-        None and the splits that readers held at the checkpoint.
+        Called after a reader failed, before its replacement registers; `splits` may be empty. After a restore, it is
+        called with `subtask` None and the splits that readers held at the checkpoint.
         """
 
     def add_reader(self, subtask: int) -> None:
-        """Called once per registration of a reader, which can be assigned splits from now on (ENU-4)."""
+        """Handle the registration of a reader: splits may be assigned to it from now on (ENU-4)."""
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
-        """Handle an event of a reader. Refuse unknown events, or ignore them deliberately (ENU-8).
+        """Handle an event that a reader sent. Raise an error for unknown events, or ignore them on purpose (ENU-8).
 
         Raises:
             ContractError: By default, for any event.
         """
         raise ContractError(
-            f"{type(self).__name__} does not know the source event {type(event).__name__} of reader {subtask}",
+            f"reader {subtask} sent the event {type(event).__name__}, which {type(self).__name__} does not handle",
             rule="ENU-8",
-            advice="override handle_source_event(subtask, event)",
+            advice="override handle_source_event(subtask, event) in the enumerator",
         )
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Called after a reader delivered splits to their end. Each has its last position; the order is undefined."""
+        """Handle splits that a reader has delivered to their end, each at its last position, in any order."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Json:
-        """Return the state that a new enumerator needs (ENU-5), JSON-ready, without the splits that readers hold.
+        """Return the state from which a new enumerator continues, JSON-ready, without the splits of readers (ENU-5).
 
-        An error fails only this checkpoint (COO-3).
+        An error of this method fails the checkpoint, not the run (COO-3).
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Called when a checkpoint is durable. Best effort: correctness must not depend on this call (ENU-7)."""
+        """Handle the notice that a checkpoint is durable. Best effort: correctness must not depend on it (ENU-7)."""
 
     def close(self) -> None:
         """Free all resources and end all threads. Called once on every path, also after a failed `start` (ENU-9)."""
 
 
 class SplitEnumeratorContext(ABC):
-    """The host, as an enumerator sees it. Calls from other threads move to the coordinator thread (CTX-9)."""
+    """What a host offers to an enumerator. Calls from other threads are run on the coordinator thread (CTX-9)."""
 
     @property
     @abstractmethod
     def clock(self) -> Clock:
-        """The time source."""
+        """The clock of the host."""
 
     @property
     def streaming(self) -> bool:
@@ -120,14 +121,14 @@ class SplitEnumeratorContext(ABC):
 
     @property
     def reads_once(self) -> bool:
-        """Whether the host plans a whole read at once, as a batch read on Spark: there is one discovery."""
+        """Whether the host plans the whole read at once, with one discovery, as a batch read on Spark does."""
         return False
 
     @property
     def follows_history(self) -> bool:
-        """Whether other sources were read before this one, as in a hybrid.
+        """Whether other sources were read before this one, as in a hybrid source.
 
-        A source without a start set by the user then starts at its earliest record, so that no record is left out.
+        If True and the user set no start, the source must start at its earliest record, so that no record is left out.
         """
         return False
 
@@ -141,7 +142,9 @@ class SplitEnumeratorContext(ABC):
 
     @abstractmethod
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        """Assign splits to readers, in this order per reader (CTX-1). Recorded before it is sent.
+        """Assign splits to readers, by subtask; a reader gets its splits in the given order (CTX-1).
+
+        The host records an assignment before it sends the splits to the reader.
 
         Raises:
             ContractError: A reader is not registered (CTX-2), or a split is assigned already and not finished
@@ -150,14 +153,18 @@ class SplitEnumeratorContext(ABC):
 
     @abstractmethod
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that no split follows; its later requests are dropped. Repeat it for a replacement (CTX-3)."""
+        """Tell a reader that it gets no more splits. Its later requests are dropped (CTX-3).
+
+        If the reader is replaced after a failure, call this method for the replacement too.
+        """
 
     @abstractmethod
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
-        """Send an event, in order with the assignments to that reader (CTX-10).
+        """Send an event to a reader. Events and assignments to one reader keep their order (CTX-10).
 
         Raises:
             ContractError: The reader is not registered.
+            ConfigurationError: The host delivers no events (Spark).
         """
 
     @abstractmethod
@@ -172,7 +179,7 @@ class SplitEnumeratorContext(ABC):
         """Run `work` on a worker thread, then `handler(result, error)` on the coordinator thread (CTX-5, CTX-6).
 
         `work` must not touch the enumerator's state. An error of `work` goes to the handler; an error of the handler
-        fails the run. When the host closes, work in flight is dropped and never fails the run (CTX-11).
+        fails the run. When the host closes, the result of running work is dropped and does not fail the run (CTX-11).
 
         Args:
             work: Called without arguments; may block.
@@ -183,4 +190,4 @@ class SplitEnumeratorContext(ABC):
 
     @abstractmethod
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Queue an action for the coordinator thread. It must not block; its error fails the run (CTX-8)."""
+        """Queue an action for the coordinator thread. The action must not block; its error fails the run (CTX-8)."""

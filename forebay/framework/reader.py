@@ -21,7 +21,7 @@ C = TypeVar("C")
 
 
 class InputStatus(Enum):
-    """The result of `SourceReader.poll_next`: when to call again (STA-1)."""
+    """The result of `SourceReader.poll_next`: when the host must call it again (STA-1)."""
 
     MORE_AVAILABLE = "poll again now (may be a false hint)"
     NOTHING_AVAILABLE = "wait for is_available()"
@@ -29,10 +29,10 @@ class InputStatus(Enum):
 
 
 class ReaderOutput(Protocol):
-    """Takes a reader's record batches; implemented by the host. Called on the task thread only."""
+    """Receives the record batches of a reader. Implemented by the host; called on the task thread only."""
 
     def collect(self, split_id: str, batch: pa.RecordBatch, position: Position | None) -> None:
-        """Take one record batch; `position` is the split's progress once the batch is delivered."""
+        """Take one record batch of a split; `position` is the split's position after the batch."""
 
     def split_added(self, split: Split) -> None:
         """Open the output of a split when it is added, before its first record (OUT-4)."""
@@ -45,7 +45,7 @@ class ReaderOutput(Protocol):
 
 
 class SourceReader(ABC):
-    """Emits the record batches of its splits; one per task. Starts empty: all progress arrives as splits (SRC-4).
+    """Emits the record batches of its splits; one per task. Restored progress arrives by `add_splits` alone (SRC-4).
 
     The host calls all methods on one task thread (RDR-2); the futures of `is_available` complete on any thread.
     Authors rarely implement this class: `SourceReaderBase` runs a `SplitReader` on fetcher threads.
@@ -59,16 +59,16 @@ class SourceReader(ABC):
         """Emit at most one record batch; never block (RDR-2).
 
         Raises:
-            ForebayError: A fetcher thread failed; raised before the end of input (RB-6, RB-8).
+            ForebayError: A fetcher thread failed. The error is raised before END_OF_INPUT is returned (RB-6, RB-8).
         """
 
     @abstractmethod
     def is_available(self) -> Future[None]:
-        """Return a future that completes when `poll_next` may emit (RDR-3). It may complete too early."""
+        """Return a future that completes when `poll_next` may have a batch (RDR-3). It may complete too early."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Sequence[Split]:
-        """Return each unfinished split, read or not, at the next record not yet emitted (RDR-4)."""
+        """Return all unfinished splits, each at its next record not yet emitted (RDR-4)."""
 
     @abstractmethod
     def add_splits(self, splits: Sequence[Split]) -> None:
@@ -79,15 +79,15 @@ class SourceReader(ABC):
         """Record that no split follows: after the last one, every `poll_next` returns END_OF_INPUT (RDR-6)."""
 
     def handle_source_event(self, event: SourceEvent) -> None:
-        """Handle an event of the enumerator (EVT-1).
+        """Handle an event that the enumerator sent (EVT-1).
 
         Raises:
             ContractError: By default, for any event.
         """
         raise ContractError(
-            f"{type(self).__name__} does not know the source event {type(event).__name__}",
+            f"the enumerator sent the event {type(event).__name__}, which {type(self).__name__} does not handle",
             rule="EVT-1",
-            advice="override handle_source_event(event)",
+            advice="override handle_source_event(event) in the reader",
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -103,7 +103,7 @@ class SourceReader(ABC):
 
 
 class SourceReaderContext(ABC):
-    """The host, as a reader sees it (RCX-1)."""
+    """What a host offers to a reader: its options, threads, clients and messages to the enumerator (RCX-1)."""
 
     @property
     @abstractmethod
@@ -122,7 +122,7 @@ class SourceReaderContext(ABC):
 
     @property
     def ends_are_promises(self) -> bool:
-        """Whether the next read starts at the ends of these splits, even if they were not reached (Spark)."""
+        """Whether the next read starts at the ends of the splits, even if this read stops before them, as on Spark."""
         return False
 
     @abstractmethod
@@ -131,23 +131,23 @@ class SourceReaderContext(ABC):
 
     @abstractmethod
     def send_split_request(self) -> None:
-        """Ask the enumerator for a split. A host that planned all tasks ignores it."""
+        """Ask the enumerator for a split. A host that plans splits before the read, such as Spark, ignores the call."""
 
     @abstractmethod
     def send_source_event(self, event: SourceEvent) -> None:
         """Send an event to the enumerator.
 
         Raises:
-            ConfigurationError: The host has no such channel (Spark).
+            ConfigurationError: The host delivers no events (Spark).
         """
 
     @abstractmethod
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Borrow an expensive client of this process, with one holder at a time.
+        """Borrow a client from the pool of this process. A client has one borrower at a time.
 
-        It returns to the pool when the reader closes. After a failure of the reader it is closed instead.
+        The client returns to the pool when the reader closes. After a failure of the reader it is closed instead.
 
         Args:
-            key: All options that shape the client: equal keys share clients.
-            factory: Makes a client when none is free.
+            key: All options that the client depends on: readers with equal keys share clients.
+            factory: Makes a client if the pool has no free one.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract most connectors use: a schema, a generator of records, and optional methods around them."""
+"""The contract that most connectors use: a schema, a generator of records, and optional methods."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SimpleSource(Source):
-    """A source made of `schema()` and a generator, `read()`. Each further ability is one more method to override.
+    """A source made of `schema()` and a generator, `read()`. The other methods are optional.
 
     The planner calls `splits` and `latest`. Readers call `read`, and `latest` if no end was planned, on several daemon
     threads and perhaps in several processes. So keep no state on `self`, which is frozen; hold clients with
-    `forebay.cached`. The three flags below are set as plain class attributes.
+    `forebay.cached`. Set `positions_are_rows`, `partial_rows` and `extra_keys` as plain class attributes.
     """
 
     @property
     def positions_are_rows(self) -> bool:
-        """Whether a position is the number of the next row, as it is if `read` yields plain rows.
+        """Whether each position is the number of the next row, as it is if `read` yields plain rows.
 
         If True, a stream supports `maxRowsPerTrigger` and `minRowsPerTrigger`.
         """
@@ -44,15 +44,15 @@ class SimpleSource(Source):
 
     @property
     def partial_rows(self) -> bool:
-        """Whether a column may be missing from every dict of a read.
+        """Whether every dict of a read may lack the same column.
 
-        If False, such a column is logged once per process: usually its name is misspelt in the schema.
+        If False, such a column causes a warning, once per process: usually its name is misspelt in the schema.
         """
         return False
 
     @property
     def extra_keys(self) -> bool:
-        """Whether dicts, also inside columns, may have keys that are not in the schema; they are dropped.
+        """Whether dicts, also inside columns, may have keys that are not in the schema: True drops these keys.
 
         If False, such a key is an error: usually it is misspelt in `read`.
         """
@@ -64,27 +64,27 @@ class SimpleSource(Source):
 
         Yield dicts, tuples or record batches: the position is then the number of rows of the split so far, and a read
         with `split.position == n` must begin at row n. Or yield `Batch(rows, position)` with positions of your own.
-        Returning finishes a split of a bounded source. In an unbounded source the split has caught up; it is read
-        again, from its position, after `pollInterval`.
+        When `read` returns, the split of a bounded source is finished. A split of an unbounded source has caught up:
+        `read` is called again, with the split at its new position, after `pollInterval`.
 
         Dicts and lists of rows may be reused after the yield. Lists, dicts and arrays inside a column, and the buffers
-        of record batches, must not be changed any more.
+        of record batches, must not be changed after it.
 
         Runs on a daemon thread; may block. The rows between two positions must be the same in every replay.
 
         Raises:
-            RetriableError: A failure that may pass; the framework reads again from the last position, with back-off.
+            RetriableError: A transient failure; the framework reads again from the last position, with back-off.
         """
 
     def splits(self) -> Iterable[Split | str]:
-        """Return the parts that can be read independently: ids or Split objects. Called again while unbounded."""
+        """Return the parts that can be read independently: ids or Split objects. Repeated for an unbounded source."""
         return [_ONE_SPLIT]
 
     def latest(self, split: Split) -> Position | None:
-        """Return the present end of a split (exclusive), or None if unknown: the `split.end` of the next read.
+        """Return the present end of a split (exclusive), which becomes `split.end` of the next read; None = unknown.
 
         Prefer the position after the newest complete record: it moves only if there are new records. If the end is a
-        time (now less a margin for late records), a stream reads a first record before it plans each end.
+        time (now less a margin for late records), the planner of a stream reads one record before each micro-batch.
         """
         return None
 
@@ -92,41 +92,42 @@ class SimpleSource(Source):
         """Cut a split into about `count` slices for parallel tasks; by default it is not cut.
 
         Cut with `split.slice(position, end)`. The first slice begins at `split.position`, each other one at the end of
-        the slice before it, and the last one ends at `split.end`. If `split.position` or `split.end` is None, the
-        outer slices may keep None or name the actual first and last row. `read` gets each slice as a split. Called by
-        the planner on Spark. May block.
+        the slice before it, and the last one ends at `split.end`. If `split.position` is None, the first slice may
+        begin at None or at the actual first row; likewise the last slice if `split.end` is None. `read` gets each slice
+        as a split. Called by the planner on Spark. May block.
         """
         return [split]
 
     def size(self, split: Split) -> int | None:
         """Estimate the bytes between `split.position` and `split.end`; None (the default) = unknown.
 
-        The estimate decides the number of tasks and slices. The planner calls it often, so calculate it without I/O.
+        The estimate decides the number of tasks and slices. The planner calls `size` often, so it must not do I/O.
         """
         return None
 
     def advance(self, split: Split, rows: int) -> Position | None:
         """Return the position after `rows` rows, or `split.end` if there are fewer; None = unknown.
 
-        Override it if positions do not count rows, such as `(updated_at, id)`, so that a stream supports
-        `maxRowsPerTrigger`. Called by the planner, for a split with an end from `latest`. May block.
+        If positions do not count rows, such as `(updated_at, id)`, a stream supports `maxRowsPerTrigger` only with this
+        method. Called by the planner, for a split with an end from `latest`. May block.
         """
         return None
 
     def event_time_at(self, split: Split) -> datetime | int | None:
         """Return the event time of the first record at or after `split.position`; None (the default) = unknown.
 
-        If there is none before `split.end`, return that of the last record before the position. The event time is the
-        value in the column `event_time`: a datetime with a zone, or µs since 1970. Called by the planner of a stream
-        with `alignmentMaxDrift`, which otherwise reads the first record. May block.
+        If there is no such record before `split.end`, return the event time of the last record before
+        `split.position`. The event time is the value of the column that `event_time` names: a datetime with a zone, or
+        µs since 1970. Called by the planner of a stream with `alignmentMaxDrift`; if the result is None, the planner
+        reads the first record. May block.
         """
         return None
 
     def position_at(self, split: Split, event_time: int) -> Position | None:
-        """Return the first position, not before the split's, whose event time is `event_time` (µs since 1970) or later.
+        """Return the position of the first unread record whose event time is ≥ `event_time` (µs since 1970).
 
-        Return `split.end` if there is none, and None (the default) if it is unknown: a stream with
-        `alignmentMaxDrift` then reads the split to its end or not at all. May block.
+        Return `split.end` if there is no such record. None (the default) = unknown: a stream with `alignmentMaxDrift`
+        then reads the split to its end or not at all. May block.
         """
         return None
 
@@ -142,7 +143,7 @@ class SimpleSource(Source):
 
 
 class SimpleEnumerator(DiscoveryEnumerator):
-    """Adapts a `SimpleSource` to `DiscoveryEnumerator` and checks what its methods return.
+    """The enumerator of every `SimpleSource`: calls the source's methods and checks their results.
 
     Args:
         source: The source.
@@ -153,11 +154,11 @@ class SimpleEnumerator(DiscoveryEnumerator):
         self.exact_ends = source.positions_are_rows
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """Return all splits of the source."""
+        """Return the splits of the source; an id becomes a split at its start."""
         given: object = self._source.splits()
         if isinstance(given, (str, bytes)):
-            problem = f"splits() returned the text {given!r}, which Python iterates by character"
-            raise self._wrong(problem, "SPL-1", "return a list of ids")
+            problem = f"splits() returned the text {given!r}, not a list; Python iterates by character over a text"
+            raise self._wrong(problem, "SPL-1", "return a list of ids (str) or Split objects")
         if not isinstance(given, Iterable):
             advice = "return a list of ids (str) or Split objects, empty if there is nothing"
             raise self._wrong(f"splits() returned {given!r:.100}, which is not a list", "SPL-1", advice)
@@ -173,31 +174,31 @@ class SimpleEnumerator(DiscoveryEnumerator):
         return Discovered(splits)
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the known ends."""
+        """Return, by split id, the present ends that the source knows."""
         ends = ((split.id, self._source.latest(split)) for split in splits)
         return {split_id: end for split_id, end in ends if end is not None}
 
     def size(self, split: Split) -> int | None:
-        """Return the source's estimate."""
+        """Return the source's estimate of the bytes of a split; None = unknown."""
         size: object = self._source.size(split)
         if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
             advice = "return a whole number of bytes, or None"
-            raise self._wrong(f"size() returned {size!r:.200}", "DIS-5", advice, split)
+            raise self._wrong(f"size() returned {size!r:.200}, not a number of bytes", "DIS-5", advice, split)
         return size
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Return the source's slices; a gap between two of them would lose rows."""
+        """Return the source's slices of a split; raise a ContractError if they do not cover the split without gaps."""
         given: object = self._source.slices(split, count)
         items = list(given) if isinstance(given, Iterable) else [given]
         slices = [one for one in items if isinstance(one, Split)]
         if not items or len(slices) < len(items):
             advice = "return slices made with split.slice(position, end)"
-            raise self._wrong(f"slices() returned {items!r:.200}", "DIS-2", advice, split)
+            raise self._wrong(f"slices() returned {items!r:.200}, not Split objects", "DIS-2", advice, split)
         starts, ends = [one.position for one in slices], [one.end for one in slices]
         whole = split.position in (None, starts[0]) and split.end in (None, ends[-1])
         if not whole or starts[1:] != ends[:-1] or None in starts[1:]:
             raise self._wrong(
-                f"slices() returned {list(zip(starts, ends, strict=True))!r:.200}",
+                f"slices() returned ranges that do not cover the split: {list(zip(starts, ends, strict=True))!r:.200}",
                 "DIS-2",
                 f"begin the first slice at {split.position!r}, each other one at the end of the previous one, and "
                 f"end the last one at {split.end!r}",
@@ -206,7 +207,7 @@ class SimpleEnumerator(DiscoveryEnumerator):
         return slices
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return the position after `rows` rows: from the source, or calculated if positions are rows."""
+        """Return the position after `rows` rows: the source's answer, else a row number if positions are rows."""
         if rows is None:
             return None
         position = self._source.advance(split, rows)
@@ -216,13 +217,13 @@ class SimpleEnumerator(DiscoveryEnumerator):
         return min(start + rows, split.end) if isinstance(split.end, int) else start + rows
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int | None] | None:
-        """Return the source's event times; None for another column than the source's."""
+        """Return the source's event times by split id; None if `column` is not the source's event time column."""
         if column != self._source.event_time:
             return None
         return {split.id: self._event_time(split) for split in splits}
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
-        """Return the source's positions, which must lie between the position and the end of their split."""
+        """Return the source's positions by split id; raise a ContractError for one outside of its split."""
         if type(self._source).position_at is SimpleSource.position_at:
             return None
         found = ((split, self._source.position_at(split, event_time)) for split in splits)
@@ -234,7 +235,7 @@ class SimpleEnumerator(DiscoveryEnumerator):
             return (given - _EPOCH) // timedelta(microseconds=1)
         if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
             advice = "return a datetime with a zone, or an int of µs since 1970-01-01 UTC, or None"
-            raise self._wrong(f"event_time_at() returned {given!r:.200}", "DIS-6", advice, split)
+            raise self._wrong(f"event_time_at() returned {given!r:.200}, not an event time", "DIS-6", advice, split)
         return given
 
     def _within(self, split: Split, position: Position) -> Position:
@@ -243,7 +244,7 @@ class SimpleEnumerator(DiscoveryEnumerator):
         low, high = split.position, split.end
         if (low is not None and key(position) < key(low)) or (high is not None and key(position) > key(high)):
             advice = f"return a position from {low!r} to {high!r}"
-            raise self._wrong(f"position_at() returned {position!r:.200}", "DIS-4", advice, split)
+            raise self._wrong(f"position_at() returned {position!r:.200}, outside of the split", "DIS-4", advice, split)
         return position
 
     def _wrong(self, message: str, rule: str, advice: str, split: Split | None = None) -> ContractError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a source: its options, its schema, and the factory of its enumerator and readers."""
+"""The contract of a source: its options, its schema, and the factories of its enumerator and readers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from forebay.registry import format_name
 class Source(ABC):
     """Configures a read: a frozen, picklable, keyword-only dataclass whose annotated fields are its options (SRC-1).
 
-    Subclasses become dataclasses without a decorator. Factory calls share no state (SRC-2). A subclass may set `name`,
-    `bounded`, `event_time` and `fetchers` as plain class attributes or properties. Most connectors extend
-    `SimpleSource` instead.
+    Subclasses become dataclasses without a decorator. Their enumerators and readers share no state (SRC-2). A subclass
+    may set `name`, `bounded`, `event_time` and `fetchers` as plain class attributes or properties. Most connectors
+    extend `SimpleSource` instead.
     """
 
     name: ClassVar[str] = "source"
@@ -83,22 +83,22 @@ class Source(ABC):
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a finite number of splits and each ends (SRC-5). An unbounded source may still stop."""
+        """Whether the source has finitely many splits, and each ends (SRC-5). An unbounded source may still stop."""
         return True
 
     @property
     def event_time(self) -> str | None:
-        """The timestamp column with the event time; None if there is none."""
+        """The name of the timestamp column with the event time; None if there is none."""
         return None
 
     @property
     def fetchers(self) -> int | None:
-        """The number of fetcher threads that a reader's splits share; None = one per split."""
+        """The number of fetcher threads of a reader, which its splits share; None = one thread per split."""
         return 1
 
     @classmethod
     def from_options(cls, given: Mapping[str, object]) -> Self:
-        """Make a source from text options, as Spark passes them. Option names are case-insensitive.
+        """Make a source from texts by option name, as Spark passes them. Option names are case-insensitive.
 
         Raises:
             ConfigurationError: An option is unknown, missing or of the wrong type.
@@ -106,7 +106,7 @@ class Source(ABC):
         return cls(**parse_options(class_options(cls), given, source=cls.name, owner=cls))
 
     def check(self) -> None:
-        """Validate the options against each other. Called when a source is made; override it to add checks.
+        """Check that the options do not contradict each other. Called when a source is made; override it to add checks.
 
         Raises:
             ConfigurationError: The options contradict each other.
@@ -114,7 +114,7 @@ class Source(ABC):
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Return the schema of every record batch. May block to infer it; hosts call it once per read."""
+        """Return the schema of all record batches. May block to infer it; hosts call it once per read."""
 
     @abstractmethod
     def create_enumerator(self, context: SplitEnumeratorContext) -> SplitEnumerator | DiscoveryEnumerator:
@@ -125,7 +125,7 @@ class Source(ABC):
         """Make a new split reader. Called on the task thread, once per fetcher. Must not block."""
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader | None:
-        """Make a custom reader; None (the default) = `SourceReaderBase`, over fetcher threads."""
+        """Make a custom reader; None (the default) = the supplied `SourceReaderBase`, which uses fetcher threads."""
         return None
 
     def order_key(self, position: Position) -> Any:  # noqa: ANN401 - anything with `<`
@@ -136,7 +136,7 @@ class Source(ABC):
         return position
 
     def with_schema(self, schema: pa.Schema) -> Self | None:
-        """Return this source with the schema that the user gave; None (the default) = the schema is fixed.
+        """Return this source with the schema that the user gave; None (the default) = the source has a fixed schema.
 
         Raises:
             ConfigurationError: The source cannot read with this schema.
@@ -144,5 +144,8 @@ class Source(ABC):
         return None
 
     def with_columns(self, columns: tuple[str, ...]) -> Self | None:
-        """Return this source reading only these columns, in this order; None (the default) = the host selects them."""
+        """Return a copy of this source that reads only these columns, in this order.
+
+        None (the default) = the source reads all columns, and the host selects these.
+        """
         return None

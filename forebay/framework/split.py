@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, dataclass_transform
 from forebay.errors import ContractError
 
 Position = int | str | tuple["Position", ...]
-"""The next record not yet emitted. Compared with ``==``, and with ``<`` if the source knows its latest positions."""
+"""A place in a split: the next record not yet emitted. Compared by ``==``, in a split with an end also by ``<``."""
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 """A value that a checkpoint or an offset can hold."""
@@ -20,15 +20,16 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True)
 class Split:
-    """A part of the input, with its progress (SPL-1, SPL-2). Immutable: `at` returns a new split with progress.
+    """A part of the input, with its progress (SPL-1, SPL-2). Immutable: `at` returns a copy with other progress.
 
     A subclass with more fields becomes a frozen, keyword-only dataclass without a decorator. All fields must be
     JSON-ready.
 
     Args:
         id: Unique within the source and stable for ever, across restarts and for every slice of the split.
-        position: The next record to emit; None = the start, if every replay finds the same start.
-        end: Exclusive. In an enumerator the split's own end, None while open; in a reader the end of this read.
+        position: The next record to emit. None = the start of the split, which must be the same in every replay.
+        end: The end, exclusive. In an enumerator: the split's own end, None if it may still grow. In a reader: the end
+            of this read.
 
     Raises:
         ContractError: The id is not a non-empty string, or a position is not an int, str or tuple of these.
@@ -40,7 +41,7 @@ class Split:
     end: Any = None
 
     version: ClassVar[int] = 1
-    """The version of the fields; raise it when they change, and convert old fields in `upgrade`."""
+    """The version of the fields. Increase it when fields change, and convert old fields in `upgrade`."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -60,9 +61,9 @@ class Split:
 
     @property
     def ends_itself(self) -> bool:
-        """Whether the split of an unbounded source is read to its own end if `end` is None, as a file is.
+        """Whether a split of an unbounded source has an end of its own although `end` is None, as a file has.
 
-        False (the default): it may grow, so only `end` ends it. In a bounded source every split ends itself.
+        False (the default) = the split may grow for ever. In a bounded source every split has an end of its own.
         """
         return False
 
@@ -83,7 +84,7 @@ class Split:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a split from `to_json`; an older version goes through `upgrade`.
+        """Rebuild a split from a result of `to_json`; `upgrade` converts the fields of an older version.
 
         Raises:
             ContractError: The version is newer than this class, or the fields are not those of this class.
@@ -92,10 +93,10 @@ class Split:
         version = fields.pop("v", None)
         if not isinstance(version, int) or version > cls.version:
             raise ContractError(
-                f"a split of version {version!r} comes from a newer release; {cls.__name__} knows up to {cls.version}",
+                f"a stored split has version {version!r}, but {cls.__name__} reads only versions up to {cls.version}",
                 split=str(fields.get("id")),
                 rule="SER-1",
-                advice="run the newer release of the connector, or start from a new checkpoint",
+                advice="run the release of the connector that stored the split, or start with a new checkpoint",
             )
         if version < cls.version:
             fields = dict(cls.upgrade(version, fields))
@@ -106,21 +107,21 @@ class Split:
                 f"the stored fields of a split do not fit {cls.__name__}: {error}",
                 split=str(fields.get("id")),
                 rule="SER-1",
-                advice=f"raise {cls.__name__}.version and convert old fields in upgrade()",
+                advice=f"increase {cls.__name__}.version and convert old fields in upgrade()",
             ) from error
 
     @classmethod
     def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """Convert the fields of an older `version`. Override it together with `version`.
+        """Convert the fields of an older `version` to those of the class. Override it when you increase `cls.version`.
 
         Raises:
-            ContractError: By default.
+            ContractError: By default, for any version.
         """
         raise ContractError(
-            f"{cls.__name__} cannot convert version {version} to {cls.version}",
+            f"{cls.__name__} cannot convert version {version} of a stored split to version {cls.version}",
             split=str(fields.get("id")),
             rule="SER-1",
-            advice="override upgrade(version, fields)",
+            advice=f"override {cls.__name__}.upgrade(version, fields), or start with a new checkpoint",
         )
 
 
@@ -128,7 +129,7 @@ def normalise(position: object, split_id: str) -> Position:
     """Return `position` with lists as tuples, because JSON turns tuples into lists.
 
     Raises:
-        ContractError: It is a float, a datetime, a bool or another type that is not exact, ordered and JSON-safe.
+        ContractError: `position` is of another type than int, str or tuple: it must be exact, ordered and JSON-ready.
     """
     if isinstance(position, (int, str)) and not isinstance(position, bool):
         return position

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the blocking part: a plain client that fetches the records of its splits."""
+"""The contract of the blocking client that fetches the records of splits: `SplitReader` and its results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from forebay.framework.split import Position, Split
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of one fetch for one split.
+    """The result of one call of `SplitReader.fetch` for one split.
 
     Args:
-        split_id: The split.
-        batch: The records; None to report only an end or progress without records.
+        split_id: The id of the split.
+        batch: The records; None to report only an end, or progress without records.
         position: The next record after `batch`; None if there was no progress.
         finished: This read of the split is complete. Reported once, with or after the last batch (SR-4).
-        caught_up: All present records have been read. The split continues, unless the host reads once.
+        caught_up: All present records have been read, and more may follow. A host that reads once ends the split here.
     """
 
     split_id: str
@@ -32,9 +32,9 @@ class Fetched:
 
 
 class SplitReader(ABC):
-    """Fetches record batches of its splits; written by connector authors. Needs no threads.
+    """Fetches the record batches of its splits. Written by connector authors, without threads of their own.
 
-    The framework calls all methods on one fetcher thread, except `wake_up`, which comes from any thread.
+    The framework calls all methods on one fetcher thread, except `wake_up`, which it calls on any thread.
     """
 
     @abstractmethod
@@ -46,19 +46,19 @@ class SplitReader(ABC):
 
     @abstractmethod
     def fetch(self) -> Sequence[Fetched]:
-        """Return records in order, or nothing; may block until `wake_up` (SR-1).
+        """Return the next records of the splits, in order; may block until `wake_up`, and return nothing (SR-1).
 
         Each call continues where the previous one ended (SR-2). Return no record at or after a split's `end`, and
         finish the split exactly there. Called only while there is an unfinished split.
 
         Raises:
-            RetriableError: A failure that may pass; the framework calls again, with back-off.
+            RetriableError: A transient failure; the framework calls `fetch` again, with back-off.
             ForebayError: Any other failure; it ends the read.
         """
 
     @abstractmethod
     def wake_up(self) -> None:
-        """Make a blocked `fetch` return promptly with the records it has; lose, repeat and reorder none (SR-1).
+        """Make a blocked `fetch` return soon with the records it has; lose, repeat and reorder none (SR-1).
 
         Called on another thread, before, during or after a fetch.
         """
@@ -67,8 +67,8 @@ class SplitReader(ABC):
         """Stop fetching some splits, and resume others (SR-5). Unknown ids have no effect.
 
         Returns:
-            True if the reader pauses splits itself. False (the default) lets the framework buffer the records of
-            paused splits, and stop fetching once the buffer is full.
+            True if this split reader stops fetching paused splits. If False (the default), the framework buffers the
+            records of paused splits, and stops fetching all splits once the buffer is full.
         """
         return False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains rows that Spark's watermark dropped: names the slowest split, and the option that avoids the loss."""
+"""Explains why Spark's watermark dropped rows: names the slowest split, and the option that avoids the loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.inspection.tables import printable
 def dropped_rows(report: Mapping[str, Any]) -> int:
     """Return how many rows Spark dropped in the micro-batch of a progress report.
 
-    More rows may be lost: an aggregation counts rows only after each task has combined its rows.
+    More input rows may be lost: an aggregation counts rows after each task has combined its input rows.
     """
     return sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in report.get("stateOperators") or ())
 
@@ -34,7 +34,7 @@ def ours(latest: object) -> Mapping[str, Any] | None:
 
 
 def dropped_rows_advice(report: Mapping[str, Any]) -> str | None:
-    """Return advice on how to avoid such dropped rows: one or two sentences, with external names escaped.
+    """Return advice on how to avoid the dropped rows of a progress report. External names are escaped.
 
     Args:
         report: A progress report of Spark, as JSON values.
@@ -83,7 +83,7 @@ def _aligned(source: Mapping[str, Any], state: EventTimeState, spark: datetime |
         if spark is not None and spark > earliest.watermark:
             parts[0] += f", {span((spark - earliest.watermark).total_seconds())} behind Spark's watermark"
         parts[0] += " (idle)" if earliest.idle else ""
-    if state.late and earliest is None and not state.idle:  # such as files, of which none is ever idle
+    if state.late and earliest is None and not state.idle:  # such as files, which are never idle
         parts.append(
             f"new splits came {state.late:,} times later than watermarkDelay allows: set a longer watermarkDelay"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the environment: Python, Java, PySpark, the workers' interpreter, extras. Each says what to type."""
+"""Checks the environment: Python, Java, PySpark, the workers' interpreter, extras. A problem comes with its repair."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OLDEST_JAVA = 17
 _OLDEST_SPARK = (4, 2)
 _NEXT_SPARK = (5,)
 _TIMEOUT = 30.0
-"""Seconds for a program to report its version."""
+"""Maximum seconds for a program to report its version."""
 
 State = Literal["ok", "missing", "wrong"]
-"""`missing`: optional, and not installed; `wrong`: Spark or forebay does not work with it."""
+"""`missing`: optional and not installed. `wrong`: Spark or forebay does not work with what was found."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Finding:
 
     Args:
         check: What was checked.
-        state: Whether it is as it should be.
-        found: What there is.
-        advice: What to type; empty if nothing is needed.
+        state: `ok`, `missing` or `wrong`; see `State`.
+        found: What the check found, such as a version and a path.
+        advice: The repair, mostly a command to type; empty if nothing is needed.
     """
 
     check: str
@@ -114,7 +114,7 @@ def _workers(environ: Mapping[str, str]) -> Finding:
 
 
 def _extras() -> list[Finding]:
-    """Return for each extra of forebay which of its packages are not installed."""
+    """Return one finding for each extra of forebay: its packages, or those of them that are not installed."""
     try:
         requires = metadata.requires("forebay") or []
     except metadata.PackageNotFoundError:
@@ -145,7 +145,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _output(command: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str] | str:
-    """Run a program that reports a version; return its result, or why it does not run."""
+    """Run a program that reports a version. Return its result, or a text why the program does not run."""
     try:
         return subprocess.run(  # noqa: S603 - the user's own Java and Python, as Spark starts them
             command, capture_output=True, text=True, timeout=_TIMEOUT, check=False, env=dict(environ)
@@ -155,7 +155,7 @@ def _output(command: list[str], environ: Mapping[str, str]) -> subprocess.Comple
 
 
 def check_source(name: str, read: Callable[[], object]) -> Finding:
-    """Return whether a source can be reached: `read` returns what its first row looks like, or raises its error."""
+    """Call `read`, which reads the first row of a source. Return a finding with its result or with its error."""
     try:
         shown = str(read())
     except Exception as error:  # noqa: BLE001 - a connector may raise anything; the finding has it

@@ -39,7 +39,7 @@ class EventTimeState:
         delay: `watermarkDelay`, in seconds.
         held: The number of splits that alignment stops before their present ends.
         idle: The number of splits that no other split waits for.
-        late: How often an idle split became active with records earlier than the watermark of the others.
+        late: How often an idle or new split became active with records before the watermark of the other splits.
         slowest: The split with the lowest watermark, for which held splits wait; empty if unknown.
         why: Why the slowest split holds back others: `unread` (it has unread records) or `caught up`.
         splits: The slowest and the fastest splits.
@@ -85,7 +85,7 @@ class EventTimeState:
 
 
 def event_time_words(state: EventTimeState) -> str:
-    """Return one line for people: the watermark, the drift, and the waiting splits. External names are escaped.
+    """Format the state as one line: the watermark, the drift, and the waiting splits. External names are escaped.
 
     Splits that are read in order, such as files, have no watermarks. Their line shows the limit instead.
     """
@@ -116,7 +116,7 @@ def _limit_words(state: EventTimeState) -> str:
 
 
 def moment(at: datetime) -> str:
-    """Format an event time for people, in UTC."""
+    """Format an event time for people, in UTC, with whole seconds."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics by OpenTelemetry: of runs in this process (`forebay.record_metrics`), and from Spark's progress reports.
+"""Records metrics by OpenTelemetry: of runs in this process (`forebay.record_metrics`) and of Spark's queries.
 
 Needs `opentelemetry-api`, the extra `metrics`. The SDK and the exporter are the user's.
 """
@@ -31,17 +31,17 @@ class Metric(NamedTuple):
 
 METRICS: Final[Mapping[str, Metric]] = {
     "forebay.rows": Metric("counter", "{row}", "rows read"),
-    "forebay.bytes": Metric("counter", "By", "bytes read: of Arrow in a run, of the planned ranges on Spark if known"),
+    "forebay.bytes": Metric("counter", "By", "bytes read: Arrow data in a run; on Spark the planned ranges, if known"),
     "forebay.batches": Metric("counter", "{batch}", "record batches of a run, micro-batches on Spark"),
     "forebay.lag.rows": Metric("gauge", "{row}", "rows that are not read yet, if known"),
     "forebay.lag.bytes": Metric("gauge", "By", "bytes that are not read yet, if known"),
     "forebay.splits": Metric("gauge", "{split}", "known splits, by `forebay.state`: open, behind, done"),
     "forebay.watermark.lag": Metric("gauge", "s", "how far the watermark is behind the clock"),
     "forebay.retries": Metric(
-        "counter", "{retry}", "failures of the source that may pass, such as a time-out; most are tried again"
+        "counter", "{retry}", "transient failures of the source, such as a time-out; most are retried"
     ),
     "forebay.errors": Metric(
-        "counter", "{error}", "reads that an error ended, by `error.type`; on Spark, all queries of the session"
+        "counter", "{error}", "reads that failed, by `error.type`; on Spark, all failed queries of the session"
     ),
     "forebay.dropped": Metric("counter", "{row}", "rows that Spark's watermark dropped"),
     "forebay.stage.duration": Metric("histogram", "s", "time of each stage, by `forebay.stage`"),
@@ -80,9 +80,12 @@ class Instruments:
 def record_metrics(read: Run, *, every: float = 10.0) -> RecordedRun:
     """Record the metrics of a run in this process while it is read.
 
-    ```python with forebay.record_metrics(forebay.run(source)) as batches: for batch in batches: ... ```
+    ```python
+    with forebay.record_metrics(forebay.run(source)) as batches:
+        for batch in batches: ...
+    ```
 
-    Metrics of Spark's queries: `forebay.record_progress(spark, metrics=True)`.
+    For metrics of Spark's queries, call `forebay.record_progress(spark, metrics=True)`.
 
     Args:
         read: The result of `forebay.run`, before its first record batch.
@@ -98,16 +101,16 @@ def record_metrics(read: Run, *, every: float = 10.0) -> RecordedRun:
 
 
 class RecordedRun(Iterator[pa.RecordBatch]):
-    """A run whose metrics are recorded; for the thread that reads the run. Its other methods are on `run`.
+    """An iterator over a run that records its metrics. Only the thread that reads the run may use this object.
 
     Args:
-        run: The run.
+        run: The run, before its first record batch.
         every: Seconds between two records of lag, splits and watermark.
     """
 
     def __init__(self, run: Run, every: float) -> None:
         self.run = run
-        """The run."""
+        """The run, for its other methods."""
         self._instruments = Instruments()
         self._source = {"forebay.source": run.source.name}
         self._every = every
@@ -116,7 +119,7 @@ class RecordedRun(Iterator[pa.RecordBatch]):
         self._handed_over: float | None = None
 
     def __next__(self) -> pa.RecordBatch:
-        """Return the next record batch of the run. Raises what the run raises."""
+        """Return the next record batch of the run, and record its metrics. Raises the errors of the run."""
         began = time.monotonic()
         if self._handed_over is not None:
             self._record_stage("process", began - self._handed_over)
@@ -173,17 +176,17 @@ class RecordedRun(Iterator[pa.RecordBatch]):
 
 
 class Recorder(Protocol):
-    """Records values: `Instruments`, or a double in a test."""
+    """Records values of metrics: `Instruments`, or a test double."""
 
     def record(self, name: str, value: float, attributes: Mapping[str, str]) -> None:
         """Record a value of a metric."""
 
 
 class QueryMetrics:
-    """Records the metrics in the progress reports of Spark's queries. For one thread.
+    """Records the metrics in the progress reports of Spark's queries. Only one thread may use it.
 
     Args:
-        recorder: Where values go.
+        recorder: Records the values.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -192,11 +195,11 @@ class QueryMetrics:
         self._retried: dict[tuple[str, int], int] = {}
 
     def started(self, run_id: str, query_id: str, name: str | None) -> None:
-        """Remember the name of a query, or its id if it has none."""
+        """Store the name of a query, or its id if it has no name, for `terminated`."""
         self._names[run_id] = name or query_id
 
     def progressed(self, report: Mapping[str, Any]) -> None:
-        """Record a progress report of a query, as Spark's JSON. A query without a source of forebay is left out."""
+        """Record a progress report of a query, as Spark's JSON. A query without a source of forebay is ignored."""
         found = [(number, each, ours(each.get("latestOffset"))) for number, each in enumerate(report["sources"])]
         query = {"forebay.query": str(report.get("name") or report["id"])}
         if not any(state for _, _, state in found):

@@ -42,10 +42,10 @@ class SplitOffset:
     Args:
         source: The format name of the split's source, with a number if several sources have this name.
         split: The id of the split.
-        read_to: The end of the rows that are read, exclusive.
+        read_to: The position after the last row that was read.
         being_read_to: The end of the planned micro-batch in this split; empty if there is none.
         end: The split's own end; empty if it has none.
-        position: `read_to` as the source's position; None if nothing is read yet, or only the tasks know the position.
+        position: `read_to` as a position of the source; None if nothing is read yet, or if only tasks know it.
         fields: The split's other fields.
         event_time: The split's watermark when the last micro-batch was planned. None if alignment is off, or if the
             split is neither among the slowest nor the fastest ones.
@@ -71,8 +71,8 @@ class Offsets:
         done: The last committed micro-batch, or None.
         planned_at: When the last micro-batch was planned.
         splits: The splits of forebay's sources.
-        notes: Sentences about finished splits, other sources, and parts that could not be read.
-        others: The offsets of other sources, as written.
+        notes: Sentences about finished splits, other sources, and parts of the state that could not be read.
+        others: The offsets of sources that are not of forebay, as Spark wrote them.
         watermark: Spark's own watermark of the query when the last micro-batch was planned; None if the query has none.
     """
 
@@ -274,7 +274,7 @@ def _event_time_of(offset: Offset) -> EventTimeState | None:
     try:
         return EventTimeState.of(offset.event_time)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # nothing depends on it
+        return None  # damaged, but only shown
 
 
 def _event_time(time: SplitEventTime | None) -> str:
@@ -296,7 +296,7 @@ def _claims(offset: Offset, at: object) -> dict[str, Claim]:
     if calls.call("reading", lambda: store.get(begun)) is None:
         raise ConfigurationError(
             f"the stream keeps its state in {begun}, which does not exist below {at}",
-            advice="restore or mount the directory",
+            advice="restore or mount this directory",
         )
     claims = {}
     for split in splits:
@@ -321,7 +321,7 @@ def _calls(source: str) -> ConnectorCalls:
 def _words(name: str, planned: Planned, claim: Claim | None, *, done: bool) -> SplitOffset:
     split, to = planned.split, planned.to
     if claim is not None and (done or claim.last):
-        to = claim.end  # no task reads beyond the last claim
+        to = claim.end  # no task reads beyond the end of the last claim
     whole, negotiated = "its end", "a negotiated end"
     if claim is not None and claim.end != split.position:
         negotiated += f", beyond {_shown(claim.end)}"

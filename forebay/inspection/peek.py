@@ -15,7 +15,7 @@ from forebay.inspection.tables import html_table, text_table
 
 
 class Peek:
-    """Some rows of a source: text when printed, HTML in a notebook.
+    """The first rows of a source: text when printed, HTML in a notebook.
 
     Args:
         table: The rows.
@@ -69,7 +69,7 @@ def _text(column: pa.ChunkedArray) -> str:
 
 
 def _has_nanoseconds(column: pa.ChunkedArray) -> bool:
-    """Whether a value is no whole number of microseconds. With pandas installed, Arrow drops the rest silently."""
+    """Return whether a value is finer than a microsecond. With pandas installed, Arrow cuts it off silently."""
     if not kinds.is_temporal(column.type) or getattr(column.type, "unit", "") != "ns":
         return False
     nanos = pc.cast(column, pa.int64())

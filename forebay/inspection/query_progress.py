@@ -26,7 +26,7 @@ _NO_POSITION: Final = {UnknownEnd.WHOLE.value, UnknownEnd.NEGOTIATED.value}
 
 @dataclass(frozen=True)
 class SplitLag:
-    """A split that is behind, and its lag."""
+    """A split that is behind. `at` is its position as text; `behind` is its lag in rows, None if unknown."""
 
     name: str
     at: str
@@ -44,7 +44,7 @@ class SourceProgress:
         behind: The unread amount, in `unit`; None if unknown.
         unit: `rows`, `bytes` or `splits`.
         share: The fraction of the backlog that has been read, 0 to 1; None if unknown.
-        seconds: Estimated time to catch up; None if unknown, infinite if the lag grows.
+        seconds: Estimated seconds until the source catches up; None if unknown, infinite if the lag does not shrink.
         splits: The splits with the largest lag.
         more: The number of other splits that are behind.
         problem: The error of the last discovery, as text; empty if it succeeded.

@@ -55,7 +55,7 @@ class RunProgress:
         self._bytes: int | None = None  # of all splits, at the first record batch; None if unknown
 
     def shown(self) -> Shown:
-        """Return the progress now."""
+        """Return the current progress, rendered for each kind of output."""
         source = self._run.source
         seconds = max(time.monotonic() - self._began, 1e-3)
         words, share = [], None

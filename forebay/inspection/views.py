@@ -32,7 +32,7 @@ class View(Protocol):
 
 @contextmanager
 def open_view(file: TextIO) -> Iterator[View]:
-    """Return the view for an output: a notebook cell (for its standard output), a terminal, or lines."""
+    """Yield the view for an output: a notebook cell (for standard output in a notebook), a terminal, or lines."""
     if file is sys.stdout and (display := _notebook()) is not None:
         yield _Notebook(display)
         return
@@ -65,7 +65,7 @@ def bar(share: float) -> str:
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     return _notebook() is not None
 
 
@@ -114,7 +114,7 @@ class _Notebook:
 
 
 def _notebook() -> Any:  # noqa: ANN401 - as above
-    """Return the module IPython.display if this process is the kernel of a notebook; it is never imported here."""
+    """Return the module IPython.display if this process is a notebook's kernel; else None. Never imports IPython."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return sys.modules.get("IPython.display") if hasattr(shell, "kernel") else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of composite option values: lists, maps, optional values and unions. Finds the kind for a type."""
+"""The kinds of composite option values (lists, maps, optional values, unions). `kind_of` finds the kind of a type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READABLE: Final = (
 
 
 class ListOf(Kind):
-    """The kind of lists: a JSON array, or comma-separated texts."""
+    """The kind of lists, written as a JSON array or as comma-separated texts."""
 
     def __init__(self, factory: Callable[[Iterable[Any]], Collection[Any]], item: Kind) -> None:
         self._factory = factory
@@ -56,7 +56,7 @@ class ListOf(Kind):
 
 
 class MapOf(Kind):
-    """The kind of maps: a JSON object, or all options with a prefix."""
+    """The kind of maps, written as a JSON object or as all options with one prefix."""
 
     def __init__(self, key: Kind, item: Kind) -> None:
         self.key = key
@@ -114,7 +114,7 @@ class OptionalOf(Kind):
 class UnionOf(Kind):
     """The kind of unions.
 
-    A text becomes the first member that can parse it (`str` last); a typed value keeps its type.
+    The first member that can parse a text wins; `str`, `Path` and `Secret` come last. A typed value keeps its type.
     """
 
     ambiguous = True
@@ -140,7 +140,7 @@ class UnionOf(Kind):
         return self._parse_text(value, key)
 
     def _parse_text(self, value: object, key: str) -> Any:
-        """Parse `value` as the member of the union that reads texts. `key` is its key if it is in a map.
+        """Parse `value` as the textual member of the union (str, Path or Secret). `key` is its key if it is in a map.
 
         For `str | Secret`, the result is a Secret if the text is a reference or the key is sensitive.
         """

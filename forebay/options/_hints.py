@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Optional, Union
 from forebay.options.quantities import ByteSize, Duration
 from forebay.options.secret import Secret
 
-# Names that annotations may always use: on a worker, `__main__` is not the program that defined the class.
+# Names that every annotation may use: on a worker, `__main__` is not the program that defined the class.
 _WELL_KNOWN: Final[Mapping[str, object]] = {
     "Annotated": Annotated,
     "Any": Any,

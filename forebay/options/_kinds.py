@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of option values: each kind parses and writes the values of one type.
 
-A kind accepts text from Spark and the command line, and typed values from Python. It raises `ValueError` with a reason;
-`OptionSpec.convert` turns that into an error for the user, without secrets.
+A kind accepts text from Spark and the command line, and typed values from Python. For an invalid value it raises
+`ValueError` with a reason, which `OptionSpec.convert` turns into an error for the user, without secrets.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from forebay.options.secret import Secret
 
 
 class InvalidValue(ValueError):
-    """Raised for an invalid value or type. The text may give the reason, and may contain the value."""
+    """An option's value or type is invalid. The text may be empty, and may contain the value, so it may be secret."""
 
 
 class Kind(ABC):
     """Parses and writes the values of one option type. The base class of all kinds."""
 
     expects: str
-    """The expected value, to follow "takes": "a whole number"."""
+    """What a valid value is, for error texts: `takes a whole number`."""
     example: str
-    """A text that is accepted."""
+    """A text that `parse` accepts, for error texts."""
     holds_secret = False
     """Whether a value is or contains a `Secret`."""
     ambiguous = False
-    """Whether a text may be parsed as another value, so that writing must check it."""
+    """Whether `parse` may convert the result of `text` to another value, so that the writer must check it."""
 
     @abstractmethod
     def parse(self, value: object, key: str = "") -> Any:
@@ -66,7 +66,7 @@ class Scalar(Kind):
     example: str
     read: Callable[[object], object]
     write: Callable[[Any], str] = str
-    plain: bool = False  # a JSON type
+    plain: bool = False  # whether JSON has this type
     holds_secret: bool = False
 
     def parse(self, value: object, key: str = "") -> Any:
@@ -202,7 +202,7 @@ class Choice(Kind):
 
 
 def choice_text(choice: object) -> str:
-    """Return the text for a choice. For an enum member it is its value if that is a text, else its name."""
+    """Return the text of a choice. The text of an enum member is its value if that is a str, else its name."""
     if isinstance(choice, Enum):
         return choice.value if isinstance(choice.value, str) else choice.name
     return str(choice).lower() if isinstance(choice, bool) else str(choice)

@@ -45,8 +45,8 @@ def class_options(cls: type) -> tuple[OptionSpec, ...]:
 def plain_attribute(cls: type, written: str) -> str | None:
     """Return the name of the unannotated attribute that a user mistook for an option; None if there is none.
 
-    It is for error messages. Attributes that a base class defines, such as `bounded`, are ignored. `written` is the
-    user's option name.
+    Used for error messages. Attributes that a base class defines, such as `bounded`, are ignored. `written` is the
+    option name that the user wrote.
     """
     for base in cls.__mro__[:-1]:
         for name, value in vars(base).items():
@@ -105,7 +105,7 @@ def _field(base: type, name: str) -> dataclasses.Field[Any] | None:
 
 
 def _is_missing(value: object) -> bool:
-    # By type: a class that is pickled by value brings its own copy of MISSING.
+    # Compared by type, because a class that is pickled by value brings its own copy of MISSING.
     return isinstance(value, type(dataclasses.MISSING))
 
 
@@ -127,7 +127,10 @@ def _hint(cls: type, base: type, name: str, annotation: object) -> Any:
         return None
     if isinstance(hint, dataclasses.InitVar) or name.startswith("_"):
         raise _mistake(
-            cls, "OPT-1", f"{name!r} cannot be an option", "leave its annotation out, or make it ClassVar[…]"
+            cls,
+            "OPT-1",
+            f"{name!r} cannot be an option: it is an InitVar, or begins with an underscore",
+            "remove its annotation, or make it ClassVar[…]",
         )
     return hint
 
@@ -177,7 +180,7 @@ def _spec(owner: type, name: str, hint: Any, field: dataclasses.Field[Any], docu
     )
     if spec.prefix is not None and not (isinstance(kind, MapOf) and kind.key is SCALARS[str]):
         raise _mistake(
-            owner, "OPT-1", f"the prefix option {name!r} is not a dict[str, …]", "use that type, or no prefix"
+            owner, "OPT-1", f"the prefix option {name!r} is not a dict[str, …]", "use this type, or remove the prefix"
         )
     if not spec.required:
         try:

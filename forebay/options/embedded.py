@@ -52,7 +52,7 @@ def secrets_in(text: str, *, secret: bool) -> Iterator[str]:
 
     Args:
         text: The text of the option.
-        secret: Whether the whole text is secret. If so, parts that only may be secret are included.
+        secret: Whether the whole text is secret. If so, parts that are only likely to be secret are included.
     """
     found: list[str] = []
     if "@" in text:

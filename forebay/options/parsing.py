@@ -52,7 +52,7 @@ def parse_options(
         given: The user's options, as text or typed.
         source: The format name, for messages.
         defaults: Values, by Python name, that replace the declared defaults.
-        owner: The class of the source, to explain attributes without an annotation.
+        owner: The class of the source, for an error text about an attribute without an annotation; None if unknown.
 
     Raises:
         ConfigurationError: An option is unknown, given twice with different values, of the wrong type, or missing.
@@ -78,10 +78,7 @@ def parse_options(
 
 
 def explain_names(cls: type[T]) -> type[T]:
-    """Make the generated constructor of a dataclass name misspelt and missing options in its error.
-
-    Return the class.
-    """
+    """Make the generated constructor of a dataclass name unknown and missing options in its error; return the class."""
     generated = cls.__init__
 
     @functools.wraps(generated)
@@ -207,7 +204,7 @@ def _unknown(
         f"{source} has no such option: " + "; ".join(sentences),
         source=source,
         option=", ".join(unknown),
-        advice=f"the options are {', '.join(known)}" if known else "leave it out: there are no options",
+        advice=f"use one of the options {', '.join(known)}" if known else "remove it: there are no options",
     )
 
 

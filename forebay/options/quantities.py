@@ -50,7 +50,7 @@ class Duration(timedelta):
         value: Seconds (int or float), a text, or a timedelta.
 
     Raises:
-        ValueError: The text is not a duration, is finer than a microsecond, or the value is negative.
+        ValueError: The text is not a duration or is finer than a microsecond, or the value is negative or too large.
     """
 
     def __new__(cls, value: DurationLike = 0) -> Self:
@@ -64,7 +64,7 @@ class Duration(timedelta):
                 raise ValueError("the duration is negative")
             return super().__new__(cls, microseconds=microseconds)
         except OverflowError as error:
-            raise ValueError("too long") from error
+            raise ValueError("the duration is too long") from error
 
     @property
     def text(self) -> str:
@@ -106,7 +106,7 @@ else:
 
 
 def to_seconds(value: DurationLike) -> float:
-    """Return a duration as seconds, without checking bounds.
+    """Return a duration in seconds. A number or timedelta may be negative or infinite.
 
     Raises:
         ValueError: The text is not a duration, or the value is not a number, text or timedelta.
@@ -116,7 +116,7 @@ def to_seconds(value: DurationLike) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"a {type(value).__name__} is not a duration")  # noqa: TRY004 - callers handle one error
+        raise ValueError(f"a {type(value).__name__} is not a duration: use seconds")  # noqa: TRY004 - callers handle one error
     return value
 
 
@@ -148,7 +148,7 @@ def _sum_of_parts(text: str) -> Fraction:
         total += Fraction(number) * _TIME_UNITS[unit]
         at = part.end()
     if not at:
-        raise ValueError("empty")
+        raise ValueError("the text is empty")
     return total
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hides secrets in texts of connectors and client libraries, such as error messages that contain a token or a URL.
 
-It knows all live `Secret`s, all secret options, and the passwords and tokens in the URLs and DSNs of any option. No
-copy of a secret is kept. Passwords in all other URLs are hidden too.
+`redact` hides all live `Secret`s, all secret options, and the passwords and tokens in the URLs and DSNs of any option.
+It hides passwords in all other URLs too. This module keeps no copy of a secret.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from forebay.options.secret import REDACTED, live_secrets
 from forebay.options.spec import OptionSpec
 
 _LEAST: Final = 4
-"""Minimum length of a secret to hide: shorter ones occur in every text."""
+"""Minimum length of a secret to hide. Shorter texts occur by chance in every text."""
 
 _WORD: Final = 8
 """Minimum length of a secret of letters only: a shorter one may be a common word, such as `none`."""
@@ -43,9 +43,9 @@ def hide_options(instance: object) -> None:
 def redact(text: str) -> str:
     """Return a text with `***` instead of every known secret and of the passwords and tokens in URLs.
 
-    A secret is also found URL-encoded or as `repr`. Passwords and tokens inside secrets that are URLs, DSNs or JSON are
-    known too. A secret of less than four characters, or of less than eight letters and nothing else, is not hidden.
-    Call it for every text of a connector or client library. Thread-safe.
+    The function also finds a secret that is URL-encoded, or written as in `repr` or JSON. It hides passwords and tokens
+    inside secrets that are URLs, DSNs or JSON. It does not hide a secret of less than four characters, or of less than
+    eight letters and nothing else. Call it for every text of a connector or client library. Thread-safe.
     """
     for form in sorted({form for value in _known() for form in _forms(value)}, key=len, reverse=True):
         text = text.replace(form, REDACTED)

@@ -27,7 +27,7 @@ class Secret:
     the network.
 
     Args:
-        text: The secret, or a reference. A secret that itself begins with `env:` or `file:` needs a reference.
+        text: The secret, or a reference. A secret that itself begins with `env:` or `file:` must be given by reference.
 
     Raises:
         ConfigurationError: The text begins with `env:` or `file:`, but is not a valid reference.
@@ -39,7 +39,7 @@ class Secret:
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
-            raise TypeError(f"a Secret is made of a str, not of {type(text).__name__}")
+            raise TypeError(f"Secret() takes a str, not {type(text).__name__}")
         if text.startswith(("env:", "file:")) and not _ENV.fullmatch(text) and not _FILE.fullmatch(text):
             # The text is not shown: it may be a secret.
             raise ConfigurationError(
@@ -67,7 +67,7 @@ class Secret:
             found = _from_file(match.group(1), self._text)
         else:
             return self._text
-        # `redact` must know it even after the file changed. Never pickled.
+        # `redact` must know the value even after the file has changed. It is never pickled.
         object.__setattr__(self, "_revealed", found)
         return found
 
@@ -103,9 +103,9 @@ _live: weakref.WeakValueDictionary[int, Secret] = weakref.WeakValueDictionary()
 
 
 def live_secrets() -> list[str]:
-    """Return the texts of all live secrets, for `redact`.
+    """Return the values of all live secrets, for `redact`.
 
-    For a reference, it is the value that `reveal` returned last.
+    The value of a reference is the one that `reveal` returned last; a reference that was never revealed has none.
     """
     alive = [secret for found in _live.valuerefs() if (secret := found()) is not None]
     texts = [secret._revealed if secret.reference else secret._text for secret in alive]  # noqa: SLF001 - its own module

@@ -77,23 +77,23 @@ def option(
 ) -> Any:
     """Declare an option in the body of a class.
 
-    For example `start: int = option(10, doc="the first number")`. Without `default` and `default_factory` it is
-    required; with a prefix the option is then an empty map by default.
+    For example `start: int = option(10, doc="the first number")`. An option without `default` and `default_factory` is
+    required; with a prefix, its default is an empty map.
 
     Args:
         default: The default, typed or as text (`"30s"`).
-        default_factory: Makes a mutable default.
+        default_factory: Returns a new default at each call, for mutable defaults.
         doc: One line for users.
         name: The name for users, if it is not the camelCase of the Python name: `fetchOffset.numRetries`.
         aliases: Other accepted names.
-        prefix: Makes the option a map of all options whose names begin with this prefix; the keys are the rests of the
-            names. Spark lower-cases names.
-            An empty prefix takes all unknown options, so the source itself must refuse misspelt ones.
+        prefix: Makes the option a map of all options whose names begin with this prefix. A key is the rest of a name
+            after the prefix; Spark lower-cases names. An empty prefix takes all unknown options, so the source itself
+            must refuse misspelt ones.
         may_change: Whether a streaming query may be restarted with another value.
-        secret: Whether the value is never shown. None: yes for `Secret`, and for sensitive keys of a map.
+        secret: Whether the value is never shown. None: only `Secret`s and sensitive keys of a map are hidden.
 
     Raises:
-        ValueError: The default is mutable, or both `default` and `default_factory` are given.
+        ValueError: `default` is mutable, or both `default` and `default_factory` are given.
     """
     if default_factory is not None and default is not REQUIRED:
         raise ValueError("option() takes default or default_factory, not both")
@@ -149,7 +149,7 @@ class OptionSpec:
 
     @property
     def required(self) -> bool:
-        """Whether a value must be given."""
+        """Whether the user must give a value, because there is no default."""
         return self.default is REQUIRED and self.default_factory is None
 
     @property
@@ -173,7 +173,9 @@ class OptionSpec:
         return self.convert(self.default if self.default_factory is None else self.default_factory())
 
     def convert(self, value: object, *, written: str | None = None, source: str | None = None, key: str = "") -> Any:
-        """Return a typed or text value as this option's type; lists and maps are copied.
+        """Return `value`, typed or text, as this option's type. Lists and maps are copied.
+
+        `written` and `source` are the names of the option and the source for errors. `key` is the key of a map's entry.
 
         Raises:
             ConfigurationError: The value is invalid. The error does not show a secret.
@@ -222,7 +224,7 @@ class OptionSpec:
         )
 
     def hides(self, key: str = "") -> bool:
-        """Return whether the value, or its entry `key` if it is a map, is secret without being a `Secret`."""
+        """Return whether the option's value, or its map entry `key`, must be hidden even if it is not a `Secret`."""
         return is_sensitive(key) if self.secret is None else self.secret
 
 

@@ -22,7 +22,7 @@ from forebay.options.spec import OptionSpec
 _log = logging.getLogger(__name__)
 
 NONE_TEXT: Final = "\0none"
-"""Means None in a checkpoint, for options where every text is another value."""
+"""Stands for None in a checkpoint, for options that parse every other text as a value."""
 
 
 # URLs may contain secrets: a password before the host, a token in the query.
@@ -38,12 +38,13 @@ def option_values(instance: object) -> dict[str, Any]:
 def format_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> dict[str, str]:
     """Return the options' values as texts for a checkpoint, by Spark name; `parse_options` parses them back.
 
-    None is omitted if it is the default; if no text is parsed as None, it is written as `NONE_TEXT`. A secret is
-    written as its reference (`env:NAME`), or else omitted. `values` are by Python name; missing ones are omitted.
+    A None that is the default is omitted. A None that no text can express is written as `NONE_TEXT`. A secret is
+    written as its reference (`env:NAME`), or omitted if it has none. `values` has the values by Python name; options
+    without a value are omitted.
 
     Raises:
         ConfigurationError: A value cannot be written as text.
-        TypeError: A value belongs to none of the options.
+        TypeError: A name in `values` is not an option.
     """
     return dict(_texts(tuple(specs), values, masked=False))
 
@@ -52,13 +53,13 @@ def redact_options(specs: Iterable[OptionSpec], values: Mapping[str, Any]) -> di
     """Return the options' values as texts for logs and tables, by Spark name. Secrets are `***`; references are shown.
 
     Raises:
-        TypeError: A value belongs to none of the options.
+        TypeError: A name in `values` is not an option.
     """
     return dict(_texts(tuple(specs), values, masked=True))
 
 
 def fixed_options(instance: object) -> dict[str, str]:
-    """Return the texts of the options that must not change on restart, for a checkpoint; without secrets."""
+    """Return the texts of the options that must not change on restart, for a checkpoint. Secrets are omitted."""
     specs = class_options(type(instance))
     return _separate_texts(specs, [spec for spec in specs if not spec.may_change], option_values(instance))
 
@@ -99,9 +100,7 @@ def changed_on_restart(
 def warn_of_changes(instance: object, old: Mapping[str, str], *, source: str) -> None:
     """Log one warning that names all changeable options whose values differ from those in a checkpoint.
 
-    If no value differs, it logs nothing.
-
-    `old` has the checkpoint's texts by option name.
+    If no value differs, it logs nothing. `old` has the checkpoint's texts by option name.
     """
     specs = class_options(type(instance))
     changes = _changes(_changeable(specs), old, changeable_options(instance), source)
@@ -117,7 +116,7 @@ def warn_of_changes(instance: object, old: Mapping[str, str], *, source: str) ->
 
 
 def default_text(spec: OptionSpec) -> str:
-    """Return the default of an option as a text for a table; empty if it has none."""
+    """Return the default of an option as a text for a table; empty if the option has no default."""
     if spec.required or spec.prefix is not None:
         return ""
     value = spec.fresh_default()
@@ -252,7 +251,7 @@ def _canonical(specs: Sequence[OptionSpec], given: Mapping[str, str], source: st
 def _separate_texts(
     specs: Sequence[OptionSpec], some: Iterable[OptionSpec], values: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the texts of the options `some`, each written alone, so that a value without a text omits only itself."""
+    """Return the texts of the options `some`. Each is written alone, so that an unwritable value omits only itself."""
     texts: dict[str, str] = {}
     for spec in some:
         if spec.python_name not in values:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format `forebay_rate`: generated rows at a chosen rate, with event times, for demos, tests and benchmarks."""
+"""Format `forebay_rate`: generates rows with event times at a chosen rate, for demos, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ RATE_SCHEMA = pa.schema(
 )
 
 _ROW_BYTES = sum(field.type.bit_width // 8 for field in RATE_SCHEMA)
-_MAX_WAIT = 0.1  # seconds of a fetch without rows
-_SEARCHED = 4096  # rows whose event times are compared at once
+_MAX_WAIT = 0.1  # maximum seconds for which one fetch waits for a row
+_SEARCHED = 4096  # number of rows whose event times `row_at` compares at once
 
 # Knuth's MMIX generator; any odd multiplier that mixes the high bits is suitable.
 _MULTIPLIER = 6_364_136_223_846_793_005
@@ -36,11 +36,12 @@ _WORD = (1 << 64) - 1
 
 
 class RateSplit(Split):
-    """One generator of rows. The split's position is the number of the next row.
+    """One generator of rows. The split's position is the number of the next row, counted from 0.
 
     Args:
         index: The number of the split, from 0.
-        started_at: The event time of row 0, in µs since 1970. Discovery sets it once; row 0 is due at that time.
+        started_at: The time in µs since 1970 from which the event times and the due times of the rows count. Discovery
+            sets it once.
     """
 
     index: int
@@ -48,41 +49,43 @@ class RateSplit(Split):
 
 
 class RateSource(Source):
-    """Rows at a chosen rate: `timestamp` (event time), `value` (unique), `split`. The same options make the same rows.
+    """Generates rows at a chosen rate, with the columns `timestamp` (event time), `value` (unique) and `split`.
 
-    With `rows`, the source is bounded, and all rows are due at once. Without `rows`, row n is due n / rate seconds
-    after the start.
+    The same options with the same start time generate the same rows. With `rows`, the source is bounded, and all rows
+    are due at once. Without `rows`, row n (from 0) is due (n + 1) / rate seconds after the start time.
     """
 
     rows_per_second: float = option(default=1000.0, doc="rows per second of each split")
-    num_splits: int = option(default=1, doc="number of splits, each at that rate")
-    rows: int | None = option(default=None, doc="total rows of each split; without it unlimited")
+    num_splits: int = option(default=1, doc="number of splits; each generates `rowsPerSecond` rows per second")
+    rows: int | None = option(default=None, doc="number of rows of each split; unlimited if not set")
     start_time: int | None = option(
         default=None,
         doc="event time of the first row, µs since 1970; by default the time of discovery, or 0 with `rows`",
     )
-    skew: float = option(default=1.0, doc="how much faster event time runs in the last split than in the first")
-    disorder: Duration = option(default=Duration(0), doc="maximum delay of an event time behind its place in the order")
-    seed: int = option(default=0, doc="seed of the disorder")
+    skew: float = option(default=1.0, doc="factor by which event time runs faster in the last split than in the first")
+    disorder: Duration = option(
+        default=Duration(0), doc="event times are up to this much earlier than in order, pseudo-randomly"
+    )
+    seed: int = option(default=0, doc="seed of the pseudo-random `disorder`")
 
     name: ClassVar[str] = "forebay_rate"
     split_class: ClassVar[type[Split]] = RateSplit
 
     @property
     def bounded(self) -> bool:
-        """Whether `rows` is set."""
+        """Whether the option `rows` is set, so that the number of rows is finite."""
         return self.rows is not None
 
     @property
     def event_time(self) -> str:
-        """The column `timestamp`."""
+        """The name of the event time column: always `timestamp`."""
         return "timestamp"
 
     def check(self) -> None:
         """Check the options.
 
         Raises:
-            ConfigurationError: With this rate, count or skew there would be no rows. The error names the option.
+            ConfigurationError: An option is out of its range, such as a rate of 0. The error names the option.
         """
         for name, value, good, wanted in (
             ("rowsPerSecond", self.rows_per_second, self.rows_per_second > 0, "above 0"),
@@ -92,7 +95,7 @@ class RateSource(Source):
         ):
             if not good:
                 raise ConfigurationError(
-                    f"{name} must be {wanted}, and is {value}",
+                    f"the option {name} is {value}, but must be {wanted}",
                     source=self.name,
                     option=name,
                     advice=f"set {name} to a number that is {wanted}",
@@ -103,7 +106,7 @@ class RateSource(Source):
         return RATE_SCHEMA
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
-        """Create the enumerator."""
+        """Create the enumerator, which returns one split for each generator."""
         return RateEnumerator(self, context.clock)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
@@ -111,7 +114,7 @@ class RateSource(Source):
         return RateSplitReader(self, context)
 
     def make(self, split: RateSplit, start: int, stop: int) -> pa.RecordBatch:
-        """Return the rows `[start, stop)` of a split. Row n of split i has the value n · splits + i."""
+        """Return the rows `[start, stop)` of a split. Row n of split i has the value n · `num_splits` + i."""
         numbers = pa.array(range(start, stop), pa.int64())
         columns = [
             self._times(split, numbers).cast(RATE_SCHEMA.field("timestamp").type),
@@ -125,8 +128,8 @@ class RateSource(Source):
         return cast("int", self._times(split, pa.array([row], pa.int64()))[0].as_py())
 
     def row_at(self, split: RateSplit, event_time: int, start: int, stop: int) -> int:
-        """Return the first row from `start` whose event time is `event_time` (µs) or later; `stop` if there is none."""
-        # The turn of a row is never before its event time, so no row before this turn is it; one less for rounding.
+        """Return the number of the first row in `[start, stop)` with an event time ≥ `event_time` (µs); else `stop`."""
+        # `disorder` only lowers event times, so no row before this one has a late enough time; one less for rounding.
         at = max(start, math.floor((event_time - split.started_at) / self._step(split)) - 1)
         while at < stop:
             rows = pa.array(range(at, min(at + _SEARCHED, stop)), pa.int64())
@@ -149,7 +152,7 @@ class RateSource(Source):
         return pc.subtract(times, self._lag(numbers, split.index, disorder)) if disorder else times
 
     def _lag(self, numbers: pa.Array, index: int, disorder: int) -> pa.Array:
-        """Return a pseudo-random delay in [0, disorder] µs for each row of split `index`."""
+        """Return for each row of split `index` pseudo-random µs in [0, disorder] to subtract from its event time."""
         salt = (self.seed * _MULTIPLIER + index * _INCREMENT) & _WORD
         mixed = pc.add(numbers.cast(pa.uint64()), pa.scalar(salt, pa.uint64()))
         for _ in range(2):
@@ -160,14 +163,14 @@ class RateSource(Source):
         return pc.subtract(high, pc.multiply(pc.divide(high, bound), bound)).cast(pa.int64())
 
     def due(self, split: RateSplit, now: float) -> int:
-        """Return the number of rows of a split that are due at `now` (seconds since 1970)."""
+        """Return how many rows of a split, counted from row 0, are due at `now` (seconds since 1970)."""
         if self.rows is not None:
             return self.rows
         return max(0, int((now - split.started_at / 1e6) * self.rows_per_second))
 
 
 class RateEnumerator(DiscoveryEnumerator):
-    """Enumerates the generators as splits. Positions are row numbers, so ends, slices and limits are exact."""
+    """Returns one split for each generator. Positions are row numbers, so ends, slices and limits are exact."""
 
     exact_ends = True
 
@@ -176,7 +179,7 @@ class RateEnumerator(DiscoveryEnumerator):
         self._clock = clock
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """Return one split for each generator, with its start time."""
+        """Return the splits that are not in `known`, one for each generator, with their start time."""
         started_at = self._source.start_time
         if started_at is None:
             started_at = 0 if self._source.bounded else int(self._clock.now() * 1e6)
@@ -189,12 +192,12 @@ class RateEnumerator(DiscoveryEnumerator):
         )
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the number of rows of each split that are due now."""
+        """Return the end of each split now: the number of its rows that are due."""
         now = self._clock.now()
         return {split.id: self._source.due(cast("RateSplit", split), now) for split in splits}
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
-        """Return the event time of each split's next row, or of its last row if no row follows."""
+        """Return the event time (µs since 1970) of each split's next row, or of its last row if no row follows."""
         if column != self._source.event_time:
             return None
         found: dict[str, int] = {}
@@ -206,7 +209,7 @@ class RateEnumerator(DiscoveryEnumerator):
         return found
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
-        """Return the first unread row of each split with an event time of `event_time` (in µs) or later."""
+        """Return the number of the first unread row of each split with an event time ≥ `event_time` (µs since 1970)."""
         found: dict[str, Position] = {}
         for split in cast("Sequence[RateSplit]", splits):
             start, end = _range(split)
@@ -215,12 +218,12 @@ class RateEnumerator(DiscoveryEnumerator):
         return found
 
     def size(self, split: Split) -> int | None:
-        """Return the size of the unread rows in bytes."""
+        """Return the size of a split's unread rows in bytes; None if the split has no end."""
         start, end = _range(split)
         return None if end is None else max(0, end - start) * _ROW_BYTES
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Cut the unread rows into `count` equal parts."""
+        """Cut the unread rows into `count` equal slices. Without an end, or with fewer rows, it is not cut."""
         start, end = _range(split)
         if end is None or end - start < count:
             return [split]
@@ -228,7 +231,7 @@ class RateEnumerator(DiscoveryEnumerator):
         return [split.slice(low, high) for low, high in itertools.pairwise(cuts)]
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return the position after at most `rows` rows, or after at most `byte_budget` bytes."""
+        """Return the position after `rows` rows or `byte_budget` bytes (at least one row), but never after the end."""
         start, end = _range(split)
         ends = [
             None if rows is None else start + rows,
@@ -244,7 +247,7 @@ def _range(split: Split) -> tuple[int, int | None]:
 
 
 class RateSplitReader(SplitReader):
-    """Generates the due rows of its splits."""
+    """Generates those rows of its splits that are due."""
 
     def __init__(self, source: RateSource, context: SourceReaderContext) -> None:
         self._source = source
@@ -255,13 +258,13 @@ class RateSplitReader(SplitReader):
         self._paused: set[str] = set()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Add splits."""
+        """Start to generate the rows of these splits, from their positions."""
         self._splits.update((split.id, split) for split in splits if isinstance(split, RateSplit))
 
     def fetch(self) -> Sequence[Fetched]:
         """Return at most one record batch of due rows for each split.
 
-        Block until a row is due or `wake_up` is called.
+        If no row is due, wait at most 0.1 s or until `wake_up` is called, and return no rows.
         """
         fetched = [
             part for split_id in list(self._splits) if split_id not in self._paused for part in self._next(split_id)
@@ -276,14 +279,14 @@ class RateSplitReader(SplitReader):
         self._woken.set()
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
-        """Stop or continue generating the rows of these splits."""
+        """Stop generating rows of the splits in `pause`, and continue with those in `resume`."""
         self._paused = (self._paused - set(resume)) | set(pause)
         return True
 
     def _next(self, split_id: str) -> list[Fetched]:
         split = self._splits[split_id]
         start, end = _range(split)
-        # An end is from a planner or `rows`: all rows before it are due.
+        # A planner or the option `rows` has set the end. All rows before it are due.
         due = self._source.due(split, self._clock.now()) if end is None else end
         stop = min(start + self._rows, due)
         if end is not None and stop >= end:

@@ -25,10 +25,10 @@ _REPLACEMENTS = {
 
 
 def normal_type(kind: pa.DataType, *, relaxed: bool = False) -> pa.DataType:
-    """Return the type that Spark uses for `kind`, including nested types.
+    """Return the Arrow type that Spark uses for values of the Arrow type `kind`. Nested types are mapped too.
 
-    With `relaxed`, for comparing types, all nested fields are nullable, and fields of lists and maps have standard
-    names.
+    With `relaxed`, the result is for comparisons: all nested fields are nullable, and the fields of lists and maps have
+    Arrow's default names.
 
     Raises:
         ConversionError: Spark has no such type.

@@ -32,7 +32,7 @@ class Readable:
         options: The host's options.
         promised: The names of the columns in the source's record batches.
         parallelism: The number of parallel tasks, if known.
-        follows_zone: Whether tasks use the time zone of their query. True if the user set none.
+        follows_zone: Whether tasks use the time zone of their query. True if the user set no time zone.
     """
 
     source: Source
@@ -84,7 +84,7 @@ class BatchReader(DataSourceReader):
 
 
 class PlannedPartition(InputPartition):
-    """The partition of one task of a plan. Splits are created only when Spark pickles the partition, one by one.
+    """The InputPartition of one task. Its splits are created only when Spark pickles it, one partition at a time.
 
     Args:
         plan: The slices of each task.
@@ -104,7 +104,7 @@ class PlannedPartition(InputPartition):
 
 
 def spark_task(task: ReadTask, readable: Readable, target: pa.Schema) -> SparkTask:
-    """Return what a task needs. `target` is the schema that Spark expects."""
+    """Return the content of the InputPartition for `task`. `target` is the schema that Spark expects."""
     return SparkTask(task, target, readable.promised, readable.follows_zone)
 
 

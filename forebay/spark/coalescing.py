@@ -12,7 +12,7 @@ import pyarrow as pa
 _SMALL_ROWS: Final = 5_000
 _SMALL_BYTES: Final = 1 << 20
 _BURST_SECONDS: Final = 0.05
-"""Only batches that arrive within this time after the last one that was yielded are held back."""
+"""A batch is held back only if it arrives within this time after the last yielded batch."""
 
 
 def coalesced(batches: Iterable[pa.RecordBatch], *, max_rows: int, max_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark data source class that each format of forebay gets."""
+"""Creates the Spark data source class of each format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ skip_empty_profiles()
 
 
 class ForebayDataSource(DataSource):
-    """The base class of all formats; `format_class` makes the class of each.
+    """The base class of forebay's data sources; `format_class` creates a subclass for each format.
 
     For every `load()`, Spark creates an object in one planner process, requests the schema unless the user gave one,
     and pickles the object. Spark requests the reader in another process. So the object stores an inferred schema.

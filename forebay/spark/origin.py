@@ -45,7 +45,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Made:
-    """The source and the host's options that one `load()` creates.
+    """The source and the host's options that `Origin.make` returns for one `load()`.
 
     Args:
         source: The source.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets declarative pipelines read Python sources: the way round a fault of PySpark 4.2 and 4.3."""
+"""Lets declarative pipelines read Python sources: a workaround for a bug of PySpark 4.2 and 4.3."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class ProgressListener(StreamingQueryListener):
         self._warned: set[str] = set()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Remember the name of the query."""
+        """Record the name of the query for the metrics."""
         if self._metrics is not None:
             self._metrics.started(str(event.runId), str(event.id), event.name)
 
@@ -86,7 +86,7 @@ class ProgressListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Record the error that ended the query."""
+        """Record for the metrics that the query ended, with its error if it failed."""
         if self._metrics is not None:
             self._metrics.terminated(str(event.runId), event.exception, event.errorClassOnException)
 

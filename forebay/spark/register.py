@@ -27,7 +27,7 @@ from forebay.spark.workers import IN_QUERY_FUNCTION, check_workers, in_query_fun
 _log = logging.getLogger(__name__)
 
 OLDEST_SPARK = (4, 2)
-"""Minimum version: older ones pass neither start nor limit to streams."""
+"""Minimum version of Spark: older versions pass neither start offset nor read limit to `latestOffset`."""
 
 
 def register(spark: SparkSession, *sources: type[Source]) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def register(spark: SparkSession, *sources: type[Source]) -> tuple[str, ...]:
         try:
             _register(spark, origin, session)
         except ConfigurationError as error:
-            # It must not fail a later `register` of all sources.
+            # A class that cannot be used must not fail a later `register` of all sources.
             default_registry.forget_class(origin.name)
             if sources:
                 raise
@@ -82,7 +82,9 @@ def read(
 ) -> DataFrame:
     """Return a DataFrame of a source object.
 
-    ```python forebay.read(spark, Orders(url="…", token=Secret("env:TOKEN")), num_partitions=8) ```
+    ```python
+    forebay.read(spark, Orders(url="…", token=Secret("env:TOKEN")), num_partitions=8)
+    ```
 
     The source is pickled, so its options do not appear in plans, and `register` is not needed. The read is planned
     once, so every action on the DataFrame reads the same rows. The exception is an unbounded source without `latest`:
@@ -108,8 +110,11 @@ def read_stream(
 ) -> DataFrame:
     """Return a streaming DataFrame of a source object.
 
-    ```python frame = forebay.read_stream(spark, Orders(url="…", token=Secret("env:TOKEN")), max_files_per_trigger=10)
-    query = frame.writeStream.option("checkpointLocation", "…").toTable("orders") forebay.progress(query) ```
+    ```python
+    frame = forebay.read_stream(spark, Orders(url="…", token=Secret("env:TOKEN")), max_files_per_trigger=10)
+    query = frame.writeStream.option("checkpointLocation", "…").toTable("orders")
+    forebay.progress(query)
+    ```
 
     The source is pickled, as by `read`. A query that restarts from its checkpoint uses the new source object; a changed
     option that must stay the same raises ConfigurationError.
@@ -219,15 +224,15 @@ def _register(spark: SparkSession, origin: Origin, session: Session) -> None:
         raise ConfigurationError(
             f"Spark refuses the format name {origin.name!r}: {error}",
             source=origin.name,
-            advice='set `name = "…"` on the class, one that Spark does not use itself',
+            advice='set `name = "…"` on the class to a name that Spark does not use itself',
         ) from error
 
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one, in which Spark checks whether a name is taken.
+    """Make a session the active one, because Spark checks there whether a name is taken.
 
-    Without it, a name registered in one session could not be registered in its `newSession()`.
+    Otherwise a name that is registered in one session could not be registered in its `newSession()`.
     """
     java = getattr(spark, "_jsparkSession", None)
     if java is None:  # Spark Connect: the server does it

@@ -45,7 +45,7 @@ def s3a_settings(spark: SparkSession, context: Any) -> dict[str, Secret]:  # noq
 
 
 def _settings(spark: SparkSession) -> dict[str, str]:
-    """Return all settings of the session, with one call of the JVM. `spark.conf.getAll` needs several for each."""
+    """Return all settings of the session, with one call of the JVM. `spark.conf.getAll` makes several for each."""
     java = getattr(spark.conf, "_jconf", None)
     if java is None:  # Spark Connect
         return spark.conf.getAll
@@ -56,5 +56,5 @@ def _settings(spark: SparkSession) -> dict[str, str]:
 def _secret(text: str) -> Secret | None:
     try:
         return Secret(text)
-    except ConfigurationError:  # it begins as a reference, and is none: not a value of Hadoop
+    except ConfigurationError:  # it looks like a reference to a secret but is not valid: no setting of Hadoop
         return None

@@ -75,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return found if isinstance(found, dict) else dict(found)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return what Spark's progress reports show as `latestOffset` (S12)."""
+        """Return the value that Spark's progress reports show as `latestOffset` (S12)."""
         with self._call() as planner:
             return planner.report() or None
 

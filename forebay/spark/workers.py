@@ -27,14 +27,14 @@ _SERVER_ADVICE = (
 )
 
 IN_QUERY_FUNCTION: Final = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
-"""Spark's error class: a call that runs something, inside a query function of a declarative pipeline."""
+"""Spark's error class for a call that runs a query inside a query function of a declarative pipeline."""
 
 _checked: set[str] = set()
-"""Ids of the Spark applications, and of the sessions of Connect, whose workers were checked."""
+"""Ids of the Spark applications, and of the Spark Connect sessions, whose workers were checked."""
 
 
 class Worker(NamedTuple):
-    """The Python interpreter of a worker, and the forebay that it can import."""
+    """The Python interpreter of a worker, and the version of forebay that it can import."""
 
     executable: str
     version: str | None
@@ -88,7 +88,7 @@ def _check_server(spark: SparkSession) -> None:
     except Exception as error:
         if IN_QUERY_FUNCTION in str(error):
             raise in_query_function() from error
-        raise _server_refusal(f"a job of one row failed: {_last_line(error)}") from error
+        raise _server_refusal(f"a test job of one row failed: {_last_line(error)}") from error
     worker = Worker(found[0], found[1], found[2])
     if worker.version is None:
         raise _server_refusal(f"its workers run {worker.executable}: {worker.problem}")

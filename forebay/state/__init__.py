@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small durable facts: local directories and S3, written by put-if-absent."""
+"""Stores small durable facts, such as claims and segments, in local directories or on S3, each written once."""

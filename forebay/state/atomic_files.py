@@ -16,13 +16,14 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def put_if_absent(path: str, data: bytes, *, without_links: bool = False) -> bool:
-    """Write a file unless it exists, on any thread; of several writers on any machines exactly one wins.
+    """Write a file unless it exists; return whether this call wrote it. For any thread.
 
-    A hard link to a complete temporary file makes the name appear with all of its content. `without_links` allows a
-    file system without hard links, on which two simultaneous writers may both win. Return whether this call won.
+    Of several writers on any machines exactly one succeeds: a hard link to a complete temporary file makes the name
+    appear with all of its content. `without_links` allows a file system without hard links, on which two simultaneous
+    writers may both succeed.
 
     Raises:
-        ConfigurationError: No permission to write there, or the file system has no hard links.
+        ConfigurationError: The permission to write there is missing, or the file system has no hard links.
         RetriableError: The write failed.
     """
     with wrap_errors(path, "write"):
@@ -47,7 +48,7 @@ def remove_unfinished(directory: Path, prefix: str) -> None:
     """Remove the temporary files of killed writers; the caller must be the only writer of files with this prefix.
 
     Raises:
-        ConfigurationError: No permission to write there.
+        ConfigurationError: The permission to write there is missing.
         RetriableError: The directory could not be read or written.
     """
     with wrap_errors(str(directory), "write"):
@@ -71,7 +72,7 @@ def _write_beside(path: Path, data: bytes) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory and its parents, each durable in its parent. Any thread."""
+    """Create a directory and its parents if they do not exist, each durable in its parent. For any thread."""
     if directory.is_dir():
         return
     make_directory(directory.parent)

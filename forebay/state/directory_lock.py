@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock on a directory, also between machines that share a file system with locks."""
+"""A lock on a directory for one process, also between machines if their shared file system has locks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
 class DirectoryLock:
-    """A lock on a directory, held until `release`, or until the process ends or this object is deleted. Any thread.
+    """A lock on a directory. It ends with `release`, with the process, or when this object is deleted. For any thread.
 
     The kernel releases the lock of a killed process; the file `.lock` stays and names the last owner. Forked processes
     do not hold the lock.
@@ -32,7 +32,7 @@ class DirectoryLock:
         _held.add(self)
 
     def release(self) -> None:
-        """Release the directory; may be called again."""
+        """Release the lock; further calls do nothing."""
         self._finalizer()
 
     def forget_after_fork(self) -> None:
@@ -42,7 +42,7 @@ class DirectoryLock:
 
 
 def lock_directory(directory: Path) -> DirectoryLock | None:
-    """Lock a directory, and create it if necessary; return None if its file system has no locks.
+    """Lock a directory, created if necessary, and return the lock; None if its file system has no locks.
 
     Raises:
         ConfigurationError: Another process holds the lock, or there is no permission to write there.
@@ -62,7 +62,7 @@ def lock_directory(directory: Path) -> DirectoryLock | None:
         if error.errno in _NO_LOCKS:
             return None
         if isinstance(error, BlockingIOError):
-            # The caller, which knows what uses the directory, adds the next step.
+            # The caller knows the use of the directory, and adds the advice.
             raise ConfigurationError(f"{directory} is in use by {owner or 'another process'}") from None
         raise store_error(error, str(path), "write") from error
     return DirectoryLock(handle)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State in a local directory, or one that machines share."""
+"""A state store in a local directory, or in a directory that machines share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ABANDONED: Final = 3600.0  # seconds after which the writer of an unfinished fi
 
 
 class LocalStateStore:
-    """Keeps each fact in a file, written by hard link. Implements `StateStore`.
+    """Stores each fact in a file, written atomically by a hard link. Implements `StateStore`.
 
     The location is a path or a `file:` URL; the directory is created with the first fact.
     """
@@ -33,11 +33,11 @@ class LocalStateStore:
         self._root = Path(_FILE.sub("", location, count=1)).absolute()
 
     def path(self, name: str) -> Path:
-        """Return where the fact of this name is, to be mapped into memory."""
+        """Return the path of the file with the fact `name`, so that callers can map it into memory."""
         return self._root / name
 
     def get(self, name: str) -> bytes | None:
-        """See `StateStore.get`."""
+        """Return a fact, or None; see `StateStore.get`."""
         path = self.path(name)
         with self._wrap_errors(path, "read"):
             try:
@@ -46,17 +46,17 @@ class LocalStateStore:
                 return None
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """See `StateStore.put_if_absent`."""
+        """Write a fact unless it exists; see `StateStore.put_if_absent`."""
         path = self._root / name
         with self._wrap_errors(path, "write"):
             return put_if_absent(str(path), data)
 
     def names(self, prefix: str) -> list[str]:
-        """See `StateStore.names`. Skips unfinished files."""
+        """Return the names below a prefix, without unfinished files; see `StateStore.names`."""
         return self._listed(prefix, lambda entry: entry.is_file())
 
     def directories(self, prefix: str) -> list[str]:
-        """See `StateStore.directories`."""
+        """Return the directories below a prefix; see `StateStore.directories`."""
         return [f"{name}/" for name in self._listed(prefix, lambda entry: entry.is_dir())]
 
     def _listed(self, prefix: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
@@ -70,7 +70,7 @@ class LocalStateStore:
         return sorted(prefix + name for name in found)
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `StateStore.delete`. Removes empty directories too; a write into one at that time is retriable."""
+        """Delete facts, and directories that become empty; a write to one at that moment raises a RetriableError."""
         directories: set[Path] = set()
         for name in names:
             path = self._root / name
@@ -84,7 +84,7 @@ class LocalStateStore:
 
     @contextmanager
     def _wrap_errors(self, path: Path, doing: str) -> Iterator[None]:
-        """Raise a ForebayError that names the option."""
+        """Convert errors in a `with` block to ForebayErrors that name the option `stateLocation`."""
         try:
             yield
         except OSError as error:
@@ -105,13 +105,13 @@ class LocalStateStore:
         return RetriableError(
             f"the state of the stream could not be written below {self.location!r}: {cause.strerror}",
             option=OPTION,
-            advice="free some space and start the query again, which continues where it stopped; or copy the "
-            "directory elsewhere and set stateLocation to the copy",
+            advice="free some space and start the query again: it continues where it stopped; or copy the directory "
+            "to another disk and set stateLocation to the copy",
         )
 
 
 def _sweep(directory: Path) -> None:
-    """Remove the unfinished files of killed writers."""
+    """Remove the unfinished files of killed writers from a directory."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.startswith(".") and time.time() - entry.stat().st_mtime > _ABANDONED:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of the state store for a location."""
+"""Opens the state store of a location, which the scheme of the location determines."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")
 
 
 def scheme_of(location: str) -> str:
-    """Return the scheme of a location in lower case; `file` for a plain path. Any thread."""
+    """Return the scheme of a location in lower case; `file` for a plain path. For any thread."""
     found = _SCHEME.match(location)
     return found[1].lower() if found else "file"
 
 
 def can_keep_state(location: str) -> bool:
-    """Whether the store of a location has an atomic put-if-absent, which state needs (S13). Any thread."""
+    """Return whether the store of a location has an atomic put-if-absent, which state needs (S13). For any thread."""
     return scheme_of(location) in (*_LOCAL, *_S3)
 
 
 def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) -> StateStore:
-    """Return the store of a location, without access to it. Called by hosts and tasks, on any thread.
+    """Return the state store of a location, without accessing it. Called by hosts and tasks, on any thread.
 
     Args:
         location: A directory, as a path or a `file:` URL, or `s3://bucket/prefix`.
-        options: For S3, `stateStorage.*`, the options of `S3Settings`; texts may be a `Secret`. A directory takes none.
+        options: For S3, the options `stateStorage.*`, named as in `S3Settings`; values may be a `Secret`. A directory
+            takes none.
 
     Raises:
         ConfigurationError: The store cannot keep state, boto3 is not installed, or an option is unknown.
@@ -50,7 +51,7 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
         return S3StateStore(location, StorageOptions(options))
     if scheme not in _LOCAL:
         raise ConfigurationError(
-            f"{scheme}: cannot keep the state of a stream: only local directories and S3 can create a file atomically",
+            f"{scheme}: cannot keep the state of a stream: only local directories and S3 create files atomically",
             option=OPTION,
             advice="give a directory of this machine or of a file system mounted on all of them, or s3://bucket/prefix",
         )

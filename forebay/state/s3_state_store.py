@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State on S3, written with `If-None-Match`."""
+"""A state store on S3, which writes with the condition `If-None-Match`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from forebay.stores.s3.listing import Listing
 from forebay.stores.storage_options import StorageOptions
 
 PREFIX: Final = "stateStorage."
-"""The prefix of the options."""
+"""The prefix of the options of S3 for state."""
 
 _TRIES: Final = 4
-"""Attempts at a write that conflicts with one of another writer, and at a probe."""
+"""Maximum attempts at a write that conflicts with one of another writer, and at a probe of the store."""
 
 _AMAZON = re.compile(r"https?://[^/]+\.amazonaws\.com(\.cn)?/?")
 _probed: set[tuple[str, str]] = set()
@@ -33,10 +33,10 @@ _NO_BULK_DELETE: Final = frozenset(
 
 
 class S3StateStore:
-    """Keeps each fact in an object below `s3://bucket/prefix`. Implements `StateStore`; see `open_state_store`.
+    """Stores each fact in an object below `s3://bucket/prefix`. Implements `StateStore`; see `open_state_store`.
 
-    Before its first write, a process probes a store other than Amazon's and refuses it if it ignores `If-None-Match`:
-    two writers could both win.
+    Before the first write to a store other than Amazon's, a process probes it, and refuses it if it ignores
+    `If-None-Match`: two writers of a fact could both succeed.
 
     Raises:
         ConfigurationError: boto3 is not installed, the URL is invalid, or an option is unknown.
@@ -52,7 +52,7 @@ class S3StateStore:
             raise
 
     def get(self, name: str) -> bytes | None:
-        """See `StateStore.get`."""
+        """Return a fact, or None; see `StateStore.get`."""
         with self._wrap_errors("read"):
             try:
                 answer = self._client.call("get_object", Bucket=self._bucket, Key=self._prefix + name)
@@ -63,13 +63,13 @@ class S3StateStore:
                 raise
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """See `StateStore.put_if_absent`."""
+        """Write a fact unless it exists; see `StateStore.put_if_absent`."""
         if (self._client.endpoint, self._bucket) not in _probed and not _AMAZON.fullmatch(self._client.endpoint):
             self._probe()
         return self._put(name, data)
 
     def names(self, prefix: str) -> list[str]:
-        """See `StateStore.names`."""
+        """Return the names below a prefix; see `StateStore.names`."""
         found: list[str] = []
         with self._wrap_errors("list"):
             for page in Listing(self._client, self._bucket, "s3").pages(self._prefix + prefix, delimiter="/"):
@@ -77,7 +77,7 @@ class S3StateStore:
         return sorted(name for name in found if name != prefix)
 
     def directories(self, prefix: str) -> list[str]:
-        """See `StateStore.directories`."""
+        """Return the directories below a prefix; see `StateStore.directories`."""
         found: list[str] = []
         with self._wrap_errors("list"):
             for page in Listing(self._client, self._bucket, "s3").pages(self._prefix + prefix, delimiter="/"):
@@ -85,7 +85,7 @@ class S3StateStore:
         return sorted(found)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete many objects in one request, or one by one if the store does not support that."""
+        """Delete facts, many in one request, or one by one if the store does not support that."""
         keys = [self._prefix + name for name in names]
         with self._wrap_errors("delete"):
             for start in range(0, len(keys), _PAGE):
@@ -123,7 +123,7 @@ class S3StateStore:
         raise AssertionError  # the last try returned or raised
 
     def _probe(self) -> None:
-        """Refuse a store that lets a second writer of a name win too (S13)."""
+        """Raise an error if the store lets a second writer of the same name succeed (S13)."""
         for _ in range(_TRIES):
             probe = f".probe-{uuid.uuid4().hex}"
             first = self._put(probe, b"")
@@ -131,14 +131,14 @@ class S3StateStore:
             self.delete([probe])
             if second:
                 raise ConfigurationError(
-                    f"the store of {self.location!r} overwrites an object in spite of If-None-Match",
+                    f"the store of {self.location!r} ignores If-None-Match: it overwrites an object that exists",
                     option=OPTION,
                     advice=_OTHER_STORE,
                 )
             if first:
                 _probed.add((self._client.endpoint, self._bucket))
                 return
-            # An answer was lost: the client repeated the request, and found its own object.
+            # The first answer was lost: boto3 repeated the request, which found the object that it had written.
         raise RetriableError(
             f"the store of {self.location!r} could not be probed: it reports new objects as existing",
             option=OPTION,
@@ -147,7 +147,7 @@ class S3StateStore:
 
     @contextmanager
     def _wrap_errors(self, doing: str) -> Iterator[None]:
-        """Raise a ForebayError for an error of boto3."""
+        """Convert errors of boto3 in a `with` block to ForebayErrors."""
         try:
             yield
         except ForebayError:
@@ -179,16 +179,16 @@ _OTHER_STORE: Final = "give a bucket of a store that honours If-None-Match, or a
 
 
 def _split_location(location: str) -> tuple[str, str]:
-    """Return the bucket, and the prefix, which is empty or ends in a slash."""
+    """Return the bucket and the prefix of an S3 URL; the prefix is empty or ends in a slash."""
     _, separator, rest = location.partition("://")
     bucket, _, prefix = rest.partition("/")
     if not separator or not bucket:
-        raise ConfigurationError(f"{location!r} names no bucket", option=OPTION, advice="give s3://bucket/prefix")
+        raise ConfigurationError(f"URL {location!r} names no bucket", option=OPTION, advice="give s3://bucket/prefix")
     if "@" in bucket:
         raise ConfigurationError(
             "the URL of stateLocation contains credentials",
             option=OPTION,
-            advice="give them as stateStorage.key and stateStorage.secret",
+            advice="remove them from the URL, and set stateStorage.key and stateStorage.secret",
         )
     parts = [part for part in prefix.split("/") if part]
     return bucket, "".join(f"{part}/" for part in parts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of a state store: small durable facts of streams, written once and never changed."""
+"""The protocol of a state store: it stores small durable facts of streams, written once and never changed."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ OPTION: Final = "stateLocation"
 
 
 class StateStore(Protocol):
-    """Named facts below one location, shared by threads, processes and machines.
+    """Stores facts, which are bytes with a name, below one location. Threads, processes and machines share it.
 
     All methods raise ConfigurationError if a permission is missing or the store lacks the operation, and RetriableError
     if the store does not answer or is full.
 
     Attributes:
-        location: The directory or URL of the option.
+        location: The directory or URL, as the option gives it.
     """
 
     location: str
 
     def get(self, name: str) -> bytes | None:
-        """Return the fact of this name; None if there is none."""
+        """Return the bytes of the fact `name`; None if it does not exist."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a fact unless it exists; return whether this call wrote it.
 
-        At most one of several writers gets True. If the answer to a successful request is lost, that writer gets False
-        too: read the fact to see who won.
+        At most one of several writers gets True. If the answer to a successful request is lost, its writer gets False
+        too: read the fact to see whose is stored.
         """
 
     def names(self, prefix: str) -> list[str]:
-        """Return the sorted names directly below a prefix that ends in `/`, without those of deeper levels."""
+        """Return the sorted names of the facts directly below a prefix that ends in `/`, without deeper levels."""
 
     def directories(self, prefix: str) -> list[str]:
         """Return the sorted directories directly below a prefix that is empty or ends in `/`; they end in `/` too."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete facts; missing ones are ignored."""
+        """Delete facts by name; missing ones are ignored."""

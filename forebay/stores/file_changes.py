@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of a file that is gone or has changed since it was listed."""
+"""The errors for a file that no longer exists, or that has changed since it was listed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forebay.stores.file_status import FileStatus
 
 
 def changed(then: FileStatus | None, now: FileStatus, doing: str) -> str:
-    """Return the message that a file changed after it was listed or read. `then` is the old status; None if unknown."""
+    """Return the text that a file has changed since it was `doing` (listed, read). `then` is the old status or None."""
     if then is None:
         return f"the file {now.path!r} has changed since it was {doing} (now {_shown(now)})"
     return f"the file {then.path!r} has changed since it was {doing} (then {_shown(then)}; now {_shown(now)})"
@@ -20,8 +20,8 @@ def changed_error(then: FileStatus, now: FileStatus) -> DataError:
     """Return the error for a file that has changed since it was listed."""
     return DataError(
         changed(then, now, "listed"),
-        advice="write new files instead of changing old ones, and start the read again; a stream repeats a planned "
-        "micro-batch: restore the old file, or have the micro-batch planned again (docs/operations.md)",
+        advice="start the read again, and write new files instead of changing old ones; for a stream, which repeats a "
+        "planned micro-batch, restore the old file, or have the micro-batch planned again (docs/operations.md)",
     )
 
 
@@ -29,8 +29,8 @@ def gone_error(path: str) -> DataError:
     """Return the error for a file that no longer exists, although it was listed."""
     return DataError(
         f"the file {path!r} was listed but no longer exists",
-        advice="start the read again, or set ignoreMissingFiles=true to skip missing files; a stream repeats a "
-        "planned micro-batch, so restore the file or set that option",
+        advice="start the read again, or set ignoreMissingFiles=true to skip missing files; for a stream, which "
+        "repeats a planned micro-batch, restore the file or set that option",
     )
 
 

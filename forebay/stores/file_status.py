@@ -20,12 +20,12 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/]*)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """The state of a file when it was listed. Readers compare the file with it. Splits contain it, without credentials.
+    """The status of a file when it was listed. Readers compare the file with it. Splits hold it; it has no secrets.
 
     Attributes:
         path: The full URL, or the plain absolute path of a local file.
-        size: Bytes, as stored.
-        modified_at: Nanoseconds since 1970 UTC of the last change; 0 if the store does not report it.
+        size: Bytes of the stored file, which may be compressed.
+        modified_at: The time of the last change, in nanoseconds since 1970 UTC; 0 if the store does not report it.
         etag: The store's own version of the content (ETag, generation, version), or None. `etag` takes precedence over
             `modified_at`, because a store may report times in different precisions.
     """
@@ -42,7 +42,7 @@ class FileStatus:
 
     @property
     def modified_ms(self) -> int:
-        """Milliseconds since 1970 UTC of the last change, rounded down as in Spark."""
+        """The time of the last change, in milliseconds since 1970 UTC, rounded down as in Spark."""
         return self.modified_at // _NANOS_PER_MILLI
 
     @property
@@ -56,7 +56,7 @@ class FileStatus:
         return self.has_time or self.etag is not None
 
     def same_file(self, now: FileStatus) -> bool:
-        """Whether `now` has the same content: equal size, and equal etag or, without etags, equal time.
+        """Return whether `now` is the same version: equal size, and equal etag or, without etags, equal time.
 
         A generation number and an ETag are never compared with each other.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A listing of very many files in little memory."""
+"""A table of very many listed files in little memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHUNK = 1 << 16
 
 
 class FileTable(Sequence[FileStatus]):
-    """Files stored in columns: 32 bytes per file, and its texts. A list of `FileStatus` takes three times the memory.
+    """Listed files in columns: 32 bytes per file, and its texts. A list of `FileStatus` takes three times the memory.
 
     Each access makes a new `FileStatus`. Not thread-safe while it grows.
     """
@@ -28,7 +28,7 @@ class FileTable(Sequence[FileStatus]):
 
     @classmethod
     def of(cls, files: Iterable[FileStatus]) -> Self:
-        """Return a table of some files, in their order."""
+        """Return a table of these files, in their order."""
         table = cls()
         for file in files:
             table.append(file.path, file.size, file.modified_at, file.etag)
@@ -71,26 +71,26 @@ class FileTable(Sequence[FileStatus]):
             yield from map(chunk.status, range(len(chunk.sizes)))
 
     def paths(self) -> Iterator[str]:
-        """Yield the paths alone."""
+        """Yield the path of each file, without creating a `FileStatus`."""
         for chunk in self._chunks:
             yield from map(chunk.path, range(len(chunk.sizes)))
 
     def sizes(self) -> Iterator[int]:
-        """Yield the sizes alone."""
+        """Yield the size of each file in bytes, without creating a `FileStatus`."""
         for chunk in self._chunks:
             yield from chunk.sizes
 
     def mentions(self, text: str) -> bool:
-        """Whether any path may contain a text. A fast check that may wrongly return True."""
+        """Return whether a path may contain a text. The check is fast, and may wrongly return True."""
         wanted = text.encode()
         return any(wanted in chunk.texts for chunk in self._chunks)
 
     def is_ascending(self) -> bool:
-        """Whether the paths are sorted, without duplicates."""
+        """Return whether the paths are sorted, without duplicates."""
         return all(one < other for one, other in pairwise(self.paths()))
 
     def select(self, places: Sequence[int]) -> FileTable:
-        """Return the files at ascending indexes; this table itself if the indexes are all of its files."""
+        """Return a table of the files at these ascending indexes; this table itself if they are all of its files."""
         return self if len(places) == self._length else FileTable.of(self[place] for place in places)
 
 

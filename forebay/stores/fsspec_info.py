@@ -48,7 +48,7 @@ def _time(info: Mapping[str, Any], keys: Sequence[str]) -> int:
 
 
 def nanoseconds(moment: object) -> int:
-    """Convert a time in any form that stores use to nanoseconds since 1970 UTC; 0 if the form is unknown."""
+    """Return a time as nanoseconds since 1970 UTC, from any form that stores use; 0 if the form is unknown."""
     if isinstance(moment, dt.datetime):
         aware = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
         return (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1) * 1000

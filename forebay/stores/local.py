@@ -34,7 +34,7 @@ class LocalStore:
         self._ignore_vanished = ignore_vanished
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """See `Store.stat`."""
+        """Return the file or directory at a path, or None; see `Store.stat`."""
         with suppress(FileNotFoundError), _reading(path):
             found = Path(path).stat()
             if stat.S_ISDIR(found.st_mode):
@@ -52,7 +52,7 @@ class LocalStore:
         """Return None, so that the caller lists with `children`; see `Store.walk`."""
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
-        """See `Store.children`. Pipes, sockets and devices are skipped."""
+        """Return the entries of a directory, without pipes, sockets and devices; see `Store.children`."""
         directories: list[str] = []
         files: list[FileStatus] = []
         with suppress(FileNotFoundError), _reading(path), _scan(path) as entries:
@@ -63,16 +63,16 @@ class LocalStore:
         return None
 
     def open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> BinaryIO:
-        """See `Store.open`."""
+        """Open a file for reading; see `Store.open`."""
         with _reading(path):
             return Path(path).open("rb")
 
     def pins(self, file: FileStatus) -> bool:
-        """Return False; see `Store.pins`."""
+        """Return False: reads of a local file do not check its version; see `Store.pins`."""
         return False
 
     def delete(self, file: FileStatus) -> bool:
-        """See `Store.delete`."""
+        """Delete a file unless a newer one has replaced it; see `Store.delete`."""
         with wrap_errors(file.path, "delete"):
             return take_if_unchanged(file, _unlink)
 
@@ -132,9 +132,9 @@ def _move_between_disks(path: str, target: str) -> None:
 
 @contextmanager
 def wrap_errors(path: str, doing: str = "read") -> Iterator[None]:
-    """Convert errors of the operating system in a `with` block to `store_error`.
+    """Convert errors of the operating system in a `with` block to ForebayErrors; see `store_error`.
 
-    `doing` is the request, such as `read`.
+    `doing` is the failed request as a verb, such as `read`.
     """
     try:
         yield
@@ -144,7 +144,7 @@ def wrap_errors(path: str, doing: str = "read") -> Iterator[None]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Convert errors as `wrap_errors` does, except FileNotFoundError for a path that does not exist."""
+    """Convert errors as `wrap_errors` does, but raise FileNotFoundError for a path that does not exist."""
     try:
         yield
     except OSError as error:
@@ -154,13 +154,13 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
-    """Return the ForebayError for an error of the operating system. `doing` is the request, such as `read`."""
+    """Return the ForebayError for an error of the operating system. `doing` is the failed request, such as `read`."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({error.strerror})",
             option="path",
-            advice=f"give the user of this process the permission to {doing} it; keep durable state on a file system "
-            "with hard links",
+            advice=f"give the user of this process the permission to {doing} it; if it is durable state, use a file "
+            "system with hard links",
         )
     if error.errno == errno.ELOOP:
         return _loop(path)
@@ -183,7 +183,7 @@ def _missing(entry: os.DirEntry[str]) -> ForebayError:
 
 
 def _check_no_loop(path: str) -> None:
-    """Refuse a link to one of its own parent directories, because a walk through it would never end."""
+    """Raise an error for a link to one of its own parent directories: a walk through it would never end."""
     target = os.path.realpath(path)
     if any(os.path.realpath(above) == target for above in Path(path).parents):
         raise _loop(path)

@@ -20,7 +20,7 @@ _PASSWORD = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.\-]*)://[^/]*?:[^/]+@")
 
 
 class PathParts(NamedTuple):
-    """The parts of a path: the root, the names below it (which may be globs), and the further links of a chained URL.
+    """The parts of a path: its root, the names below it (which may be globs), and the other links of a chained URL.
 
     The root is `/`, the working directory, or `scheme://…` up to the first name that may be a glob.
     """
@@ -36,7 +36,7 @@ def is_url(path: str) -> bool:
 
 
 def is_s3(path: str) -> bool:
-    """Whether a path is a URL of S3, and not one that is chained to another store."""
+    """Return whether a path is a URL of S3 that is not chained to another store."""
     return path.partition("://")[0].lower() in _S3 and "::" not in path
 
 
@@ -52,7 +52,7 @@ def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
         raise ConfigurationError(
             f"the value {path!r} is not the path of a file or directory",
             option="path",
-            advice="give the path of a file or directory",
+            advice="give a path that is not empty and contains no NUL character",
         )
     if not is_url(path):
         local = _LOCAL.sub("", path, count=1)
@@ -82,7 +82,7 @@ def refuse_password(path: str, *, option: str = "path") -> None:
     """
     if is_url(path) and (found := _PASSWORD.search(path)):
         raise ConfigurationError(
-            f"a URL that begins with {found[1]!r} contains a password",
+            f"a URL with the scheme {found[1]!r} contains a password",
             option=option,
             advice="remove the password from the URL, because plans and errors show URLs; set storage.username and "
             "storage.password",
@@ -90,7 +90,7 @@ def refuse_password(path: str, *, option: str = "path") -> None:
 
 
 def join(directory: str, name: str) -> str:
-    """Return the path of a name in a directory: a local path, URL or chained URL (`zip://d::s3://b/a.zip`).
+    """Return the path of the entry `name` of a directory. It may be local, a URL or chained (`zip://d::s3://b/a.zip`).
 
     In an object store a name may be empty: the empty name in `s3://b/d` is the directory `s3://b/d/`, which holds
     `s3://b/d//x`.
@@ -101,7 +101,7 @@ def join(directory: str, name: str) -> str:
 
 
 def normalized_path(path: str) -> str:
-    """Return a path (not a glob) in the form of listings: absolute, without `file:`, `..` and doubled slashes."""
+    """Return a path (not a glob) in the form that listings return: absolute, without `file:`, `..` and `//`."""
     split = split_path(path)
     normalized = split.root + split.chain
     for part in split.parts:
@@ -110,7 +110,7 @@ def normalized_path(path: str) -> str:
 
 
 def without_dots(path: str) -> str:
-    """Resolve `..` in an absolute local path. After a link, `..` is the parent of the link's target.
+    """Return an absolute local path with `..` resolved. After a link, `..` is the parent of the link's target.
 
     Links without a following `..` are not resolved. A URL is unchanged, because `..` is an ordinary name there.
     """
@@ -126,7 +126,7 @@ def without_dots(path: str) -> str:
 
 
 def last_name(path: str) -> str:
-    """Return the last part of a path or URL, ignoring the query of HTTP and the following links of a chained URL."""
+    """Return the last part of a path or URL, without an HTTP query and the other links of a chained URL."""
     if "://" not in path:
         return path.rsplit("/", 1)[-1]
     head = _unchained(path)[0]
@@ -136,7 +136,7 @@ def last_name(path: str) -> str:
 
 
 def _unchained(path: str) -> tuple[str, str]:
-    """Split a chained URL into the link that contains the path, and the links after it."""
+    """Return the link of a chained URL that contains the path, and the links after it; any other path, and ""."""
     if path.startswith("/") or "::" not in path:
         return path, ""
     first, *rest = path.split("::")
@@ -147,7 +147,7 @@ def _unchained(path: str) -> tuple[str, str]:
 
 def parent(path: str) -> str:
     """Return the directory that contains a path. The topmost directory is its own parent."""
-    if path.startswith("/"):  # nearly all, of hundreds of thousands
+    if path.startswith("/"):  # a fast way for most of hundreds of thousands of paths
         return path.rpartition("/")[0] or "/"
     head, chain = _unchained(path)
     match = _SCHEME.search(head)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All stores of fsspec, but S3 only inside a chained URL. Only this module imports fsspec, when a URL needs it."""
+"""The stores of fsspec. S3 comes here only inside a chained URL. Only this module imports fsspec, if a URL needs it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RemoteStore:
     """A `Store` that uses fsspec. Each listing creates a new one, with empty caches.
 
     Args:
-        url: A URL of the store, which determines the class and the host.
+        url: A URL of the store, which determines fsspec's class and the host.
         options: Keyword arguments for that class.
 
     Raises:
@@ -66,17 +66,17 @@ class RemoteStore:
 
     @property
     def keeps_empty_directories(self) -> bool:
-        """See `Store.keeps_empty_directories`."""
+        """Whether a directory may be empty; see `Store.keeps_empty_directories`."""
         return not (_lists_flat(self._fs) or getattr(self._fs, "protocol", None) == "memory")
 
     @property
     def paths_are_keys(self) -> bool:
-        """See `Store.paths_are_keys`."""
+        """Whether paths are keys of an object store; see `Store.paths_are_keys`."""
         protocol = getattr(self._fs, "protocol", ())
         return not _KEYED.isdisjoint((protocol,) if isinstance(protocol, str) else protocol)
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """See `Store.stat`."""
+        """Return the file or directory at a path, or None; see `Store.stat`."""
         info: Mapping[str, Any] | None = None
         with suppress(FileNotFoundError), self._wrap_errors(path):
             info = self._fs.info(self._inner(path))
@@ -89,7 +89,7 @@ class RemoteStore:
         return fsspec_info.status(path, info)
 
     def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus] | None:
-        """See `Store.walk`. Returns None for stores that list one directory at a time."""
+        """Return all files below a directory; None for stores that list one directory at a time; see `Store.walk`."""
         if not _lists_flat(self._fs):
             return None
         root = self._inner(path)
@@ -105,7 +105,7 @@ class RemoteStore:
         return files
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
-        """See `Store.children`."""
+        """Return the entries of a directory, or None; see `Store.children`."""
         entries = self._listed(path)
         if entries is None:
             return None
@@ -121,7 +121,7 @@ class RemoteStore:
         return Children(directories, files)
 
     def open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> BinaryIO:
-        """See `Store.open`."""
+        """Open a file for reading; see `Store.open`."""
         inner = self._inner(path)
         with self._wrap_errors(path):
             if getattr(self._fs, "protocol", None) == "memory":  # its readers share one object and position
@@ -130,11 +130,11 @@ class RemoteStore:
         return cast("BinaryIO", _WrappedStream(stream, lambda error: self._store_error(error, path)))
 
     def pins(self, file: FileStatus) -> bool:
-        """Return False; see `Store.pins`."""
+        """Return False: reads by fsspec do not check the version of a file; see `Store.pins`."""
         return False
 
     def delete(self, file: FileStatus) -> bool:
-        """See `Store.delete`. A newer file that appears after the caller's check is deleted, too."""
+        """Delete a file, also a newer one that appears after the caller's check; see `Store.delete`."""
         with suppress(FileNotFoundError), self._wrap_errors(file.path, "delete"):
             self._fs.rm_file(self._inner(file.path))
             return True
@@ -161,7 +161,7 @@ class RemoteStore:
         return None
 
     def _check_no_page(self, path: str) -> None:
-        """Refuse the index, login or error page that a web server sends for `path` instead of data."""
+        """Raise an error if a web server sends an index, login or error page for `path` instead of data."""
         if last_name(path).lower().endswith(_PAGE_SUFFIXES):
             return
         try:
@@ -183,7 +183,7 @@ class RemoteStore:
 
     @contextmanager
     def _wrap_errors(self, path: str, doing: str = "read") -> Iterator[None]:
-        """Convert errors of the store in a `with` block to FileNotFoundError or `_store_error`."""
+        """Convert errors of the store in a `with` block to FileNotFoundError or a ForebayError."""
         try:
             yield
         except Exception as error:
@@ -192,17 +192,17 @@ class RemoteStore:
             raise self._store_error(error, path, doing) from error
 
     def _store_error(self, error: Exception, path: str, doing: str = "read") -> ForebayError:
-        """Return the ForebayError for an error of a store's library, without secrets.
+        """Return the ForebayError, without secrets, for an error of a store's library.
 
-        `doing` is the request, such as `read`.
+        `doing` is the failed request as a verb, such as `read`.
         """
-        # fsspec raises a missing file for any answer of a web server, and the answer is its cause.
+        # fsspec raises FileNotFoundError for any failed request to a web server; the server's answer is its cause.
         shown = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
         return remote_error(error, path, self._options.redact(f"{type(shown).__name__}: {shown}"), doing)
 
 
 class _WrappedStream(io.RawIOBase):
-    """The stream of a file in a store. Converts errors to ForebayErrors, whose class says whether to retry."""
+    """The stream of a file in a store. It converts errors to ForebayErrors, whose class says whether to retry."""
 
     def __init__(self, stream: BinaryIO, store_error: Callable[[Exception], ForebayError]) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ def _not_installed(scheme: str, said: str) -> ConfigurationError:
 
 
 def _lists_flat(fs: object) -> bool:
-    """Return whether `find` of a store makes one flat listing, as object stores do.
+    """Return whether `find` of an fsspec store makes one flat listing, as object stores do.
 
     In other stores, `find` walks the directories and ignores errors.
     """

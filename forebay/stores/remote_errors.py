@@ -25,8 +25,8 @@ _NETWORK = frozenset({"aiohttp", "httpcore", "httpx", "requests", "urllib3"})
 def says_gone(error: BaseException) -> bool:
     """Return whether an error means that a file or directory does not exist.
 
-    An error with an HTTP status means this only for 404 and 410. Without a status, the store's "not found" means this,
-    unless a network error caused the answer.
+    An HTTP status means this only if it is 404 or 410. Without a status, a FileNotFoundError or NotADirectoryError
+    means this, unless a network error caused it.
     """
     found = [_meaning(link) for link in _chain(error)]
     if decided := [one for one in found if one is not None]:
@@ -37,7 +37,7 @@ def says_gone(error: BaseException) -> bool:
 def remote_error(error: Exception, path: str, said: str, doing: str = "read") -> ForebayError:
     """Return the ForebayError for an error of a store's library for which `says_gone` is false.
 
-    `said` is the library's text without secrets, `doing` the request: `read`, `delete` or `move`.
+    `said` is the library's error text without secrets, `doing` the failed request: `read`, `delete` or `move`.
     """
     if isinstance(error, ForebayError):
         return error
@@ -46,8 +46,8 @@ def remote_error(error: Exception, path: str, said: str, doing: str = "read") ->
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({said})",
             option="path",
-            advice=f"set credentials with the permission to list and {doing} it, as storage options or for the "
-            "store's own tools; replace expired credentials",
+            advice=f"set credentials with the permission to list and {doing} it, as storage options or as the store's "
+            "own tools read them; replace expired credentials",
         )
     if _refused(error, status):
         return ConfigurationError(
@@ -59,9 +59,9 @@ def remote_error(error: Exception, path: str, said: str, doing: str = "read") ->
 
 
 def _refused(error: Exception, status: int | None) -> bool:
-    """Return whether the store will refuse the same request again.
+    """Return whether the store would refuse the same request again, so that a retry is useless.
 
-    `status` is the HTTP status of the error, if it has one.
+    `status` is the HTTP status of the error; None if it has none.
     """
     if isinstance(error, TimeoutError | ConnectionError):
         return False
@@ -81,7 +81,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _meaning(link: BaseException) -> bool | None:
-    """Return whether one error of a chain of causes means that the file does not exist; None if that stays unknown."""
+    """Return whether one error of a chain of causes means that the file does not exist; None if it does not say."""
     if (status := _status(link)) is not None:
         return status in _GONE
     if isinstance(link, ftplib.Error):

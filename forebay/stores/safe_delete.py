@@ -21,9 +21,7 @@ _HIDDEN = re.compile(r"\.(.+)\.cleaning-[0-9a-f]{8}", re.DOTALL)
 def take_if_unchanged(file: FileStatus, action: Callable[[str], None]) -> bool:
     """Delete or move a file if it is still the version that was read; return whether that was done.
 
-    Called on the planning thread.
-
-    `action` deletes or moves the path that it is called with.
+    Called on the planning thread. `action` is called with a path, and deletes or moves the file there.
 
     A writer may replace the file between a check and a deletion. So the file is first renamed to a hidden name, which
     no listing shows, and then checked. If the action fails or the file is another version, its name is restored.
@@ -66,7 +64,7 @@ def _take(path: str, wanted: Callable[[str], bool], action: Callable[[str], None
 def restore_hidden(directory: str, was_read: Callable[[FileStatus], bool]) -> None:
     """Restore the names of files that killed processes left hidden in a directory. Called on the planning thread.
 
-    `was_read` gets a status with the file's original path, and returns whether the file was read.
+    `was_read` is called with the file's status, which has its original path, and returns whether the file was read.
 
     Raises:
         OSError: The directory cannot be listed, or a file cannot be renamed.
@@ -88,7 +86,7 @@ def restore_hidden(directory: str, was_read: Callable[[FileStatus], bool]) -> No
 def _put_back(hidden: str, path: str, *, read: bool) -> None:
     """Rename a hidden file, if it exists, back to `path`. A newer file at `path` is kept.
 
-    See `_keep_beside`.
+    The hidden file then stays beside it; see `_keep_beside`.
     """
     if not os.path.lexists(hidden):
         return
@@ -111,10 +109,12 @@ def _put_back(hidden: str, path: str, *, read: bool) -> None:
 
 
 def _keep_beside(hidden: str, path: str, *, read: bool) -> None:
-    """Keep a hidden file whose name a newer file has taken: hidden if it was read, else under a new visible name."""
+    """Keep a hidden file whose name a newer file took: it stays hidden if it was read, else gets a new visible name."""
     if read:
         _log.warning(
-            "%s was read but not cleaned, because a newer file took its name; the read file stays as %s", path, hidden
+            "%s was read but not cleaned, because a newer file took its name; the file that was read stays as %s",
+            path,
+            hidden,
         )
         return
     directory, name = os.path.split(path)
@@ -122,7 +122,7 @@ def _keep_beside(hidden: str, path: str, *, read: bool) -> None:
     visible = os.path.join(directory, f"{stem}-{uuid.uuid4().hex[:8]}{dot}{suffixes}")
     Path(hidden).rename(visible)
     _log.warning(
-        "%s was replaced twice while an earlier file of this name was cleaned; the file between them was not read and "
+        "%s was replaced twice while an earlier file of this name was cleaned; the first replacement was not read, and "
         "is now %s",
         path,
         visible,

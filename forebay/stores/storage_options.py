@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The credentials and settings of a store. They are sent to readers and never shown."""
+"""The credentials and settings of a store, which are sent to readers and never shown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StorageOptions(Mapping[str, object]):
 
     @classmethod
     def of_secrets(cls, values: Mapping[str, Secret]) -> Self:
-        """Return the options of a source. References to secrets are sent as they are, and resolved on access."""
+        """Return the storage options of a source. References to secrets are sent unresolved, and resolved on access."""
         return cls(values)
 
     def __getitem__(self, name: str) -> object:
@@ -43,7 +43,7 @@ class StorageOptions(Mapping[str, object]):
         return typed_argument(name, value.reveal()) if isinstance(value, Secret) else value
 
     def unresolved(self, name: str) -> object:
-        """Return an option as the user gave it: a `Secret`, or a typed value."""
+        """Return the value of an option as the user gave it: a `Secret`, or a typed value."""
         return self._values[name]
 
     def without(self, prefix: str) -> StorageOptions:
@@ -63,16 +63,16 @@ class StorageOptions(Mapping[str, object]):
         return hash(tuple(sorted(self._values)))
 
     def redact(self, text: str) -> str:
-        """Remove these values, except addresses, from the error text of another library."""
+        """Return the error text of another library, with the values of these options replaced, except addresses."""
         for secret in sorted(_secrets(dict(self)), key=len, reverse=True):
             text = text.replace(secret, "…")
         return text
 
 
 def typed_argument(name: str, text: str) -> object:
-    """Convert an argument of a store: JSON or, for names that are not secret, a boolean or a number.
+    """Return the typed value of a store's argument: parsed JSON or, for names that are not secret, a bool or a number.
 
-    A value of digits becomes a number only for names of numeric options. Other values stay text, with leading zeros.
+    Digits become a number only for names of numeric options. Any other value stays text, also with leading zeros.
     """
     if text.lstrip().startswith(("{", "[")):
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of a store: how listings and readers access a tree of files."""
+"""The protocol of a store, by which listings and readers access a tree of files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from forebay.stores.file_status import FileStatus
 
 
 class Directory(NamedTuple):
-    """A directory that a listing or `stat` found, with its path."""
+    """The path of a directory that `stat` found."""
 
     path: str
 
 
 class Children(NamedTuple):
-    """The files and directories directly in a directory."""
+    """The entries directly in a directory: the paths of its directories, and its files."""
 
     directories: list[str]
     files: list[FileStatus]
@@ -33,7 +33,7 @@ class Store(Protocol):
     def keeps_empty_directories(self) -> bool:
         """Whether a directory may be empty.
 
-        False for an object store, where a directory exists only while it contains files.
+        False for an object store, in which a directory exists only as long as it contains files.
         """
 
     @property
@@ -41,13 +41,13 @@ class Store(Protocol):
         """Whether `a//b`, `a/./b` and `a/b` are three files, as in an object store."""
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """Return the file or directory at a path; None if nothing is there. Refuses anything else, such as a pipe."""
+        """Return the file or directory at a path; None if nothing is there. Anything else, such as a pipe, raises."""
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
         """Return the entries of a directory; None if it does not exist.
 
-        Skips entries whose name `keep` rejects. Refuses a broken or circular link and a name that is not UTF-8. An
-        entry that disappears during the call raises RetriableError.
+        Skips entries whose name `keep` rejects. A broken or circular link, and a name that is not UTF-8, raise
+        ConfigurationError. An entry that disappears during the call raises RetriableError.
         """
 
     def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus] | None:
@@ -65,17 +65,17 @@ class Store(Protocol):
             path: The file.
             file: The status of the file when it was listed, if known. A store that pins versions reads only the version
                 of this status.
-            read_to: The byte at which the caller expects to stop. Bytes behind it are not fetched ahead.
+            read_to: The byte at which the caller expects to stop. Bytes from there on are not fetched ahead.
 
         Raises:
             FileNotFoundError: There is no such file, and `file` was not given.
         """
 
     def pins(self, file: FileStatus) -> bool:
-        """Whether the store pins `file`: each read fails if the file is no longer the listed version."""
+        """Return whether the store pins `file`: each read fails if the file is no longer the listed version."""
 
     def delete(self, file: FileStatus) -> bool:
-        """Delete a file that was read. A newer file at its path is kept if the store can distinguish them.
+        """Delete a file that was read. A newer file at its path is kept, if the store can tell the two apart.
 
         Return whether the file was deleted; False if it no longer exists or was replaced.
         """

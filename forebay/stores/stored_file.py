@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Returns the store for a path, and opens a listed file, checking that it has not changed since it was listed."""
+"""Finds the store for a path, and opens a listed file; checks that the file has not changed since it was listed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def store_for(
     ignore_missing: bool = False,
     ignore_vanished: bool = False,
 ) -> Store:
-    """Return the store of a path or URL. Any thread may call it.
+    """Return the store of a path or URL. For any thread.
 
     Args:
         path: A plain path or a URL.
@@ -69,15 +69,14 @@ class StoredFile:
 
     @property
     def size(self) -> int:
-        """Bytes when it was listed."""
+        """The size of the file in bytes when it was listed."""
         return self.status.size
 
     def open(self) -> BinaryIO:
         """Open the file for reading, as a seekable stream that the caller closes.
 
-        A local file is checked after it is opened.
-
-        A store that pins versions checks at each read instead. The read then raises these errors.
+        A file that has changed since it was listed raises an error. A store that pins versions checks that at each read
+        instead; the reads then raise these errors.
 
         Raises:
             DataError: The file no longer exists, or has changed since it was listed.
@@ -102,8 +101,6 @@ class StoredFile:
     def verify_unchanged(self, stream: BinaryIO | None = None) -> None:
         """Check that the file is the version that was listed.
 
-        A source calls this method again after it has read the last byte.
-
         With the open `stream`, a local file passes even if it was replaced or deleted meanwhile, because the stream
         reads the old content. A file that was overwritten in place does not pass.
 
@@ -122,7 +119,7 @@ class StoredFile:
             raise changed_error(self.status, now)
 
     def verify_read(self) -> None:
-        """Check a file that was read to its end. Called by a source after the last byte.
+        """Check that the file was the listed version until its last byte was read. Called by a source after that.
 
         A store that pins versions has answered each request with the listed version. So nothing is left to check there,
         even if the file has been deleted or replaced since. A local file that was deleted while it was open passes,
@@ -169,7 +166,7 @@ class FileOpenedAhead(StoredFile):
     streams: list[BinaryIO] = field(default_factory=list, repr=False, compare=False)
 
     def open(self) -> BinaryIO:
-        """See `StoredFile.open`."""
+        """Return the stream with the requested content, or open the file again; see `StoredFile.open`."""
         return self.streams.pop() if self.streams else super().open()
 
     def close(self) -> None:

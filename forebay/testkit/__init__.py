@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For authors of sources: the conformance kit (`check`, `SourceContract`, `check_on_spark`), and failing servers."""
+"""For authors of sources: conformance checks (`check`, `SourceContract`, `check_on_spark`) and fault proxies."""
 
 from __future__ import annotations
 

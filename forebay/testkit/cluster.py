@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark cluster on one machine, of the jars that pyspark brings.
+"""A standalone Spark cluster on this machine, from the jars of the installed PySpark.
 
 Unlike a local master, the cluster has speculative execution, and executors that can be killed without the driver.
 Speculation needs two hosts, so each Worker has its own loopback address (Linux answers on all of 127.0.0.0/8).
@@ -35,10 +35,10 @@ class SparkCluster:
 
     Args:
         hosts: The loopback address of each Worker.
-        cores: Cores of a Worker.
-        memory: Memory of a Worker, in Spark's notation; at least the driver's `spark.executor.memory`.
+        cores: Number of cores of each Worker.
+        memory: Memory of each Worker, in Spark's notation; at least the application's `spark.executor.memory`.
         environment: Additional environment variables of all processes, such as PYSPARK_PYTHON.
-        patience: Maximum seconds to wait for the start.
+        patience: Maximum seconds to wait until the cluster has started.
 
     Attributes:
         url: The URL for `SparkSession.builder.master`.
@@ -68,7 +68,7 @@ class SparkCluster:
         """Start Master and Workers, and wait until the Workers are registered.
 
         Raises:
-            ConfigurationError: pyspark is not installed.
+            ConfigurationError: PySpark is not installed.
             FatalError: A process did not start in time. The text has the end of its log.
         """
         began = time.monotonic()
@@ -83,7 +83,7 @@ class SparkCluster:
                 self._start(host, _WORKER, *sizes, self.url)
             for host in self._hosts:
                 self._wait_for(self._log(host), r"(Successfully registered with master)", began)
-        except BaseException:  # cleaned up after, also when interrupted, and raised again
+        except BaseException:  # also an interrupt: clean up, and raise it again
             self._stop()
             raise
         self.started_in = time.monotonic() - began
@@ -122,7 +122,7 @@ class SparkCluster:
         return log
 
     def _log(self, host: str) -> Path:
-        assert self._directory is not None  # noqa: S101 - made when it is entered
+        assert self._directory is not None  # noqa: S101 - __enter__ creates it
         return Path(self._directory.name) / f"{host}.log"
 
     def _wait_for(self, log: Path, pattern: str, began: float) -> str:
@@ -132,8 +132,8 @@ class SparkCluster:
                 return found[1]
             ended = [process.returncode for process in self._processes if process.poll() is not None]
             if ended or time.monotonic() - began > self._patience:
-                what = f"a process ended with {ended[0]}" if ended else f"not ready after {self._patience:g} s"
-                raise FatalError(f"the Spark cluster did not start: {what}:\n{text[-3000:]}", advice="read its log")
+                what = f"a process ended with code {ended[0]}" if ended else f"not ready after {self._patience:g} s"
+                raise FatalError(f"the Spark cluster did not start: {what}:\n{text[-3000:]}", advice="read this log")
             time.sleep(_POLL)
 
     def _stop(self) -> None:
@@ -150,6 +150,6 @@ def _spark_home() -> Path:
         import pyspark
     except ImportError as error:
         raise ConfigurationError(
-            "a Spark cluster needs pyspark", advice='install it: pip install "forebay[spark]"'
+            "SparkCluster needs PySpark, which is not installed", advice='pip install "forebay[spark]"'
         ) from error
     return Path(os.environ.get("SPARK_HOME") or Path(str(pyspark.__file__)).parent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`check(source)`: the conformance kit in one line, for a source as it stands."""
+"""`check(source)`: runs the conformance checks on a source and its present input."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from forebay.testkit.outcomes import ConformanceError, ConformanceWarning, NotPr
 
 
 def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collection[str] | None = None) -> Report:
-    """Run every generic check against a source as it stands.
+    """Run every conformance check that needs only a source and its present input.
 
-    For a test or a prompt: ``print(testkit.check(Orders(url=…)))``. The source is discovered and read many times over,
-    up to its present end; of an input of more than 64 splits or 10,000 rows only a sample is read. The input is not
-    changed: `finished` and `committed` of the enumerator are not called.
+    Use it in a test or at a prompt: ``print(testkit.check(Orders(url=…)))``. The checks discover and read the source
+    many times, up to its present end. Of more than 64 splits or 10,000 rows, they read only a sample. They do not
+    change the input: they never call `finished` and `committed` of the enumerator.
 
     Args:
-        source: The source; an unbounded one is read until it is caught up.
-        seconds: Maximum seconds for all checks; the remaining checks are skipped. A source that returns nothing for a
-            sixth of this time (at least one second) counts as hanging: use more seconds for a slow source.
-        seed: The seed of the random positions and moments. The same seed chooses the same ones.
-        rules: Run only the checks of these rules, such as those that failed before, and the plain read.
+        source: The source. An unbounded source is read until it is caught up.
+        seconds: Maximum seconds for all checks. A check that has not run by then is skipped. A source that returns
+            nothing for a sixth of this time (at least one second) counts as hanging: pass more seconds for a slow one.
+        seed: Seeds the random positions and steps at which checks interrupt a read. The same seed repeats them.
+        rules: The ids of the rules to check, such as those that failed before; None for all. The plain read, with which
+            the checks compare, always runs.
 
     Returns:
         The report, whose `verdict` is "passed" or "not proven". When printed, the report shows the verdict with the
@@ -39,15 +40,15 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
         warnings are a `ConformanceWarning`.
 
     Raises:
-        ConformanceError: A rule is broken; the first line says which one, what happened and the next step.
-        ConfigurationError: The argument is not a source, has no splits to check, or has a wrong configuration. Other
-            external errors are raised too: `RetriableError`, `DataError` and `DataLossError`.
+        ConformanceError: A rule is broken. The first line has the rule, what happened, and the next step.
+        ConfigurationError: The argument is not a source, has no splits to check, or has a wrong configuration. The
+            source's other external errors are raised too: `RetriableError`, `DataError` and `DataLossError`.
     """
     require_source(source, "check()")
     started = time.monotonic()
     subject = Subject(source, seconds=seconds, seed=seed, live=True)
     chosen = [each for each in ALL if rules is None or not set(rules).isdisjoint(each.rules) or each is READ]
-    with unclosed():  # a check of its own counts them
+    with unclosed():  # the checks of leaks count these warnings
         try:
             hanging = _discover_first(subject)
             results = [hanging] if hanging is not None else [each.judge(subject) for each in chosen]
@@ -63,17 +64,17 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
 
 
 def _discover_first(subject: Subject) -> Result | None:
-    """Discover once, so that a wrong address is reported as such, not as a broken rule.
+    """Discover the source once, so that a wrong configuration raises its own error, not a broken rule.
 
     Returns:
-        The failure of a source that hangs, because every check would wait for the source again; else None.
+        The failed result if the source hangs, because every check would hang again; else None.
     """
 
     def discover() -> None:
         subject.schema  # noqa: B018 - calls the source
         if not subject.discover():
             raise ConfigurationError(
-                "splits() returned no split",
+                "the source has no split: discovery returned an empty list",
                 source=subject.source.name,
                 advice="call check() with a source that has data",
             )
@@ -85,6 +86,6 @@ def _discover_first(subject: Subject) -> Result | None:
     except Broken as broken:
         if broken.hangs:
             return Result(broken.rule or "ENU-6", "the source answers", broken.outcome, broken.saw, broken.advice)
-    except Exception:  # noqa: BLE001 - the checks that follow meet it again, and name the rule
+    except Exception:  # noqa: BLE001 - a later check fails with the same error, and names the rule
         return None
     return None

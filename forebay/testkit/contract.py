@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 def _skip(why: str) -> None:
     """Skip the test that is running."""
-    import pytest  # of the author's own tests, so it is there
+    import pytest  # it runs the author's tests, so it is installed
 
     pytest.skip(why)
 
@@ -40,7 +40,10 @@ def _named(test: Callable[[SourceContract], None], name: str, doc: str | None) -
 def _with_rows(
     *sizes: int, splits: int = 1, unbounded: bool = False
 ) -> Callable[[Callable[[SourceContract, Subject, Written], None]], Callable[[SourceContract], None]]:
-    """Make a test method of a check that needs splits with these numbers of rows."""
+    """Return a decorator that makes a check a test method, which first writes one split for each row count in `sizes`.
+
+    The test is skipped if the source cannot have `splits` splits, or if it is bounded and `unbounded` is True.
+    """
 
     def decorate(check: Callable[[SourceContract, Subject, Written], None]) -> Callable[[SourceContract], None]:
         def test(self: SourceContract) -> None:
@@ -64,7 +67,7 @@ def _with_rows(
 
 
 class SourceContract(ABC):
-    """Every rule for sources, as test methods. Subclass this class in a test module; begin the name with `Test`.
+    """A test class that checks every rule for sources. Subclass it in a test module; begin the name with `Test`.
 
     ```python
     class TestOrders(SourceContract):
@@ -81,17 +84,17 @@ class SourceContract(ABC):
     """
 
     most_splits: int | None = None
-    """Maximum number of splits that `add_split` can make, for a source with a limit."""
+    """Maximum number of splits that `add_split` can add; None for no limit."""
 
     seconds: float = 30.0
     """Maximum seconds for one test. A source that returns nothing for a sixth of this time counts as hanging."""
 
     seed: int = 0
-    """The seed of the random positions and moments."""
+    """Seeds the random positions and steps at which the tests interrupt a read."""
 
     @abstractmethod
     def source(self) -> Source:
-        """Return the source, reading the input of this test."""
+        """Return the source under test, which reads the input of this test."""
 
     @abstractmethod
     def add_split(self) -> str:
@@ -99,7 +102,7 @@ class SourceContract(ABC):
 
     @abstractmethod
     def write(self, split_id: str, n: int) -> Sequence[Row]:
-        """Append `n` records to a split and return them as rows, in the order in which they must come.
+        """Append `n` records to a split and return them as rows, in the order in which the source must return them.
 
         Called once for each split of a bounded source. Arrow must be able to convert each value to its column's type.
         """
@@ -118,24 +121,24 @@ class SourceContract(ABC):
 
     @_with_rows(17, 5, 0, 1)
     def test_sr_2_rows_are_those_written(self, subject: Subject, rows: Written) -> None:
-        """SR-2: each split gives its rows, in order, none or many; discovery finds these splits and no others."""
+        """SR-2: discovery finds the written splits and no others; each split returns the written rows, in order."""
         check_written(subject, rows)
 
     @_with_rows(0)
     def test_sr_3_an_empty_split_is_finished(self, subject: Subject, rows: Written) -> None:
-        """SR-3: a split without a record ends, also if there is no record at all."""
+        """SR-3: a split without records is finished, also if the whole input is empty."""
         check_written(subject, rows)
 
     @_with_rows(1)
     def test_sr_4_a_split_of_one_record_gives_it_once(self, subject: Subject, rows: Written) -> None:
-        """SR-4: a split of one record gives it once, also if it is the only record."""
+        """SR-4: a split of one record returns it once, also if the input has no other record."""
         check_written(subject, rows)
 
     # ---- rows that are written later are read too
 
     @_with_rows(4, 0, unbounded=True)
     def test_sr_2_rows_written_later_follow_from_the_position_reached(self, subject: Subject, rows: Written) -> None:
-        """SR-2: a split that has grown gives its new rows, from where its last read ended."""
+        """SR-2: after a split has grown, a read from the end of the last read returns the new rows."""
         for _ in range(2):
             read_plain(subject)
             held = [trace.rest(trace.last) for trace in subject.traces]
@@ -146,9 +149,9 @@ class SourceContract(ABC):
 
     @_with_rows(1, 2, unbounded=True)
     def test_sr_2_an_old_end_stays_an_end(self, subject: Subject, rows: Written) -> None:
-        """SR-2: a read to an old end gives the same rows after the input has grown.
+        """SR-2: a read to an old end returns the same rows after the input has grown.
 
-        Spark reads a micro-batch again after a crash, to its old end.
+        After a crash, Spark reads a micro-batch again, to its old end.
         """
         ends: list[tuple[str, int, Position | None]] = []
         for size in _GROWTH:
@@ -165,7 +168,7 @@ class SourceContract(ABC):
 
     @_with_rows(3, 1, unbounded=True)
     def test_rdr_5_rows_written_while_readers_run_come_once(self, subject: Subject, rows: Written) -> None:
-        """RDR-5: running readers give the rows that are added to their splits, once."""
+        """RDR-5: running readers return the rows that are added to their splits, once."""
         with SingleThreadHost(subject, 2) as host:
             for _ in range(3):
                 host.run(lambda: host.has_read(rows))
@@ -189,7 +192,7 @@ class SourceContract(ABC):
     # ---- how a test runs
 
     def _run_generic(self, check: Check) -> None:
-        """Write some splits, make the plain read with which most checks compare, and run a generic check."""
+        """Write up to three splits, do the plain read with which most checks compare, and run a generic check."""
         __tracebackhide__ = True
         if check in AFTER_READING:
             self._need_reading()
@@ -206,7 +209,7 @@ class SourceContract(ABC):
     def _judge(self, subject: Subject, check: Check) -> None:
         __tracebackhide__ = True
         started = time.monotonic()
-        with unclosed():  # a check of its own counts them
+        with unclosed():  # the checks of leaks count these warnings
             try:
                 result = check.judge(subject)
             finally:
@@ -221,32 +224,32 @@ class SourceContract(ABC):
             _skip(result.why)
 
     def _plain_read_failed(self, result: Result) -> bool:
-        """Return whether the plain read failed; the other tests of the class reuse the answer."""
+        """Return whether the plain read failed. Record a failure on the class, so that later tests are skipped."""
         if result.outcome != "passed":
             setattr(type(self), _UNREADABLE, True)
         return result.outcome != "passed"
 
     def _need_reading(self) -> None:
-        """Skip a test that needs the plain read if that read failed: a hanging read would hang in every test."""
+        """Skip the test if the plain read failed in an earlier test: a hanging read would hang in every test."""
         if _UNREADABLE in vars(type(self)):
             _skip(f"the plain read failed: see {READ.test_name}")
 
     # ---- the input
 
     def _written(self, *sizes: int) -> dict[str, Sequence[Row]]:
-        """Add one split per size, up to `most_splits`, and write its rows."""
+        """Add one split per size, at most `most_splits`, and write its rows. Return the rows by split id."""
         ids = [self._new_split() for _ in sizes[: self.most_splits]]
         return {
             split_id: self._write(split_id, size) if size else [] for split_id, size in zip(ids, sizes, strict=False)
         }
 
     def _grow(self, subject: Subject, rows: Written, size: int, split_ids: Iterable[str] | None = None) -> None:
-        """Write rows to the named splits, or to all splits, and add them to the expected rows."""
+        """Write `size` rows to each of `split_ids`, or to all splits, and add them to the expected `rows`."""
         for split_id in split_ids or list(rows):
             rows[split_id] = rows.get(split_id, []) + subject.rows_of(self._write(split_id, size))
 
     def _new_split(self) -> str:
-        """Add a split. Refuse an id that exists already, because its rows would be expected twice."""
+        """Add a split and return its id. Refuse an id that `add_split` has returned before."""
         made: set[str] = self.__dict__.setdefault("_made", set())
         split_id = self.add_split()
         if split_id in made:
@@ -258,7 +261,7 @@ class SourceContract(ABC):
         return split_id
 
     def _write(self, split_id: str, n: int) -> Sequence[Row]:
-        """Write rows, and refuse a wrong return value, which would look like a fault of the source."""
+        """Call `write` and return its rows. Refuse a wrong result, which would look like a defect of the source."""
         written: object = self.write(split_id, n)
         if not isinstance(written, Iterable):
             raise unfit_rows(f"it returned {written!r:.80}")
@@ -272,12 +275,12 @@ class SourceContract(ABC):
 
 
 _GROWTH = (2, 1, 3, 5)
-"""Numbers of rows to write between two reads. They vary, so that ends lie at many places in pages of any size."""
+"""Numbers of rows to write between two reads. They vary, so that ends lie at many places inside pages of any size."""
 _UNREADABLE = "_plain_read_failed_before"
 
 
 def _add_generic_tests() -> None:
-    """Give the class one test method for each generic check."""
+    """Add a test method to `SourceContract` for each generic check."""
     for check in ALL:
 
         def test(self: SourceContract, check: Check = check) -> None:

@@ -9,13 +9,13 @@ from forebay.testkit.outcomes import Outcome
 
 
 class Finding(Exception):
-    """Ends a check with the outcome of its class.
+    """Ends the check that raises it, with the `outcome` of its subclass.
 
     Args:
         saw: What happened, or why the check did not run.
         advice: The author's next step.
         rule: The broken rule; by default the rule of the check.
-        hangs: Whether the connector did not return from a call; its thread is abandoned.
+        hangs: Whether a call of the connector did not return. The thread of the check is abandoned.
     """
 
     outcome: ClassVar[Outcome]
@@ -29,7 +29,7 @@ class Finding(Exception):
 
 
 class Broken(Finding):
-    """A rule is broken."""
+    """The source breaks a rule."""
 
     outcome = "failed"
 
@@ -41,7 +41,7 @@ class Warned(Finding):
 
 
 class Skip(Finding):
-    """The check cannot run, so a bug may stay hidden."""
+    """The check applies to the source, but cannot run, so a bug may stay hidden."""
 
     outcome = "skipped"
 

@@ -62,12 +62,13 @@ class KafkaBroker:
     """Runs Apache Kafka (KRaft, one node) in a `with` block; each test process may have its own.
 
     The first use downloads 43 MB of jars into the user's cache, or into `FOREBAY_CACHE`. When this process ends or is
-    killed, the broker ends and its data is deleted. `FOREBAY_KAFKA_OPTS` has more options of the broker's JVM.
+    killed, the broker ends and its data is deleted. `FOREBAY_KAFKA_OPTS` (an environment variable) adds options of the
+    broker's JVM.
 
     Args:
         properties: Kafka's settings. They override the settings of this class.
-        listeners: Names of more listeners, each with its own port. The property `listener.security.protocol.map` sets
-            their protocols.
+        listeners: Names of additional listeners, each with its own port. The property `listener.security.protocol.map`
+            sets their protocols.
         heap: Megabytes of Java heap.
         patience: Maximum seconds until the broker answers.
     """
@@ -124,12 +125,12 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that runs the broker; None while it is down."""
+        """The id of the process that starts and watches the broker's JVM; None while the broker is down."""
         return None if self._process is None else self._process.pid
 
     @property
     def log(self) -> str:
-        """The warnings and errors that the broker has logged."""
+        """The warnings and errors that the broker has logged so far."""
         if self._home is None:
             return ""
         with suppress(FileNotFoundError):
@@ -226,9 +227,10 @@ class KafkaBroker:
 
     @contextmanager
     def appending(self) -> Iterator[Callable[[str, Mapping[int, bytes]], None]]:
-        """Yield a function that writes one encoded record batch per partition, and waits for the acknowledgements.
+        """Yield a function that writes encoded record batches, one per partition, and waits for the acknowledgements.
 
-        For writing many records fast, and for batches that no producer writes. The broker sets the offsets.
+        Its arguments are a topic, and a record batch by partition. Use it to write many records fast, or batches that
+        no producer writes. The broker sets the offsets.
         """
         from kafka.errors import for_code
         from kafka.protocol.producer import ProduceRequest
@@ -253,7 +255,7 @@ class KafkaBroker:
                         elif not getattr(error, "retriable", False) or time.monotonic() > deadline:
                             raise error(one.error_message or "")
                     if left:
-                        time.sleep(_POLL_SECONDS)  # the leader of a new topic may not know it yet
+                        time.sleep(_POLL_SECONDS)  # the leader of a new topic may not know the topic yet
 
             yield append
 
@@ -324,11 +326,13 @@ class KafkaBroker:
 
 
 def _not_started() -> FatalError:
-    return FatalError("the broker has no address before it starts", advice="use it in a `with` block")
+    return FatalError(
+        "the broker has no address before it starts", advice="use KafkaBroker in a `with` block, or call start() first"
+    )
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
-    """Return free ports; all are bound at once, so that they differ."""
+    """Return different free ports. All are bound at the same time, so that no port is returned twice."""
     with ExitStack() as stack:
         held = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in held:

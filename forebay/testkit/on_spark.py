@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`check_on_spark(spark, source)`: the conformance kit's part on Spark, for a source with a small, present input."""
+"""`check_on_spark(spark, source)`: the conformance checks that run on Spark, for a source with a small input."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ _RESTARTS = 100
 def check_on_spark(spark: SparkSession, source: Source, **options: Any) -> Report:  # noqa: ANN401 - values of any option
     """Check how a source reads on Spark: as a batch, as micro-batches with a crash in each, and by its options.
 
-    For a test, after `check`. The input must be small, since the driver collects it several times, and must not change.
+    Use it in a test, after `check`. The input must be small, because the driver collects it several times. It must not
+    change.
 
     Args:
         spark: A session in this process, such as the fixture `spark` of `forebay.testkit.pytest_plugin`.
         source: The source; an unbounded one is read until it is caught up.
         options: Host options of the stream, such as `max_rows_per_trigger=5`. By default, `max_files_per_trigger=1`:
-            each micro-batch has one split with something new. A source without known ends gets a temporary
+            each micro-batch reads one split with new rows. A source without known ends gets a temporary
             `state_location`.
 
     Returns:
@@ -81,12 +82,12 @@ def _judge(reads: _Reads, check: Callable[[_Reads], None]) -> Result:
             saw = f"Spark failed outside of the source: {error}"
             return Result(rule, text, "skipped", saw, "read the error, and run the check again")
         cause = found or error
-        return Result(rule, text, "failed", f"{type(cause).__name__}: {cause}", "read the error: it came on Spark only")
+        return Result(rule, text, "failed", f"{type(cause).__name__}: {cause}", "correct this error of a read on Spark")
     return Result(rule, text, "passed")
 
 
 class _Reads:
-    """The source on a session, and what several checks compare."""
+    """The source on a Spark session, and the results that several checks share."""
 
     def __init__(self, spark: SparkSession, source: Source, options: Mapping[str, Any]) -> None:
         self.spark = spark
@@ -101,7 +102,7 @@ class _Reads:
 
     @cached_property
     def frame(self) -> DataFrame:
-        """The source as a batch."""
+        """The source as a batch DataFrame."""
         from forebay.spark.register import read
 
         return read(self.spark, self.source)
@@ -113,20 +114,23 @@ class _Reads:
         return {name: value.reveal() for name, value in found if isinstance(value, Secret) and value.reveal()}
 
     def compare(self, frame: DataFrame, how: str, advice: str) -> None:
-        """Compare the rows of a DataFrame with those of the read in this process; Spark may change their order."""
+        """Raise `Broken` if a DataFrame has other rows than the read in this process. Their order may differ."""
         rows = sorted(map(repr, frame.toArrow().to_pylist()))
         if rows != self.expected:
             raise Broken(f"{how}: {difference(rows, self.expected)}", advice)
 
 
 def _is_one_table(reads: _Reads) -> None:
-    """SPK-1: a batch on Spark has the rows of a read without Spark, in each action, and its columns can be selected."""
+    """SPK-1: each action of a batch read on Spark has the rows of a read without Spark; columns can be selected."""
     for action in ("first", "second"):
-        reads.compare(reads.frame, f"the {action} action of a batch", _SAME)
+        reads.compare(reads.frame, f"the {action} action of a batch read", _SAME)
     for name in reads.frame.columns:
         count = reads.frame.select(f"`{name}`").toArrow().num_rows
         if count != len(reads.expected):
-            raise Broken(f"select({name!r}) has {count} rows, not {len(reads.expected)}", "see rule SRC-8")
+            raise Broken(
+                f"select({name!r}) has {count} rows, not {len(reads.expected)}",
+                "let with_columns() drop columns, but no rows: see rule SRC-8",
+            )
 
 
 def _replays_each_micro_batch(reads: _Reads) -> None:
@@ -137,14 +141,14 @@ def _replays_each_micro_batch(reads: _Reads) -> None:
             if _run_until_crash(reads, sink, directory):
                 break
         else:
-            raise Skip(f"{_RESTARTS} micro-batches were not enough", "check a source with less input")
+            raise Skip(f"{_RESTARTS} micro-batches did not read the whole input", "check a source with less input")
         _find_secrets(reads, _texts_below(Path(directory)), "the checkpoint")
     rows = sorted(row for batch in sink.rows.values() for row in batch)
     if rows != reads.expected:
         counts = Counter(rows)
         counts.subtract(reads.expected)
         wrong = [f"{count:+d} × {row}" for row, count in counts.items() if count][:3]
-        raise Broken(f"{len(sink.rows)} micro-batches gave rows too many (+) or too few (-): {wrong}", _SAME)
+        raise Broken(f"in {len(sink.rows)} micro-batches rows came too often (+) or too rarely (-): {wrong}", _SAME)
 
 
 def _reads_by_options(reads: _Reads) -> None:
@@ -154,12 +158,12 @@ def _reads_by_options(reads: _Reads) -> None:
     kind, name = type(reads.source), reads.source.name
     installed = any(entry.name == name and entry.origin != "registered here" for entry in default_registry.entries())
     if installed and default_registry.lookup(name) is not kind:
-        raise NotApplicable(f"another class is installed as the format {name!r}, so options do not make this source")
+        raise NotApplicable(f"another class is installed as the format {name!r}, so options do not create this source")
     specs = class_options(kind)
     try:
         texts = format_options(specs, option_values(reads.source)) | reads.secrets
     except (ConfigurationError, TypeError) as error:
-        raise NotApplicable(f"an option has a value without a text: {error}") from error
+        raise NotApplicable(f"the value of an option cannot be written as text: {error}") from error
     register(reads.spark, kind)
     frame = reads.spark.read.format(name).options(**texts).load()
     reads.compare(frame, f"format({name!r}) with the options {sorted(texts)}", _OPTIONS)
@@ -184,7 +188,7 @@ class _Crashed(Exception):
 
 
 class _Crashing:
-    """A sink that keeps the rows of each micro-batch, and fails after it has them for the first time."""
+    """A sink that keeps the rows of each micro-batch, and fails in the first attempt at each micro-batch."""
 
     def __init__(self) -> None:
         self.rows: dict[int, list[str]] = {}
@@ -202,7 +206,7 @@ class _Crashing:
 
 
 def _run_until_crash(reads: _Reads, sink: _Crashing, directory: str) -> bool:
-    """Run the query until the sink fails; return whether it came to its end instead."""
+    """Run the query until the sink fails or the query ends; return whether the query ended."""
     from pyspark.errors import StreamingQueryException
 
     from forebay.spark.register import read_stream
@@ -220,7 +224,7 @@ def _run_until_crash(reads: _Reads, sink: _Crashing, directory: str) -> bool:
             return False
         option = getattr(unwrap(error), "option", None)
         if option != "stateLocation" or "state_location" in reads.options:
-            raise  # not the sink's failure
+            raise  # the source or Spark failed, not the sink
         reads.options = {**reads.options, "state_location": f"{directory}/forebay"}
         return False
     finally:

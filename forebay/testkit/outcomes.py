@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Outcome = Literal["passed", "warned", "failed", "skipped", "n/a"]
-"""`warned`: correct, but slower than it need be; `skipped`: the check should have run, so a bug may stay hidden;
-`n/a`: the source does not have the checked feature."""
+"""`warned`: no rule is broken, but a host does unnecessary work. `skipped`: the check applies, but could not run, so a
+bug may stay hidden. `n/a`: the source does not have the checked feature."""
 
 Verdict = Literal["passed", "failed", "not proven"]
 
@@ -24,7 +24,7 @@ class Result:
     Args:
         rule: The rule's id, as in docs/contract.md.
         check: What was checked, in words.
-        outcome: How it ended.
+        outcome: How the check ended.
         why: What happened, or why the check did not run.
         advice: The author's next step.
     """
@@ -50,13 +50,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcomes of all checks of one source. Prints as the verdict in one line, and a table.
+    """The outcomes of all checks of one source. When printed, it shows the verdict in one line, and a table.
 
     Args:
         source: The source's name.
         results: The results of the checks, in the order they ran.
-        seed: The seed of the random moments and positions. The same seed chooses the same ones.
-        seconds: The duration.
+        seed: The seed of the random positions and steps at which checks interrupted a read.
+        seconds: The duration of all checks, in seconds.
         read: How much of the input was read, in words.
     """
 
@@ -78,12 +78,12 @@ class Report:
 
     @property
     def skipped(self) -> list[Result]:
-        """The checks that did not run, so that a bug may stay hidden."""
+        """The checks that apply to the source but could not run, so a bug may stay hidden."""
         return self._of("skipped")
 
     @property
     def verdict(self) -> Verdict:
-        """`passed` only if every check that applies to this source ran, and none failed."""
+        """`failed` if a check failed; `passed` if no check failed or was skipped; else `not proven`."""
         if self.failed:
             return "failed"
         return "not proven" if self.skipped else "passed"
@@ -111,7 +111,7 @@ class Report:
 
     @property
     def replay(self) -> str:
-        """How to run the failed checks again, and where their rules are."""
+        """How to run the failed checks again, and where their rules are explained."""
         rules = sorted(self.rules("failed"))
         if all(rule.startswith("SPK") for rule in rules):
             return "replay: check_on_spark(spark, source)\nrules: docs/contract.md"
@@ -137,7 +137,7 @@ class Report:
 
 
 class ConformanceError(AssertionError):
-    """A source breaks rules of the contract; the first line says which one, what happened, and the next step.
+    """A source breaks rules of the contract. The first line has the first rule, what happened, and the next step.
 
     An `AssertionError`, because it is raised in tests.
 
@@ -159,4 +159,4 @@ class ConformanceWarning(UserWarning):
 
 
 class NotProvenWarning(ConformanceWarning):
-    """No check failed, but one that this source needs could not run; the text is the first line of the report."""
+    """No check failed, but a check that applies to the source could not run. The text is the report's first line."""

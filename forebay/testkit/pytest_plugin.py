@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures for tests of connectors: `kafka_broker`, `fault_proxy` and `spark`.
 
-Load it in the conftest.py at the top of the tests: `pytest_plugins = ["forebay.testkit.pytest_plugin"]`. It does not
-load itself, because every run of pytest would then import forebay.
+Load it in the conftest.py at the top of the tests: `pytest_plugins = ["forebay.testkit.pytest_plugin"]`. It has
+no entry point for pytest, because every run of pytest would then import forebay.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def kafka_broker() -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def fault_proxy() -> Iterator[Callable[..., FaultProxy]]:
-    """Start a proxy before an HTTP server: `fault_proxy("http://127.0.0.1:9000", Fault("slow_down", nth=(2,)))`."""
+    """Starts proxies of HTTP servers: `fault_proxy("http://127.0.0.1:9000", Fault("slow_down", nth=(2,)))`."""
     with ExitStack() as proxies:
 
         def start(server: str, *faults: Fault, seed: int = 0) -> FaultProxy:
@@ -46,7 +46,7 @@ def fault_proxy() -> Iterator[Callable[..., FaultProxy]]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session with two cores for all tests, whose workers run this Python. A failed task is tried once more."""
+    """A Spark session for all tests, with two cores and workers of this Python. A failed task is tried once more."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

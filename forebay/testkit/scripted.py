@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts for tests: a counting source, and a reader context and an output that record their calls."""
+"""Test doubles: a source of counted records, and a reader context and a reader output that record their calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNTING_SCHEMA = pa.schema([pa.field("split", pa.string()), pa.field("n", pa.in
 
 
 def counting_batch(split_id: str, start: int, stop: int) -> pa.RecordBatch:
-    """Return the records `[start, stop)` of a counting split."""
+    """Return the records `[start, stop)` of a counting split as a record batch."""
     return pa.RecordBatch.from_arrays(
         [pa.array([split_id] * (stop - start), pa.string()), pa.array(range(start, stop), pa.int64())],
         schema=COUNTING_SCHEMA,
@@ -37,7 +37,7 @@ class CountingSplitReader(SplitReader):
     Args:
         batch_rows: Number of records per fetch.
         can_pause: Whether the reader pauses splits itself, or leaves that to the framework.
-        on_fetch: Called before each fetch, on the fetcher thread: may block, raise, or wake.
+        on_fetch: Called before each fetch, on the fetcher thread. It may block, raise, or wake the reader.
     """
 
     def __init__(self, batch_rows: int = 10, *, can_pause: bool = True, on_fetch: Callable[[], object] = bool) -> None:
@@ -51,7 +51,7 @@ class CountingSplitReader(SplitReader):
         self._paused: set[str] = set()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Add splits."""
+        """Add splits at the end of the turns."""
         for split in splits:
             self._splits[split.id] = split
             self._turns.append(split.id)
@@ -111,7 +111,7 @@ def _records(split: Split) -> range:
 
 
 class Counting(Source):
-    """A bounded source on the full layer: splits of a given number of records."""
+    """A bounded source with its own enumerator and split reader. `sizes` has the number of records by split id."""
 
     sizes: dict[str, int]
     batch_rows: int = 10
@@ -122,7 +122,7 @@ class Counting(Source):
 
     @property
     def fetchers(self) -> int | None:
-        """The option `threads`."""
+        """The number of fetchers: the option `threads`."""
         return self.threads
 
     def schema(self) -> pa.Schema:
@@ -130,16 +130,16 @@ class Counting(Source):
         return COUNTING_SCHEMA
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
-        """Make an enumerator of the given splits."""
+        """Return an enumerator of the splits in `sizes`."""
         return _CountingEnumerator(self.sizes)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Make a reader that counts."""
+        """Return a `CountingSplitReader`."""
         return CountingSplitReader(self.batch_rows, can_pause=self.can_pause)
 
 
 class RecordingContext(SourceReaderContext):
-    """A reader context that records the reader's requests and events; by default with real threads."""
+    """A reader context that records the reader's split requests and events. The default runtime has real threads."""
 
     def __init__(self, runtime: Runtime | None = None, options: HostOptions | None = None) -> None:
         self._runtime = runtime or ThreadRuntime()

@@ -24,7 +24,7 @@ MAX_WATERMARK: Final = 2**63 - 1
 """The watermark at the end of a bounded input: no record follows (WM-1). No record has this event time."""
 
 FUTURE: Final = 86_400_000_000
-"""Microseconds after the present beyond which an event time is that of a broken clock."""
+"""Microseconds. An event time further than this after the present is taken for that of a broken clock."""
 
 _MICROS_PER_UNIT: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
@@ -34,7 +34,7 @@ class EventTimes(NamedTuple):
 
     Attributes:
         earliest: The smallest event time in the batch.
-        latest: The largest one.
+        latest: The largest event time in the batch.
     """
 
     earliest: int
@@ -42,15 +42,16 @@ class EventTimes(NamedTuple):
 
 
 TimestampAssigner: TypeAlias = Callable[[pa.RecordBatch, EventTimes | None], EventTimes | None]
-"""The second step of OUT-1: from a batch with rows, and the event times of the source or None, to the final ones.
+"""A function that returns the final event times of a batch with rows (step 2 of OUT-1).
 
-None as result: the batch has no event time and is not passed to a generator. Called on the task thread for every batch,
-so it must be vectorised. It must be picklable to travel with a strategy.
+Its second argument is the source's event times, or None. If it returns None, the batch has no event time and is not
+passed to a generator. It is called on the task thread for every batch, so it must be vectorised. As a part of a
+strategy that is pickled, it must be picklable.
 """
 
 
 def keep_source_times(_batch: pa.RecordBatch, times: EventTimes | None) -> EventTimes | None:
-    """The default assigner: keep the event times of the source (OUT-1)."""
+    """Return the event times of the source unchanged: the default assigner (OUT-1)."""
     return times
 
 
@@ -62,8 +63,8 @@ class ColumnTimestamps:
     microseconds since 1970-01-01 UTC. Nulls are ignored; an all-null batch has no event time.
 
     Args:
-        column: The name of a top-level column; if there is none of this name, the dotted path of a field inside
-            structs, such as `value.ts`. A null struct on the path counts as a null.
+        column: The name of a top-level column; if no column has this name, the dotted path of a field inside structs,
+            such as `value.ts`. A null struct on the path counts as a null.
         option: The option that named the column, for errors.
     """
 
@@ -71,7 +72,7 @@ class ColumnTimestamps:
     option: str = field(default="event_time", compare=False)
 
     def __call__(self, batch: pa.RecordBatch, times: EventTimes | None) -> EventTimes | None:
-        """Return the smallest and the largest value of the column, computed by Arrow; None if all are null."""
+        """Return the smallest and the largest value of the column, in microseconds; None if all values are null."""
         found = self._find(batch.schema)
         values = batch.column(found.indices[0])
         if len(found.indices) > 1:
@@ -113,14 +114,14 @@ class ColumnTimestamps:
 
 
 class _Field(NamedTuple):
-    """A column or a field inside it: the index at each level, and the type."""
+    """A column, or a field inside structs: its index at each level, and its type."""
 
     indices: list[int]
     kind: pa.DataType
 
 
 def _fields_at(name: str, fields: Sequence[pa.Field]) -> list[_Field]:
-    """Return the fields of this name; if there are none, those whose path it is. Names may contain dots themselves."""
+    """Return the fields with this name; if there are none, the fields with this dotted path. Names may contain dots."""
     found = [_Field([index], one.type) for index, one in enumerate(fields) if one.name == name]
     if found:
         return found
@@ -136,14 +137,14 @@ def micros(seconds: float, what: str) -> int:
 
     Args:
         seconds: A finite duration, 0 or more.
-        what: The option, for the error.
+        what: The name of the option, for the error.
 
     Raises:
-        ConfigurationError: It is negative, infinite or not a number.
+        ConfigurationError: The duration is negative, infinite or not a number.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
         raise ConfigurationError(
-            f"{seconds!r} is not a duration: {what} takes seconds, finite and not negative",
+            f"{seconds!r} is not a valid {what}: it must be a finite number of seconds, 0 or more",
             option=what,
             advice="give a number of seconds of 0 or more",
         )
@@ -151,6 +152,6 @@ def micros(seconds: float, what: str) -> int:
 
 
 def _in_micros(value: int, unit: str) -> int:
-    """Scale a column value, clamped to int64 microseconds below MAX, which means "finished"."""
+    """Return a column value in microseconds, clamped to int64 and below `MAX_WATERMARK`, which means "finished"."""
     scaled = value // 1_000 if unit == "ns" else value * _MICROS_PER_UNIT[unit]
     return min(max(scaled, MIN_WATERMARK), MAX_WATERMARK - 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watermark generators: from the event times of a split's batches to the watermarks of that split.
+"""Watermark generators: they compute the watermarks of a split from the event times of its batches.
 
 A watermark T asserts that no later record of the split has an event time ≤ T (WM-1).
 """
@@ -15,16 +15,16 @@ from forebay.watermarks.event_time import MIN_WATERMARK, EventTimes, micros
 
 
 class WatermarkOutput(Protocol):
-    """Receives watermarks and idleness. Called on the task thread only."""
+    """Receives the watermarks and the idleness of a split, or of a reader. Called on the task thread only."""
 
     def emit_watermark(self, us: int) -> None:
         """Assert that no record with an event time ≤ `us` follows. Makes an idle output active (WX-3)."""
 
     def mark_idle(self) -> None:
-        """Exclude this output from the combined watermark until it is active again."""
+        """Exclude this output from the combined watermark until `mark_active` or `emit_watermark` is called."""
 
     def mark_active(self) -> None:
-        """Revoke `mark_idle`."""
+        """Include this output in the combined watermark again, after `mark_idle`."""
 
 
 class WatermarkGenerator(Protocol):
@@ -48,18 +48,18 @@ class WatermarkGenerator(Protocol):
         """Emit on the periodic tick, every 200 ms by default. Not called while the split is idle.
 
         Args:
-            output: The output of the split; combined after all splits had their tick (WX-2).
+            output: The output of the split; it is combined with the others after the tick of all splits (WX-2).
         """
 
 
 class BoundedDisorder:
-    """Accepts events up to `delay` behind the latest one; with delay 0 they must ascend (WM-2).
+    """Makes watermarks for events that are at most `delay` older than the latest one; with 0, they must ascend (WM-2).
 
-    The watermark is latest − delay − 1 µs, since the next event may be exactly `delay` behind. It is emitted on the
-    tick only, so disorder inside a batch has no effect.
+    The watermark is latest − delay − 1 µs, since the next event may be exactly `delay` older. It is emitted on the
+    periodic tick only, so disorder inside a batch has no effect.
 
     Args:
-        delay: The bound of the disorder, in seconds, 0 or more.
+        delay: The maximum disorder in seconds of event time, 0 or more.
 
     Raises:
         ConfigurationError: The delay is negative or not finite.
@@ -75,13 +75,13 @@ class BoundedDisorder:
             self._latest = times.latest
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit latest − delay − 1; `MIN_WATERMARK` before the first event (WM-2)."""
+        """Emit latest event time − delay − 1 µs; `MIN_WATERMARK` before the first event (WM-2)."""
         known = MIN_WATERMARK if self._latest is None else watermark_before(self._latest, self._delay)
         output.emit_watermark(known)
 
 
 class NoWatermarks:
-    """Emits nothing: for readers that need no event time (WM-3)."""
+    """A generator that emits no watermarks, for readers that need no event time (WM-3)."""
 
     def on_event(self, batch: pa.RecordBatch, times: EventTimes, output: WatermarkOutput) -> None:
         """Ignore the batch."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idleness: when a silent split stops holding back the watermark.
+"""Idleness: decides when a silent split stops holding back the watermark.
 
 A wall-clock timeout alone would mark a starved split as idle, and the watermark would pass records that are already
-queued. So the host must prove that a split is silent for the whole timeout, which counts only while reading is possible
-(WM-4).
+queued. So the host must prove that a split is silent for the whole timeout. The timeout counts only the time in which
+reading is possible (WM-4).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from forebay.errors import ConfigurationError
 
 
 class ActivityClock:
-    """Counts the seconds in which input can be read: stops while reading is blocked.
+    """A clock that counts the seconds in which input can be read: it stops while reading is blocked.
 
-    Clocks are layered: the clock of a reader stops under backpressure, and with it the clocks of its splits. Each of
-    those also stops while its split is paused. Pauses nest: each needs its own `resume`.
+    Clocks are layered: under backpressure, the clock of a reader stops, and with it the clocks of its splits. The clock
+    of a split also stops while the split is paused. Pauses nest: each needs its own `resume`.
     """
 
     def __init__(self, base: Callable[[], float] | ActivityClock) -> None:
@@ -38,13 +38,13 @@ class ActivityClock:
         return (self._stopped_at if self._pauses else self._base()) - self._hidden
 
     def pause(self) -> None:
-        """Stop counting until `resume` is called once for each call of this."""
+        """Stop counting until `resume` has been called as often as `pause`."""
         if self._pauses == 0:
             self._stopped_at = self._base()
         self._pauses += 1
 
     def resume(self) -> None:
-        """Revoke one `pause`.
+        """End one `pause`; the clock runs again when all have ended.
 
         Raises:
             ValueError: The clock is not paused.
@@ -57,7 +57,7 @@ class ActivityClock:
 
 
 class IdlenessTimer:
-    """Decides at each periodic tick whether one output is idle (WM-4).
+    """Decides at each probe whether one output is idle: silent for more than `timeout` seconds (WM-4).
 
     Raises:
         ConfigurationError: The timeout is 0, negative or not finite.
@@ -68,10 +68,10 @@ class IdlenessTimer:
         self._active = False
         self._silent_since: float | None = None
         self.idle = False
-        """The latest decision; false from the moment of any activity."""
+        """Whether the output was idle at the last probe; False from the moment of any activity."""
 
     def activity(self) -> None:
-        """Record that rows were emitted: the output is active, and the timeout restarts."""
+        """Record activity, such as emitted rows: the output is active, and the timeout restarts."""
         self._active = True
         self.idle = False
 
@@ -79,9 +79,9 @@ class IdlenessTimer:
         """Return whether the output is idle. The first silent probe starts the timeout.
 
         Args:
-            now: The output's `ActivityClock`, in seconds.
-            silent: Whether the host has proof of silence; if not, the output is active.
-            blocked: Reading is blocked by backpressure or a pause: keep the last decision (AL-6).
+            now: The time in seconds, such as that of the output's `ActivityClock`.
+            silent: Whether the host has proof that the output is silent; without proof, the output is active.
+            blocked: Whether backpressure or a pause blocks reading; if so, the last decision is kept (AL-6).
         """
         if self._active or not silent:
             self._active = self.idle = False
@@ -94,10 +94,10 @@ class IdlenessTimer:
 
 
 def check_timeout(timeout: float) -> float:
-    """Return a valid idle timeout, in seconds.
+    """Check and return an idle timeout, in seconds.
 
     Raises:
-        ConfigurationError: It is 0, negative, infinite or not a number.
+        ConfigurationError: The timeout is 0, negative, infinite or not a number.
     """
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise ConfigurationError(

@@ -18,11 +18,11 @@ class WatermarkMultiplexer:
     """Combines the watermarks and the idleness of many outputs.
 
     - The combined watermark is the minimum of the active outputs, emitted only when it rises (WX-1).
-    - An *immediate* output is combined on each call, a *deferred* one by `update`. Each id has both, with one state
-      (WX-2).
-    - All idle: the maximum is emitted, then the downstream is marked idle, once. It is marked active, once, before
-      anything else follows (WX-3).
-    - No outputs: nothing is emitted, and the downstream is not idle (WX-4).
+    - An *immediate* output is combined on each call, a *deferred* one by `update`. Each id has both; they share one
+      state (WX-2).
+    - If all outputs are idle, the highest of their watermarks is emitted, then the downstream is marked idle, once. It
+      is marked active, once, before anything else follows (WX-3).
+    - Without outputs, nothing is emitted, and the downstream is not idle (WX-4).
     - An output at `MAX_WATERMARK` is finished and leaves the minimum. `MAX_WATERMARK` is emitted only when all outputs
       are finished: records of an idle output that becomes active again must not be late.
 
@@ -34,33 +34,33 @@ class WatermarkMultiplexer:
         self._downstream = downstream
         self._outputs: dict[Hashable, _State] = {}
         self.watermark = MIN_WATERMARK
-        """The last combined watermark; `MIN_WATERMARK` before the first."""
+        """The combined watermark, in microseconds; `MIN_WATERMARK` before the first one."""
         self.idle = False
         """Whether the downstream is marked idle."""
 
     def register(self, output_id: Hashable) -> None:
-        """Add an output, active and at `MIN_WATERMARK`: it holds back the minimum until it emits (OUT-4).
+        """Add an output, active and at `MIN_WATERMARK`: it holds back the combined watermark until it emits (OUT-4).
 
-        Emits nothing itself; the next update does.
+        The call itself emits nothing; the next `update` does.
 
         Raises:
             ContractError: The id is registered already (WX-4).
         """
         if output_id in self._outputs:
             raise ContractError(
-                f"there is already an output for {output_id!r}",
+                f"an output for the split {output_id!r} exists already",
                 split=str(output_id),
                 rule="WX-4",
-                advice="give every split a unique id, and release the output of a split before adding it again",
+                advice="give every split a unique id, and release the output of a split before you add the split again",
             )
         self._outputs[output_id] = _State()
 
     def unregister(self, output_id: Hashable) -> bool:
-        """Remove an output; return whether it was there. Emits nothing itself; the next update does (WX-4)."""
+        """Remove an output; return whether it existed. The call emits nothing; the next `update` does (WX-4)."""
         return self._outputs.pop(output_id, None) is not None
 
     def immediate(self, output_id: Hashable) -> WatermarkOutput:
-        """Return the output of a registered id that is combined on each call.
+        """Return the immediate output of a registered id: each call of it updates the combined watermark.
 
         Raises:
             ContractError: The id is not registered.
@@ -68,7 +68,7 @@ class WatermarkMultiplexer:
         return _Output(output_id, self._state(output_id), self)
 
     def deferred(self, output_id: Hashable) -> WatermarkOutput:
-        """Return the output of a registered id that is combined at the next update.
+        """Return the deferred output of a registered id: `update` combines it with the others.
 
         Raises:
             ContractError: The id is not registered.
@@ -76,15 +76,15 @@ class WatermarkMultiplexer:
         return _Output(output_id, self._state(output_id), None)
 
     def watermark_of(self, output_id: Hashable) -> int:
-        """Return the output's own watermark, which never falls either."""
+        """Return the own watermark of an output, in microseconds; it never falls."""
         return self._state(output_id).watermark
 
     def idle_of(self, output_id: Hashable) -> bool:
-        """Return whether the output itself is idle."""
+        """Return whether an output is idle."""
         return self._state(output_id).idle
 
     def any_active(self) -> bool:
-        """Return whether an output is neither idle nor finished."""
+        """Return whether at least one output is neither idle nor finished."""
         return any(not state.idle and state.watermark != MAX_WATERMARK for state in self._outputs.values())
 
     def finish(self) -> None:
@@ -92,7 +92,7 @@ class WatermarkMultiplexer:
         self._advance(MAX_WATERMARK)
 
     def update(self) -> None:
-        """Combine all outputs and emit what changed. Called on the periodic tick, after all deferred outputs."""
+        """Combine all outputs; emit a changed watermark or idleness. Called on the periodic tick, after all outputs."""
         states = self._outputs.values()
         if not states or self.watermark == MAX_WATERMARK:
             return
@@ -124,7 +124,7 @@ class WatermarkMultiplexer:
         state = self._outputs.get(output_id)
         if state is None:
             raise ContractError(
-                f"there is no output for {output_id!r}",
+                f"there is no output for the split {output_id!r}",
                 split=str(output_id),
                 rule="WX-4",
                 advice="register the output when the split is added; a finished split has no output",
@@ -143,7 +143,7 @@ class _State:
 
 
 class _Output:
-    """Changes the state of one output; then updates the multiplexer, unless the output is deferred."""
+    """Sets the watermark and idleness of one output; then updates the multiplexer, unless the output is deferred."""
 
     def __init__(self, output_id: Hashable, state: _State, update: WatermarkMultiplexer | None) -> None:
         self._id = output_id
@@ -179,7 +179,7 @@ def _checked(us: int, output_id: Hashable) -> int:
         exact = MAX_WATERMARK + 1
     if isinstance(us, bool) or not MIN_WATERMARK <= exact <= MAX_WATERMARK:
         raise ContractError(
-            f"a generator emitted the watermark {us!r}",
+            f"the watermark {us!r} was emitted, which is not a 64-bit int",
             split=str(output_id),
             rule="WM-1",
             advice="emit an int: microseconds since 1970-01-01 UTC, within 64 bits",

@@ -18,27 +18,27 @@ from forebay.watermarks.split_output import SplitOutput
 from forebay.watermarks.strategy import WatermarkStrategy
 
 DEFAULT_EMIT_INTERVAL = 0.2
-"""Seconds between two periodic ticks."""
+"""Seconds between two periodic ticks, on which generators emit."""
 
 
 class Downstream(WatermarkOutput, Protocol):
-    """The host's side: receives the batches and the combined watermark of a reader, on the task thread only.
+    """What a host implements to receive the batches and the combined watermark of a reader, on the task thread only.
 
     Watermarks strictly rise. `mark_idle` and `mark_active` alternate, beginning with `mark_idle`. No watermark is
     emitted while the downstream is idle.
     """
 
     def collect(self, split_id: str | None, batch: pa.RecordBatch, position: object, times: EventTimes | None) -> None:
-        """Process one record batch."""
+        """Process one record batch; `split_id` is None for records without a split."""
 
 
 class SplitStatus(NamedTuple):
     """The state of one split, for progress reports and alignment.
 
     Attributes:
-        watermark: Its own watermark, in microseconds; `MIN_WATERMARK` if it has none.
-        idle: Whether it is idle.
-        paused: Whether it is paused.
+        watermark: The split's own watermark, in microseconds; `MIN_WATERMARK` if it has none.
+        idle: Whether the split is idle.
+        paused: Whether the split is paused.
     """
 
     watermark: int
@@ -53,9 +53,9 @@ class SourceOutputs:
     joins the combined watermark at its first use (WX-5).
 
     Args:
-        strategy: How event time is processed.
+        strategy: The watermark strategy of the query.
         clock: The time.
-        downstream: The host's side.
+        downstream: Receives the batches and the combined watermark.
         silent: Returns whether a split is silent: caught up, its latest fetch empty, and no batch of it queued. Called
             at each tick. Required if the strategy has an idle timeout.
         timestamps_only: Assign timestamps only, without watermarks and idleness, as a bounded read needs (OUT-5).
@@ -72,9 +72,10 @@ class SourceOutputs:
     ) -> None:
         if strategy.idle_timeout is not None and silent is None and not timestamps_only:
             raise ContractError(
-                "a strategy with an idle timeout needs silent=: a timeout alone does not prove that a split is idle",
+                "the strategy has an idle timeout, but silent= is missing: a timeout alone does not prove silence",
                 rule="WM-4",
-                advice="pass silent=, which returns whether a split is caught up, fetched empty and not queued",
+                advice="pass silent=, a function that returns whether a split has caught up, its latest fetch was "
+                "empty, and no batch of it is queued",
             )
         self._strategy = strategy
         self._downstream = downstream
@@ -89,7 +90,7 @@ class SourceOutputs:
 
     @property
     def watermark(self) -> int:
-        """The combined watermark last emitted; `MIN_WATERMARK` before the first."""
+        """The combined watermark that was last emitted, in microseconds; `MIN_WATERMARK` before the first one."""
         return self._combined.watermark
 
     @property
@@ -120,7 +121,7 @@ class SourceOutputs:
         output = self._splits.get(split_id)
         if output is None:
             raise ContractError(
-                f"records came for the split {split_id!r}, which was not added or has finished",
+                f"the reader emitted records of the split {split_id!r}, which was not added or has finished",
                 split=split_id,
                 rule="RB-5",
                 advice="emit only records of splits that were added, and none after the split was reported finished",
@@ -130,25 +131,25 @@ class SourceOutputs:
     def release(self, split_id: str) -> bool:
         """Remove the output of a finished split; return whether it existed.
 
-        A finished split whose output is not removed would hold back the watermark for ever (OUT-3).
+        Otherwise the output would hold back the combined watermark for ever (OUT-3).
         """
         output = self._splits.pop(split_id, None)
         return output is not None and output.close()
 
     def pause(self, split_ids: Iterable[str]) -> None:
-        """Mark splits as paused: their idleness is not judged meanwhile (AL-6). Ignores unknown ids."""
+        """Mark splits as paused: until `resume`, their idleness does not change (AL-6). Ignores unknown ids."""
         for split_id in split_ids:
             if split_id in self._splits:
                 self._splits[split_id].pause()
 
     def resume(self, split_ids: Iterable[str]) -> None:
-        """Mark splits as read again. Ignores unknown ids and splits that are not paused."""
+        """Mark paused splits as read again. Ignores unknown ids and splits that are not paused."""
         for split_id in split_ids:
             if split_id in self._splits:
                 self._splits[split_id].resume()
 
     def set_backpressured(self, backpressured: bool) -> None:
-        """Stop the idleness clocks while the host accepts no batches (WM-4). Idempotent."""
+        """Stop the idleness clocks if the host accepts no batches now, else restart them (WM-4). Idempotent."""
         if backpressured != self._backpressured:
             self._backpressured = backpressured
             if backpressured:
@@ -157,16 +158,16 @@ class SourceOutputs:
                 self._activity.resume()
 
     def on_periodic_emit(self) -> None:
-        """Judge idleness, let all generators emit, then combine once (WX-2)."""
+        """Decide which splits are idle, let the generators of the others emit, then combine all outputs once (WX-2)."""
         for output in (*self._splits.values(), self.main):
             output.on_periodic_emit()
         self._combined.update()
 
     def report(self) -> int | None:
-        """Return the watermark for alignment, which never falls while the reader is active (AL-1).
+        """Return the watermark of the reader for alignment, which never falls while the reader is active (AL-1).
 
         Returns:
-            Microseconds; `MAX_WATERMARK` when idle; None before the first watermark.
+            Microseconds; `MAX_WATERMARK` if the reader is idle; None before the first watermark.
         """
         if self._combined.idle:
             return MAX_WATERMARK
@@ -188,7 +189,7 @@ class SourceOutputs:
             self._combined,
             self._deliver,
             clock=ActivityClock(self._activity),
-            # The main output has no split that could be behind: only the time counts.
+            # The main output has no split that could have more data: only the time counts.
             silent=lambda: split_id is None or silent is None or silent(split_id),
             timestamps_only=self._timestamps_only,
         )

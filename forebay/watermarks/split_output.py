@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of one split: assigns event times, sends the batch on, then makes watermarks (OUT-1, OUT-2)."""
+"""The output of one split: assigns event times, sends the batch downstream, then makes watermarks (OUT-1, OUT-2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forebay.watermarks.multiplexer import WatermarkMultiplexer
 from forebay.watermarks.strategy import WatermarkStrategy
 
 Deliver: TypeAlias = Callable[[str | None, pa.RecordBatch, object, EventTimes | None], None]
-"""Sends a batch downstream: split id, batch, position, event times."""
+"""A function that sends a batch downstream. Its arguments are split id, batch, position and event times."""
 
 
 class SplitOutput:
@@ -52,9 +52,10 @@ class SplitOutput:
         self._released = False
 
     def open(self) -> WatermarkOutput:
-        """Join the combined watermark, once, and return the immediate output.
+        """Register this output with the combined watermark, once, and return the immediate output.
 
-        Called when a split is added (OUT-4); the main output joins at its first use, and is idle before (WX-5).
+        Called when a split is added (OUT-4). The main output is registered at its first use, so it holds back nothing
+        before (WX-5).
         """
         if self._immediate is None:
             self._combined.register(self.split_id)
@@ -62,18 +63,18 @@ class SplitOutput:
         return self._immediate
 
     def close(self) -> bool:
-        """Leave the combined watermark for good (OUT-3); return whether the output had joined it."""
+        """Unregister this output from the combined watermark for good (OUT-3); return whether it was registered."""
         self._released = True
         return self._combined.unregister(self.split_id)
 
     def pause(self) -> None:
-        """Stop judging the idleness of the split (AL-6). Idempotent."""
+        """Stop the idle timeout of the split (AL-6). Idempotent."""
         if not self.paused:
             self.paused = True
             self._clock.pause()
 
     def resume(self) -> None:
-        """Judge the idleness of the split again. Idempotent."""
+        """Continue the idle timeout of the split. Idempotent."""
         if self.paused:
             self.paused = False
             self._clock.resume()
@@ -85,7 +86,7 @@ class SplitOutput:
 
         Args:
             batch: The rows.
-            position: The split's position after the batch; passed on.
+            position: The split's position after the batch; it is sent downstream unchanged.
             times: The event times that the source knows; the assigner may replace them (OUT-1).
 
         Raises:
@@ -103,7 +104,7 @@ class SplitOutput:
                 split=self.split_id,
                 position=position,
                 rule="OUT-1",
-                advice="give EventTimes(earliest, latest), the minimum and the maximum of the batch",
+                advice="give EventTimes(earliest, latest): the minimum and the maximum of the batch's event times",
             )
         # Active before the batch leaves: the combined watermark must wait for this split again (WM-4).
         self.mark_active()
@@ -124,7 +125,7 @@ class SplitOutput:
             self.open().mark_idle()
 
     def mark_active(self) -> None:
-        """Revoke idleness. No effect on an active output."""
+        """Mark the split as active again. No effect on an active output."""
         if self._may_signal():
             self._note_activity()
             output = self.open()
@@ -133,7 +134,7 @@ class SplitOutput:
                 output.mark_active()
 
     def on_periodic_emit(self) -> None:
-        """Judge idleness, and let the generator emit unless idle. `SourceOutputs` calls this, then combines."""
+        """Decide whether the split is idle; if not, let the generator emit. `SourceOutputs` then combines outputs."""
         if self._immediate is None or self._timestamps_only:
             return
         output = self._combined.deferred(self.split_id)
@@ -159,8 +160,8 @@ class SplitOutput:
     def _check_open(self) -> None:
         if self._released:
             raise ContractError(
-                f"the split {self.split_id!r} emitted after it had finished",
+                f"the reader emitted for the split {self.split_id!r} after the split had finished",
                 split=self.split_id,
                 rule="OUT-3",
-                advice="emit nothing for a split after it was reported finished",
+                advice="emit no records, watermarks or idleness for a split after it was reported finished",
             )

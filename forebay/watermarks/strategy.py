@@ -16,16 +16,16 @@ from forebay.watermarks.idleness import check_timeout
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """Where event times come from, how watermarks are made, when a split is idle, how far splits may drift apart.
+    """Sets where event times come from, how watermarks are made, when a split is idle, how far splits may drift apart.
 
     Create one with a builder, and refine it with the `with_…` methods, which return a new strategy. Durations are
     seconds, a timedelta, or a text such as `"10s"`. Immutable; picklable if the generator factory and the assigner are.
     Do not assign watermarks again downstream of the source: that loses the state of each split (OUT-6).
 
     Args:
-        generator: Makes a generator; called once for each split, on the task thread.
-        timestamps: The second step of OUT-1; the default keeps the event times of the source.
-        idle_timeout: Seconds of proven silence until a split is idle (WM-4); None = never.
+        generator: Returns a new watermark generator; called once for each split, on the task thread.
+        timestamps: Returns the final event times of a batch (step 2 of OUT-1); by default, those of the source.
+        idle_timeout: Seconds of proven silence until a split is idle (WM-4); None = a split is never idle.
         max_drift: Seconds of event time that a split may be ahead of the slowest active one; None = no alignment.
     """
 
@@ -36,10 +36,10 @@ class WatermarkStrategy:
 
     @classmethod
     def bounded_disorder(cls, delay: DurationLike) -> WatermarkStrategy:
-        """Accept events at most `delay` of event time behind the latest one of the split (WM-2).
+        """Return a strategy for events that are at most `delay` older than the latest one of their split (WM-2).
 
         Raises:
-            ConfigurationError: The delay is negative, not finite or no duration.
+            ConfigurationError: The delay is negative, not finite or not a duration.
         """
         seconds = _seconds(delay, "watermarkDelay")
         micros(seconds, "watermarkDelay")
@@ -47,12 +47,12 @@ class WatermarkStrategy:
 
     @classmethod
     def monotonous(cls) -> WatermarkStrategy:
-        """Require ascending event times in each split: bounded disorder with a delay of 0 (WM-2)."""
+        """Return a strategy for ascending event times in each split: bounded disorder with a delay of 0 (WM-2)."""
         return cls.bounded_disorder(0)
 
     @classmethod
     def for_generator(cls, generator: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-        """Use custom watermark generators. `generator` is called once for each split, and returns its generator.
+        """Return a strategy with custom generators: `generator` is called once for each split, and returns a new one.
 
         To be picklable, `generator` must be a class or function of a module.
         """
@@ -60,33 +60,33 @@ class WatermarkStrategy:
 
     @classmethod
     def none(cls) -> WatermarkStrategy:
-        """Make no watermarks."""
+        """Return a strategy that makes no watermarks."""
         return cls(NoWatermarks)
 
     def with_timestamp_assigner(self, assigner: TimestampAssigner) -> WatermarkStrategy:
-        """Let `assigner` replace the event times of every batch (OUT-1)."""
+        """Return this strategy with an `assigner` that replaces the event times of every batch (OUT-1)."""
         return replace(self, timestamps=assigner)
 
     def with_event_time(self, column: str) -> WatermarkStrategy:
-        """Take the event times from a column: a timestamp, or int64 microseconds since 1970-01-01 UTC."""
+        """Return this strategy with event times from a column: timestamps, or int64 microseconds since 1970 UTC."""
         return self.with_timestamp_assigner(ColumnTimestamps(column))
 
     def with_idleness(self, timeout: DurationLike) -> WatermarkStrategy:
-        """Mark a split as idle after a `timeout` of proven silence (WM-4).
+        """Return this strategy with idleness: a split is idle after a `timeout` of proven silence (WM-4).
 
         Raises:
-            ConfigurationError: The timeout is 0, negative, not finite or no duration.
+            ConfigurationError: The timeout is 0, negative, not finite or not a duration.
         """
         return replace(self, idle_timeout=check_timeout(_seconds(timeout, "idleTimeout")))
 
     def with_alignment(self, max_drift: DurationLike) -> WatermarkStrategy:
-        """Pause splits that are more than `max_drift` of event time ahead of the slowest one (AL-2, AL-6).
+        """Return this strategy with alignment: splits more than `max_drift` ahead of the slowest pause (AL-2, AL-6).
 
         Args:
-            max_drift: A duration, 0 or more; infinite seconds disable alignment (AL-9).
+            max_drift: A duration of event time, 0 or more; infinite seconds disable alignment (AL-9).
 
         Raises:
-            ConfigurationError: The drift is negative or no duration.
+            ConfigurationError: The drift is negative or not a duration.
         """
         seconds = _seconds(max_drift, "alignmentMaxDrift")
         return replace(self, max_drift=None if check_drift(seconds) is None else seconds)
@@ -105,7 +105,7 @@ def _seconds(value: DurationLike, option: str) -> float:
 
 @dataclass(frozen=True)
 class _BoundedDisorderFactory:
-    """A factory that can be pickled and compared, unlike a lambda."""
+    """A factory of `BoundedDisorder` generators that can be pickled and compared, unlike a lambda."""
 
     delay: float
 

@@ -97,7 +97,7 @@ def test_names_that_cannot_be_packages_are_refused(capsys, tmp_path, name):
 @pytest.mark.parametrize("name", ["json", "pyarrow"])
 def test_names_that_would_hide_a_package_are_refused(capsys, tmp_path, name):
     assert main(["new", name, "--directory", str(tmp_path / "p")]) == 1
-    assert "a package that Python finds already" in " ".join(capsys.readouterr().err.split())
+    assert "a module that Python can already import" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("name", ["none", "path", "iterator"])
@@ -122,7 +122,7 @@ def test_verify_reports_a_module_or_class_that_cannot_be_used(project, text):
 def test_nothing_is_overwritten(capsys, tmp_path):
     (tmp_path / "README.md").write_text("mine")
     assert main(["new", "orders", "--directory", str(tmp_path)]) == 1
-    assert "exists, and is not overwritten" in " ".join(capsys.readouterr().err.split())
+    assert "exists, so nothing is written" in " ".join(capsys.readouterr().err.split())
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"] and (
         tmp_path / "README.md"
     ).read_text() == "mine"

@@ -41,9 +41,8 @@ def test_sources_as_json_has_the_options(capsys):
     assert main(["sources", "--json"]) == 0
     (rate,) = [one for one in json.loads(capsys.readouterr().out) if one["name"] == "forebay_rate"]
     assert rate["class"] == "forebay.sources.rate:RateSource" and rate["problem"] is None
-    assert {"name": "numSplits", "type": "int", "default": "1", "meaning": "number of splits, each at that rate"} in (
-        rate["options"]
-    )
+    meaning = "number of splits; each generates `rowsPerSecond` rows per second"
+    assert {"name": "numSplits", "type": "int", "default": "1", "meaning": meaning} in rate["options"]
 
 
 def test_a_package_that_cannot_be_loaded_is_listed_with_its_problem(capsys, monkeypatch):

@@ -193,7 +193,7 @@ def test_a_misspelt_option_in_python_names_the_nearest(wrong: dict[str, object],
             cls(**{"user_name": "me", **wrong})
         assert caught.value.option == next(iter(wrong))
         assert caught.value.source == "mailbox"
-        assert caught.value.advice == "the options are client, start, user_name"
+        assert caught.value.advice == "use one of the options client, start, user_name"
 
 
 def test_a_missing_option_in_python_is_named_with_its_meaning() -> None:

@@ -107,7 +107,7 @@ def test_a_split_that_a_later_discovery_finds_begins_at_its_position(world, sour
         rest = kit.rows_of(reading)
     assert [row for row in rest if row[0] == "late"] == [("late", 2), ("late", 3)]
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "2 of the given positions" in warning and "'late'" in warning
+    assert "2 of the given start positions" in warning and "'late'" in warning
 
 
 class Raw(forebay.SplitEnumerator):
@@ -142,7 +142,7 @@ def test_splits_of_a_raw_enumerator_begin_there_once(world, source, one_thread, 
     world.make_enumerator = lambda context: Raw(context, world.sizes)
     rows = kit.rows_of(run(source, positions={"a": 3, "c": 5, "nix": 1}, runtime=one_thread))
     assert rows == [("a", n) for n in range(3, 8)] and not failures
-    assert "1 of the given positions" in caplog.text and "'nix'" in caplog.text
+    assert "1 of the given start positions" in caplog.text and "'nix'" in caplog.text
 
 
 @pytest.mark.parametrize("positions", [[("a", 1)], {1: 1}, {"a": 1.5}, {"a": None}, {"a": {"b": 1}}])

@@ -238,7 +238,7 @@ def test_without_a_login_where_one_is_wanted(guarded):
 
 
 def test_with_a_login_where_none_is_wanted(guarded):
-    error = refused(source(guarded.address, "t", login()), ConfigurationError, guarded.address, "takes no login")
+    error = refused(source(guarded.address, "t", login()), ConfigurationError, guarded.address, "accepts no login")
     assert error.option == "kafka.security.protocol"
 
 
@@ -281,7 +281,7 @@ def test_a_pattern_matches_only_topics_that_the_user_may_see(rights):
     [
         ("starting_offsets", {"0": 0}, "{topic}/1 is missing"),
         ("starting_offsets", {"0": 0, "1": 0, "7": 0}, "not read: {topic}/7"),
-        ("starting_offsets", {"0": 0, "1": 4}, "4, beyond the end of the partition at 3"),
+        ("starting_offsets", {"0": 0, "1": 4}, "4, beyond the end of the partition at offset 3"),
         ("ending_offsets", {"0": -1}, "{topic}/1 is missing"),
         ("ending_offsets", {"0": -1, "1": -1, "7": -1}, "not read: {topic}/7"),
         ("starting_offsets_by_timestamp", {"0": 1}, "{topic}/1 is missing"),

@@ -101,12 +101,12 @@ def test_offsets_beyond_the_records_are_refused(kafka, look):
     def start(offset, **options):
         return look(subscribe=topic, startingOffsets=f'{{"{topic}":{{"0":{offset}}}}}', **options).discover({}, True)
 
-    with pytest.raises(ConfigurationError, match="starts at 9, beyond the end of the partition at 4"):
+    with pytest.raises(ConfigurationError, match="starts at 9, beyond the end of the partition at offset 4"):
         start(9)
     with pytest.raises(DataLossError, match="starts at the offset 1, but the first offset of the partition is 2"):
         start(1)
     assert bounds_of(start(1, failOnDataLoss="false")) == {f"{topic}/0": (2, None)}
-    with pytest.raises(ConfigurationError, match="ends at 9, beyond the end of the partition at 4"):
+    with pytest.raises(ConfigurationError, match="ends at 9, beyond the end of the partition at offset 4"):
         look(streaming=False, subscribe=topic, endingOffsets=f'{{"{topic}":{{"0":9}}}}').discover({}, True)
 
 
@@ -146,7 +146,7 @@ def test_topics_are_found_by_pattern_and_partitions_by_assign(kafka, look):
         ({"subscribe": "no-such-topic"}, "there is no topic 'no-such-topic'"),
         ({"assign": '{"no-such-topic":[0]}'}, "there is no topic 'no-such-topic'"),
         ({"subscribe": "T,no/such"}, "no/such"),
-        ({"assign": '{"T":[0,7]}'}, "has no partition 7: it has 1"),
+        ({"assign": '{"T":[0,7]}'}, "has no partition 7; it has 1 in all"),
     ],
 )
 def test_missing_topics_and_partitions_are_named(kafka, look, options, says):

@@ -116,7 +116,7 @@ def test_a_lag_that_is_not_known_is_no_small_one(run_lag, kafka, orders):
     commit(kafka, group, orders, {0: 3000, 1: 11})
     code, shown, said = run_lag("--group", group, "-b", kafka.address, "--max-lag", "5")
     assert (code, "?" in shown) == (3, True)
-    assert said.startswith(f"forebay: the lag of {orders}/1 is unknown: beyond the end")
+    assert said.startswith(f"forebay: the lag of {orders}/1 is unknown: the position is beyond the end")
 
 
 def test_both_may_be_asked_for(run_lag, kafka, orders, checkpoint):
@@ -138,8 +138,9 @@ def test_problems_of_partitions_are_noted(run_lag, kafka, orders):
     notes = {(one["topic"], one["partition"]): (one["lag"], one["note"]) for one in json.loads(shown)["partitions"]}
     assert notes.pop((orders, 0)) == (2900, "100 offsets no longer exist: the partition begins at 200")
     assert notes.pop((orders, 1)) == (0, "")
-    assert notes.pop((short, 0)) == (None, "beyond the end: it was truncated, or its topic was recreated")
-    assert notes in ({}, {(gone, 0): (None, "it is gone")})  # the broker forgets offsets of topics that are gone
+    beyond = "the position is beyond the end: the partition was truncated, or its topic was recreated"
+    assert notes.pop((short, 0)) == (None, beyond)
+    assert notes in ({}, {(gone, 0): (None, "it no longer exists")})  # the broker forgets offsets of deleted topics
     _, table, _ = run_lag("--group", group, "-b", kafka.address)
     assert "│ note" in table and "?" in table and "begins at 200" in table
 

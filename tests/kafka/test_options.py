@@ -40,7 +40,7 @@ def refusal(**options: str) -> ConfigurationError:
         ({"subscribe": None, "assign": '{"t":0}'}, "assign", "not a list"),
         ({"subscribe": None, "assign": '{"t":["0"]}'}, "assign", "not a list"),
         ({"subscribe": None, "assign": '{"t":[-1]}'}, "assign", "not a list"),
-        ({"kafka__bootstrap__servers": None}, "kafka.bootstrap.servers", "not given"),
+        ({"kafka__bootstrap__servers": None}, "kafka.bootstrap.servers", "not set"),
         ({"startingOffsets": "first"}, "startingOffsets", "not valid JSON of partitions, nor earliest or latest"),
         ({"startingOffsets": '{"t":1}'}, "startingOffsets", "not an object of partitions"),
         ({"startingOffsets": '{"t":{"a":1}}'}, "startingOffsets", "has"),
@@ -129,7 +129,7 @@ def test_offsets_name_exactly_the_partitions_that_are_read():
     bound = source(startingOffsets='{"t":{"0":3,"1":-1,"2":-2}}').offset_range.start
     assert bound is not None
     bound.check_names([TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2)])
-    with pytest.raises(ConfigurationError, match="must name every partition, and t/3 is missing"):
+    with pytest.raises(ConfigurationError, match="must name every partition, but t/3 is missing"):
         bound.check_names([TopicPartition("t", number) for number in range(4)])
     with pytest.raises(ConfigurationError, match="not read: t/2"):
         bound.check_names([TopicPartition("t", 0), TopicPartition("t", 1)])

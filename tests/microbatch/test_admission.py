@@ -230,7 +230,7 @@ def test_an_advance_that_does_not_go_on_is_reported():
         def advance(self, split, *, rows=None, byte_budget=None):
             return split.position
 
-    with pytest.raises(ContractError, match="returned the split.s own position") as caught:
+    with pytest.raises(ContractError, match="returned the position where the split begins") as caught:
         admit(Limits(rows=3), there(a=7), Stuck())
     assert (caught.value.rule, caught.value.split) == ("DIS-3", "a")
 

@@ -564,7 +564,7 @@ def test_a_source_of_large_pages_cannot_keep_a_limit_of_rows(monkeypatch):
     world = steady(monkeypatch, {"a": 40}, max_rows_per_trigger=3)
     (task,) = world.planner.tasks(world.start, world.plan())
     read = world.read(task.slices[0], task.negotiation, open_read=lambda *both: Pages(world, *both))
-    with pytest.raises(ConfigurationError, match="yields 4 rows at once, and this split may read 3") as caught:
+    with pytest.raises(ConfigurationError, match="yields 4 rows at once, and this split.s share is 3") as caught:
         read.run()
     assert caught.value.option == "maxRowsPerTrigger"
 

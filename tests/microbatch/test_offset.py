@@ -190,7 +190,7 @@ def test_splits_of_an_older_version_are_brought_along():
 
 def test_splits_of_a_newer_version_are_refused():
     data = through_json(dump_offset(Offset("keyed", 0, "q", [Planned(Renamed("a", 1), 4)])))
-    with pytest.raises(ContractError, match="newer release") as caught:
+    with pytest.raises(ContractError, match="reads only versions up to 1") as caught:
         load_offset(data, "keyed", Split)
     assert (caught.value.rule, caught.value.split) == ("SER-1", "a")
 

@@ -271,7 +271,7 @@ def test_minimum_rows_are_refused_there():
         planner.close()
 
 
-@pytest.mark.parametrize(("cls", "what"), [(Standing, "own position"), (Beyond, "beyond the split.s end")])
+@pytest.mark.parametrize(("cls", "what"), [(Standing, "where the split begins"), (Beyond, "beyond the split.s end")])
 def test_a_wrong_answer_of_advance_is_reported(cls, what):
     with pytest.raises(ContractError, match=what) as caught:
         drained(cls(), max_rows_per_trigger=10)

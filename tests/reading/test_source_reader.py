@@ -462,7 +462,7 @@ class _Step(CountingSplitReader):
     [
         ([Fetched("a", counting_batch("a", 0, 1), 0)], "stayed at 0"),
         ([Fetched("a", counting_batch("a", 0, 1), None)], "stayed at 0"),
-        ([Fetched("a", counting_batch("a", 0, 1), 900)], "the read ends at 700"),
+        ([Fetched("a", counting_batch("a", 0, 1), 900)], "beyond the end 700"),
         ([Fetched("a", counting_batch("a", 0, 1), 50), Fetched("a", counting_batch("a", 0, 1), 20)], "went backwards"),
     ],
 )

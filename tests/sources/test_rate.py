@@ -75,10 +75,10 @@ def test_slices_cover_what_is_left(start: int, more: int, count: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rows_per_second": 0.0}, "rowsPerSecond must be above 0, and is 0.0"),
-        ({"num_splits": 0}, "numSplits must be 1 or more, and is 0"),
-        ({"rows": -1}, "rows must be 0 or more, and is -1"),
-        ({"skew": 0.0}, "skew must be above 0, and is 0.0"),
+        ({"rows_per_second": 0.0}, "the option rowsPerSecond is 0.0, but must be above 0"),
+        ({"num_splits": 0}, "the option numSplits is 0, but must be 1 or more"),
+        ({"rows": -1}, "the option rows is -1, but must be 0 or more"),
+        ({"skew": 0.0}, "the option skew is 0.0, but must be above 0"),
     ],
 )
 def test_options_that_make_no_rows_are_refused_by_name(options: dict[str, float], message: str) -> None:

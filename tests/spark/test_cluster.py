@@ -54,5 +54,5 @@ def test_an_executor_killed_in_a_micro_batch_loses_and_doubles_nothing(ran):
 
 
 def test_a_cluster_that_cannot_start_says_why():
-    with pytest.raises(FatalError, match=r"did not start: a process ended with \d+:\n(.|\n)*/nowhere/bin/java"):
+    with pytest.raises(FatalError, match=r"did not start: a process ended with code \d+:\n(.|\n)*/nowhere/bin/java"):
         SparkCluster(environment={"JAVA_HOME": "/nowhere"}).__enter__()

@@ -65,7 +65,7 @@ def test_an_error_names_rule_split_rows_and_the_next_step():
         testkit.check(Jumping(), seed=3)
     text = str(caught.value)
     assert isinstance(caught.value, AssertionError)
-    assert "RDR-5: from any position a new reader gives exactly the rest" in text
+    assert "RDR-5: from any position, a new reader returns exactly the rows up to the end" in text
     assert (
         "split 'all', started at position 1, after 1 rows: row 0 is\n    {'n': 3}\n    but should be\n    {'n': 4}"
         in text
@@ -114,7 +114,7 @@ def test_a_source_without_splits_is_an_error_before_any_check():
         def read(self, split):
             raise AssertionError("nothing to read")
 
-    with pytest.raises(ConfigurationError, match=r"splits\(\) returned no split") as caught:
+    with pytest.raises(ConfigurationError, match="the source has no split: discovery returned an empty list") as caught:
         testkit.check(Nothing())
     assert caught.value.advice == "call check() with a source that has data"
 

@@ -215,7 +215,7 @@ def test_a_kill_from_outside_never_counts_for_a_driver_that_is_dead_already(kill
 
 def test_a_program_that_fails_by_itself_is_an_error_with_its_output(kills, tmp_path):
     command = [sys.executable, "-c", "raise SystemExit('no such table')"]
-    with pytest.raises(FatalError, match=r"start 1 ended with 1, and no kill ended it:\nno such table"):
+    with pytest.raises(FatalError, match=r"start 1 ended with code 1, without a kill:\nno such table"):
         run_until_done(command, kills, checkpoint=tmp_path)
 
 

@@ -133,7 +133,7 @@ def test_every_generic_check_is_a_test_method():
     assert {check.test_name for check in ALL} <= set(dir(SourceContract))
     documented = SourceContract.test_rdr_5_resumes_anywhere.__doc__  # type: ignore[attr-defined]  # made by the kit
     assert documented == (
-        "RDR-5: from any position a new reader gives exactly the rest, or the rows up to a later position."
+        "RDR-5: from any position, a new reader returns exactly the rows up to the end or to a later position."
     )
 
 

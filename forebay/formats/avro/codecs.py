@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compression codecs of Avro blocks, each with a bounded result."""
+"""Decompresses Avro blocks. Each codec stops when the result exceeds a limit."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ _CRC_BYTES = 4
 
 
 def decompressed(codec: str, data: bytes, limit: int) -> bytes:
-    """Return the plain bytes of a block.
+    """Return the decompressed bytes of a block.
 
     Raises:
         ConfigurationError: The codec is unknown.
-        Malformed: The bytes are damaged, or longer than `limit`.
+        Malformed: The bytes are damaged, or decompress to more than `limit` bytes.
     """
     decode = _DECODERS.get(codec)
     if decode is None:
         raise ConfigurationError(
-            f"the codec {codec!r} of Avro blocks cannot be read", advice=f"use one of {', '.join(_DECODERS)}"
+            f"blocks with the Avro codec {codec!r} cannot be decompressed",
+            advice=f"write the file with one of the codecs {', '.join(_DECODERS)}",
         )
     try:
         plain = decode(data, limit)
     except (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, pa.ArrowException) as error:
-        raise Malformed(f"a block of the codec {codec} cannot be decompressed: {error}") from error
+        raise Malformed(f"a block with the codec {codec} cannot be decompressed: {error}") from error
     if len(plain) > limit:
-        raise Malformed(f"a block decompresses to more than {limit} bytes")
+        raise Malformed(f"a block decompresses to more than {limit} bytes (option maxBlockBytes)")
     return plain
 
 
@@ -50,7 +51,7 @@ def _snappy(data: bytes, limit: int) -> bytes:
     body, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     size = snappy_size(body)
     if size > limit:
-        raise ValueError(f"the data have more than {limit} bytes")
+        raise ValueError(f"the block decompresses to more than {limit} bytes (option maxBlockBytes)")
     plain: bytes = pa.Codec("snappy").decompress(body, decompressed_size=size, asbytes=True)
     if zlib.crc32(plain).to_bytes(_CRC_BYTES, "big") != crc:
         raise ValueError("the checksum does not match the data")

@@ -27,7 +27,7 @@ class Header(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The records of a block, decompressed. `marker_at` and `next_marker` are the offsets of the sync markers."""
+    """A decompressed block and its number of records, with the offsets of the sync markers before and after it."""
 
     records: int
     data: bytes
@@ -36,10 +36,10 @@ class Block(NamedTuple):
 
 
 def read_header(raw: BinaryIO) -> Header:
-    """Read the header of a file from its start; raise Malformed."""
+    """Read the header at the start of a file; raise Malformed if the file has no valid Avro header."""
     head = _Bytes(raw, _MAX_HEADER_BYTES)
     if head.take(4) != _MAGIC:
-        raise Malformed("the file does not begin with the bytes of an Avro file")
+        raise Malformed("the file does not begin with the magic bytes of Avro ('Obj' and 1)")
     metadata: dict[str, bytes] = {}
     while count := head.varint():
         if count < 0:
@@ -54,15 +54,15 @@ def read_header(raw: BinaryIO) -> Header:
 def read_blocks(
     raw: BinaryIO, file: InputFile, header: Header, position: int, end: int | None, max_bytes: int
 ) -> Iterator[Block]:
-    """Yield the blocks whose preceding sync marker begins in `[position, end)`; raise Malformed.
+    """Yield the blocks whose preceding sync marker begins in `[position, end)`; raise Malformed for a damaged block.
 
     Args:
         raw: The open file.
-        file: The same file; its size bounds the sizes that blocks state.
-        header: Its header.
-        position: Where to start to look for a sync marker.
+        file: The same file; no block may extend beyond its size.
+        header: The header of the file.
+        position: The offset at which the search for a sync marker starts.
         end: Where to stop; None for the end of the file.
-        max_bytes: A longer block, compressed or not, is Malformed.
+        max_bytes: The most bytes of a valid block, compressed and decompressed.
     """
     codec = header.metadata.get("avro.codec", b"null").decode("utf-8", "replace")
     marker = header.marker_at
@@ -80,7 +80,10 @@ def read_blocks(
         size, at = read_varint(head, at)
         start = marker + SYNC_BYTES + at
         if count < 0 or not 0 <= size <= max_bytes:
-            raise Malformed(f"the block at byte {marker + SYNC_BYTES} has {count} records in {size} bytes")
+            raise Malformed(
+                f"the block at byte {marker + SYNC_BYTES} states {count} records in {size} bytes, "
+                f"but a block has at most {max_bytes} bytes (option maxBlockBytes) and no negative counts"
+            )
         if start + size + SYNC_BYTES > file.size:
             raise Malformed(f"the file ends inside the block at byte {marker + SYNC_BYTES}")
         data = head[at:] + read_fully(raw.read, max(0, size + SYNC_BYTES - (len(head) - at)))
@@ -95,18 +98,18 @@ def read_blocks(
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the zigzag number at an offset and the offset after it; raise Malformed."""
+    """Return the zigzag varint at an offset and the offset after it; raise Malformed if it does not end."""
     value = shift = 0
     for place in range(at, min(len(data), at + _MAX_VARINT_BYTES)):
         value |= (data[place] & 127) << shift
         if data[place] < 128:
             return (value >> 1) ^ -(value & 1), place + 1
         shift += 7
-    raise Malformed("an Avro number has no last byte")
+    raise Malformed("an integer of variable length does not end")
 
 
 def _find(raw: BinaryIO, sync: bytes, position: int) -> int | None:
-    """Return the offset of the first sync marker from a position on; None if there is none."""
+    """Return the offset of the first sync marker at or after a position; None if there is none."""
     raw.seek(position)
     kept = b""
     while chunk := raw.read(STEP_BYTES if kept else SYNC_BYTES):
@@ -120,7 +123,7 @@ def _find(raw: BinaryIO, sync: bytes, position: int) -> int | None:
 
 
 class _Bytes:
-    """Reads the bytes of a header in order, at most `limit`."""
+    """Reads a header from its start, in order. A header has at most `limit` bytes."""
 
     def __init__(self, raw: BinaryIO, limit: int) -> None:
         self._raw = raw
@@ -129,10 +132,10 @@ class _Bytes:
         self.at = 0
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes."""
+        """Return the next `size` bytes; raise Malformed if the header or the file ends before."""
         stop = self.at + size
         if size < 0 or stop > self._limit:
-            raise Malformed(f"the header of the file is longer than {self._limit} bytes")
+            raise Malformed(f"the header of the file states a negative length, or more than {self._limit} bytes")
         while len(self._data) < stop:
             part = self._raw.read(max(8192, stop - len(self._data)))
             if not part:
@@ -143,9 +146,9 @@ class _Bytes:
         return found
 
     def varint(self) -> int:
-        """Return the next number."""
+        """Return the next zigzag varint; raise Malformed if it does not end."""
         start = self.at
         while self.take(1)[0] > 127:
             if self.at - start >= _MAX_VARINT_BYTES:
-                raise Malformed("an Avro number has no last byte")
+                raise Malformed("an integer of variable length does not end")
         return read_varint(self._data, start)[0]

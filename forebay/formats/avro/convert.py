@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions from the stored types of Avro to those of the schema, made once per file and column.
+"""Converts decoded Avro columns to the types of the schema. The conversion of a column is built once per file.
 
-The pairs of types are those of AvroDeserializer (spark-avro 4.1), except the pairs where a value changes its meaning.
+The supported pairs of types are those of AvroDeserializer (spark-avro 4.1), except pairs that change a value's meaning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forebay.formats.values.column_names import ambiguous, folded
 from forebay.formats.values.rebase import Rebase
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
-"""Converts an array to another of the same length."""
+"""A function that converts an array to another array of the same length."""
 
 _DECIMAL_BYTES = 16
 _MILLIS_PER_DAY = 86_400_000
@@ -29,14 +29,14 @@ _MILLIS_PER_DAY = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Makes the conversions of one file.
+    """Builds the conversions for the columns of one file.
 
     Attributes:
-        path: The file, for errors.
-        case_sensitive: Whether names must have the same case.
-        positional: Match fields by their places, not by their names.
-        naming: The names of members of unions.
-        rebase: The calendar of old dates.
+        path: The path of the file, for errors.
+        case_sensitive: Whether names that differ only in case are different names.
+        positional: Whether fields match columns by position instead of by name.
+        naming: How the members of unions are named.
+        rebase: The conversion of old dates to the Gregorian calendar.
     """
 
     path: str
@@ -46,10 +46,10 @@ class Converter:
     rebase: Rebase
 
     def column(self, place: int, field: pa.Field, root: Node) -> tuple[int, Convert] | None:
-        """Return the field to read for a column at `place` of the schema, and its conversion; None for nulls only.
+        """Return the index in `root` of the field for column `place`, and its conversion; None without such a field.
 
         Raises:
-            ConfigurationError: The types do not match, or two fields have this name.
+            ConfigurationError: The field cannot be read as the column's type, or two fields match the column.
         """
         found = self._matching(root, place, field.name, field.name)
         if found is None:
@@ -66,7 +66,7 @@ class Converter:
         return found[0] if found else None
 
     def convert(self, node: Node, target: pa.DataType, column: str) -> Convert:
-        """Return the conversion of a type to a type of the schema; raise ConfigurationError."""
+        """Return the conversion from the Avro type `node` to `target`; raise ConfigurationError if there is none."""
         match node.kind:
             case "record" if isinstance(target, pa.StructType):
                 children: list[tuple[int, Convert] | None] = []
@@ -86,7 +86,7 @@ class Converter:
         if found_leaf is None:
             raise ConfigurationError(
                 f"column {column!r} is {node} in {self.path} and cannot be read as {target}",
-                advice="in the schema, give the column the type of the file and convert it in the query, or remove it",
+                advice="in the schema, give the column the type of the file and cast it in the query, or remove it",
             )
         return found_leaf
 
@@ -108,7 +108,7 @@ class Converter:
             return _struct_of(list(children), target)
         raise ConfigurationError(
             f"column {column!r} is {node} in {self.path} and cannot be read as {target}",
-            advice="in the schema, give it a struct with one field for each member of the union",
+            advice="in the schema, make the column a struct with one field for each member of the union except null",
         )
 
     def _leaf(self, node: Node, target: pa.DataType, column: str) -> Convert | None:
@@ -179,7 +179,7 @@ def _same(array: pa.Array) -> pa.Array:
 
 
 def _booleans(array: pa.Array) -> pa.Array:
-    """Return the booleans that the decoder stores as 0 and -1."""
+    """Convert integers to booleans: the decoder returns 0 for false and -1 for true. Raise Malformed for any other."""
     ends = pc.min_max(array).as_py()
     if ends["min"] is not None and (ends["min"] < -1 or ends["max"] > 0):
         raise Malformed("a boolean is neither 0 nor 1")
@@ -187,12 +187,12 @@ def _booleans(array: pa.Array) -> pa.Array:
 
 
 def members_of(array: pa.Array) -> list[pa.Array]:
-    """Return the fields of an array of structs, null where the struct is."""
+    """Return the fields of an array of structs. A field is null in each row where the struct is null."""
     return cast("pa.StructArray", array).flatten()
 
 
 def decimals(array: pa.Array, target: pa.Decimal128Type) -> pa.Array:
-    """Return numbers from their two's complement bytes; raise ArrowInvalid for those that do not fit."""
+    """Return decimals from big-endian two's complement bytes; raise ArrowInvalid if one does not fit into `target`."""
     array = pa.concat_arrays([array])
     if (pc.max(pc.binary_length(array)).as_py() or 0) > _DECIMAL_BYTES:
         array = pa.array([None if value is None else _shortened(value) for value in array.to_pylist()], pa.binary())
@@ -216,7 +216,7 @@ def decimals(array: pa.Array, target: pa.Decimal128Type) -> pa.Array:
 
 
 def _shortened(value: bytes) -> bytes:
-    """Return a number without needless sign bytes."""
+    """Return a two's complement number in 16 bytes; raise ArrowInvalid if it needs more."""
     try:
         return int.from_bytes(value, "big", signed=True).to_bytes(_DECIMAL_BYTES, "big", signed=True)
     except OverflowError:
@@ -250,7 +250,7 @@ def _struct_of(children: list[tuple[int, Convert] | None], target: pa.StructType
 
     def convert(array: pa.Array) -> pa.Array:
         inside = []
-        members = members_of(array)  # null where the struct is: what is stored there is no value
+        members = members_of(array)  # null where the struct is null, because the bytes stored there have no meaning
         for field, child in zip(fields, children, strict=True):
             if child is None:
                 inside.append(pa.nulls(len(array), field.type))
@@ -265,5 +265,5 @@ def _struct_of(children: list[tuple[int, Convert] | None], target: pa.StructType
 
 
 def cast_to(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return an array with exactly this type."""
+    """Return the array, cast to `target` if its type differs."""
     return array if array.type == target else array.cast(target)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exception for bytes that are not valid Avro, and its translation."""
+"""The exception for bytes that are not valid Avro, and its translation to a DataError."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Malformed(ValueError):
 
 @contextmanager
 def wrap_damage(path: str) -> Iterator[None]:
-    """Raise DataError for what the `with` block finds malformed."""
+    """If the `with` block raises Malformed, raise the DataError for a damaged file instead."""
     try:
         yield
     except Malformed as error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes Avro blocks to Arrow arrays of the stored types: polars does it for most schemas, fastavro for the others.
 
-Both get a schema that describes the same bytes with fewer types: an enum is a number, a map is an array of entries, and
-a branch of a union is a record with one field. Fields have numbers for names. A boolean is read as a number, whose byte
-1 means -1: polars and fastavro take every byte except 0 for true, but Avro for Java takes only 1.
+Both get a schema that describes the same bytes with fewer types: an enum is an int, a map is an array of entries, and a
+branch of a union is a record with one field. Fields are named f0, f1 and so on. A boolean is read as an int: its byte 1
+gives -1 (zigzag). The reason is that polars and fastavro take every byte except 0 for true, but Avro for Java only 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SYNC = b"a-sync-marker-16"
 
 
 class Decoder:
-    """Decodes blocks of one file. For one thread."""
+    """Decodes the blocks of one file. Not thread-safe."""
 
     def __init__(self, root: Node) -> None:
         self._root = root
@@ -40,19 +40,19 @@ class Decoder:
         self._parsed: Any = None  # the type of fastavro's parsed schemas is not public
 
     def decode(self, blocks: Sequence[Block]) -> pa.StructArray:
-        """Return the records of blocks as an array of structs; raise Malformed."""
+        """Return the records of all `blocks` as one array of structs; raise Malformed if a block is damaged."""
         for block in blocks:
             if block.records > (
                 len(block.data) // self._root.least_bytes if self._root.least_bytes else _ROWS_WITHOUT_BYTES
             ):
-                raise Malformed(f"a block has {block.records} records in {len(block.data)} bytes")
+                raise Malformed(f"a block states {block.records} records, too many for its {len(block.data)} bytes")
         found = self._by_polars(blocks) if self._fast else None
         if found is not None:
             return found
         return cast("pa.StructArray", pa.concat_arrays([self._by_fastavro(block) for block in blocks]))
 
     def _by_polars(self, blocks: Sequence[Block]) -> pa.StructArray | None:
-        """Return the records; None if polars finds them damaged or does not support something in them.
+        """Decode with polars; return None if polars is missing, fails, or does not use exactly the bytes of each block.
 
         Each block becomes one row: an array of its records, and a guard that shows whether all its bytes were used.
         """
@@ -80,7 +80,7 @@ class Decoder:
         return cast("pa.StructArray", lists.flatten().cast(self.type))
 
     def _by_fastavro(self, block: Block) -> pa.Array:
-        """Return the records of a block; raise Malformed if the block has other records, or more or fewer bytes."""
+        """Decode a block with fastavro; raise Malformed unless its records are valid and use exactly its bytes."""
         try:
             fastavro = importlib.import_module("fastavro")
         except ImportError:
@@ -112,7 +112,7 @@ class Decoder:
         ) as error:
             raise Malformed(f"the block at byte {block.marker_at + 16} is damaged: {error!r}") from error
         if stream.tell() != len(block.data):
-            raise Malformed(f"the block at byte {block.marker_at + 16} has more bytes than its {block.records} records")
+            raise Malformed(f"the block at byte {block.marker_at + 16} has bytes after its {block.records} records")
         return pa.concat_arrays(arrays) if arrays else pa.array([], self.type)
 
     def _described(self, node: Node) -> object:
@@ -157,7 +157,7 @@ class Decoder:
 
 
 def stored_type(node: Node) -> pa.DataType:
-    """Return the type of the array that a decoder returns for a type of Avro."""
+    """Return the Arrow type to which `Decoder` decodes an Avro type."""
     match node.kind:
         case "record":
             return pa.struct([pa.field(f"f{at}", stored_type(child)) for at, child in enumerate(node.children)])
@@ -178,7 +178,7 @@ def stored_type(node: Node) -> pa.DataType:
 
 
 def varint(value: int) -> bytes:
-    """Return a number of at least 0 as Avro stores it."""
+    """Encode a number of at least 0 as an Avro integer (zigzag varint)."""
     value <<= 1
     out = bytearray()
     while value > 127:
@@ -189,7 +189,7 @@ def varint(value: int) -> bytes:
 
 
 def _fast(node: Node) -> bool:
-    """Whether polars decodes a type."""
+    """Return whether polars can decode an Avro type."""
     if node.kind == "union":
         return len(node.children) == 2 and len(node.branches) == 1 and _fast(node.branches[0])
     if node.kind == "record":

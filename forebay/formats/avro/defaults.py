@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defaults of fields of the reader's schema, from JSON to the values that a decoder stores."""
+"""Converts default values in the reader's schema from JSON to values as `Decoder` stores them in Arrow."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _LIMITS = {"int": 1 << 31, "long": 1 << 63}
 
 
 def stored_default(node: Node, value: object, column: str) -> object:
-    """Return the stored value of a default.
+    """Return the default of a field as `Decoder` stores values of the field's type in Arrow.
 
     Args:
         node: The type of the field.
-        value: The default, as JSON.
+        value: The default as parsed JSON.
         column: The path of the field, for errors.
 
     Raises:
@@ -35,14 +35,14 @@ def stored_default(node: Node, value: object, column: str) -> object:
     if not _is_primitive(node, value):
         raise _mismatch(node, value, column)
     if isinstance(value, bool):
-        return -int(value)  # as a decoder stores it
+        return -int(value)  # the decoder stores true as -1
     if isinstance(value, str) and node.kind != "string":
         return value.encode("latin-1")
     return value
 
 
 def _is_primitive(node: Node, value: object) -> bool:
-    """Return whether a JSON value is one of a primitive type or `fixed`."""
+    """Return whether a JSON value is a valid default of `node`, if that is a primitive type or a fixed."""
     match value:
         case None:
             return node.kind == "null"
@@ -59,9 +59,9 @@ def _is_primitive(node: Node, value: object) -> bool:
 
 def _mismatch(node: Node, value: object, column: str) -> ConfigurationError:
     return ConfigurationError(
-        f"the default {value!r} of the field {column!r} of avroSchema is not a value of the type {node}",
+        f"in avroSchema, the default {value!r} of the field {column!r} is not a value of the type {node}",
         option="avroSchema",
-        advice="correct the default",
+        advice=f"in avroSchema, give the field a default of the type {node}",
     )
 
 
@@ -70,16 +70,17 @@ def _record(node: Node, value: dict[str, object], column: str) -> object:
     missing = [name for name in node.names if name not in given]
     if missing:
         raise ConfigurationError(
-            f"the default of the field {column!r} of avroSchema lacks the field {missing[0]!r}, which has no default",
+            f"in avroSchema, the default of the field {column!r} lacks the inner field {missing[0]!r}, "
+            "which has no default of its own",
             option="avroSchema",
-            advice="add it to the default",
+            advice=f"in avroSchema, add {missing[0]!r} to the default of {column!r}",
         )
     pairs = zip(node.names, node.children, strict=True)
     return {f"f{at}": stored_default(child, given[name], f"{column}.{name}") for at, (name, child) in enumerate(pairs)}
 
 
 def _union(node: Node, value: object, column: str) -> object:
-    """Return the value of the first branch that has it."""
+    """Return the default as a value of the first branch of the union for which it is valid."""
     if value is None and any(child.kind == "null" for child in node.children):
         return None
     branches = node.branches

@@ -42,19 +42,23 @@ class AvroOptions:
         default=None, doc="the reader's schema as JSON: the schema of each file is resolved to it"
     )
     positional_field_matching: bool = option(
-        default=False, doc="match the columns of the schema with the fields of a file by place, not by name"
+        default=False, doc="match the columns of the schema with the fields of a file by position, not by name"
     )
     datetime_rebase_mode: RebaseMode = option(
-        default="EXCEPTION", doc="the calendar of dates before 1582-10-15 in files that do not name it"
+        default="EXCEPTION", doc="the calendar of dates before 1582-10-15 in files that do not name their calendar"
     )
     enable_stable_identifiers_for_union_type: bool = option(
         default=False, doc="name the members of a union by type, not by number"
     )
-    stable_identifier_prefix_for_union_type: str = option(default="member_", doc="the prefix of such a name")
+    stable_identifier_prefix_for_union_type: str = option(
+        default="member_", doc="the prefix of the names of union members that are named by type"
+    )
     case_sensitive: bool = option(
         default=False, doc="compare names of columns exactly: the session's `spark.sql.caseSensitive`"
     )
-    max_block_bytes: int = option(default=64 << 20, doc="a longer block, also decompressed, counts as damage")
+    max_block_bytes: int = option(
+        default=64 << 20, doc="bytes; a longer block, compressed or decompressed, counts as damaged"
+    )
 
     def __post_init__(self) -> None:
         if self.reader_schema is not None:
@@ -81,7 +85,7 @@ class AvroOptions:
             raise error.with_context(option=OPTION) from None
         if root.kind != "record":
             raise ConfigurationError(
-                f"the schema in {OPTION} is of type {root}, and Spark reads records only",
+                f"the schema in {OPTION} has the type {root}, but Spark reads only records",
                 option=OPTION,
                 advice="give the schema of a record",
             )
@@ -89,7 +93,7 @@ class AvroOptions:
 
     @property
     def naming(self) -> Naming:
-        """Return how members of unions are named."""
+        """How the struct fields for the members of a union are named."""
         return Naming(self.enable_stable_identifiers_for_union_type, self.stable_identifier_prefix_for_union_type)
 
 
@@ -105,26 +109,26 @@ class AvroFormat(FileFormat):
     options_class: ClassVar[type] = AvroOptions
     refused: ClassVar[Mapping[str, str]] = {
         "avroSchemaUrl": "give the text of the schema in avroSchema",
-        "compression": "it concerns writing; files say how they are compressed",
-        "ignoreExtension": "files of any name are read; use pathGlobFilter=*.avro to read only those",
-        "mode": "it concerns the function from_avro; ignoreCorruptFiles is for files",
-        "recursiveFieldMaxDepth": "recursive schemas are not read",
+        "compression": "it is for writing; each Avro file names its own codec",
+        "ignoreExtension": "files with any suffix are read; set pathGlobFilter=*.avro to read only those named so",
+        "mode": "it belongs to the function from_avro; set ignoreCorruptFiles to skip damaged files",
+        "recursiveFieldMaxDepth": "recursive schemas cannot be read",
     }
 
     options: AvroOptions = AvroOptions()
 
     @property
-    def fixed_schema(self) -> bool:  # type: ignore[override]  # of one object: with `avroSchema` no file is needed
-        """Whether `avroSchema` is given."""
+    def fixed_schema(self) -> bool:  # type: ignore[override]  # depends on the options of this object
+        """Whether `avroSchema` is given, so that the schema is known without reading a file."""
         return self.options.avro_schema is not None
 
     @property
     def case_sensitive(self) -> bool:
-        """The option `caseSensitive`."""
+        """Whether names of columns are compared exactly: the option `caseSensitive`."""
         return self.options.case_sensitive
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Infer as Spark: from `avroSchema`, else from the first file by path."""
+        """Infer the schema as Spark does: from `avroSchema`, else from the first file in the order of paths."""
         root, place = self.options.reader_schema, OPTION
         if root is None:
             file = min(files, key=lambda one: one.path)
@@ -136,7 +140,7 @@ class AvroFormat(FileFormat):
         return schema
 
     def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Merge the columns of all files, in the order of their paths."""
+        """Merge the columns of all files in the order of paths. With `avroSchema`, return only its columns."""
         if self.fixed_schema:
             return self.infer_schema(files)
         first, *others = sorted(files, key=lambda one: one.path)
@@ -158,7 +162,7 @@ class AvroFormat(FileFormat):
         position: int = 0,
         end: int | None = None,
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Read the blocks whose preceding sync marker begins in `[position, end)`, some of them per record batch."""
+        """Read the blocks whose preceding sync marker begins in `[position, end)`. A batch holds several blocks."""
         names = schema.names if columns is None else list(columns)
         with file.open() as raw, wrap_damage(file.path):
             header = read_header(raw)
@@ -192,7 +196,7 @@ class _Reader:
                 self._columns.append((stored, found[1]))
 
     def batches(self, group: Sequence[Block]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield the records of blocks in one record batch. If a block is damaged, yield those before it one by one."""
+        """Yield the blocks as one record batch. If a block is damaged, yield those before it, then raise Malformed."""
         try:
             found = self._decoder.decode(group)
         except Malformed:
@@ -213,7 +217,9 @@ class _Reader:
                     stored, convert = column
                     arrays.append(cast_to(convert(stored(records)), target.type))
             except pa.ArrowIndexError as error:
-                raise Malformed(f"column {target.name!r} has a symbol that the enum does not have") from error
+                raise Malformed(
+                    f"column {target.name!r} has a number that is not the index of an enum symbol"
+                ) from error
             except pa.ArrowInvalid as error:
                 raise DataError(
                     f"a value of column {target.name!r} of {self._path} does not fit into {target.type}: {error}",
@@ -229,7 +235,7 @@ def _stored_field(at: int) -> Convert:
 
 
 def _grouped(blocks: Iterator[Block]) -> Iterator[list[Block]]:
-    """Yield consecutive blocks with about `_BATCH_BYTES`; those before a damaged block first."""
+    """Yield groups of consecutive blocks of about `_BATCH_BYTES`. Yield the blocks before a damaged one, then raise."""
     group: list[Block] = []
     size = 0
     try:
@@ -254,7 +260,7 @@ def _root(header: Header, path: str) -> Node:
         raise error.with_context(source=path) from None
     if root.kind != "record":
         raise ConfigurationError(
-            f"the type of {path} is {root}, and Avro files are read only if their type is a record",
-            advice="exclude it with pathGlobFilter",
+            f"the schema of {path} has the type {root}, but only Avro files of records can be read",
+            advice="exclude the file with pathGlobFilter",
         )
     return root

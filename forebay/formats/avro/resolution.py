@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schema resolution of Avro (option `avroSchema`): arrays of a file's types become arrays of the reader's types.
 
-The rules are those of the Java library, Avro 1.12, which spark-avro calls. Both sides have the types of a decoder
-(`stored_type`). A value whose type is not a union is never null here, because each union passes on only its valid
-values.
+The rules are those of the Java library, Avro 1.12, which spark-avro calls. The arrays on both sides have the types that
+`stored_type` returns. A value whose type is not a union is never null here, because the conversion of a union passes
+only non-null values to the conversions of its branches.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PROMOTED = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""Stored type → the other types that it may be read as."""
+"""Maps a type in a file to the other types that the reader's schema may have in its place."""
 
 
 class Resolver:
-    """Makes the conversions from the schema of one file to the reader's schema.
+    """Builds the conversions from the schema of one file to the reader's schema.
 
     Args:
-        path: The file, for errors.
+        path: The path of the file, for errors.
         reader: The reader's schema, a record.
     """
 
@@ -48,7 +48,7 @@ class Resolver:
         self._collect_aliases(reader)
 
     def field(self, writer: Node, reader: Node, place: int, column: str) -> Convert:
-        """Return the conversion of records of a file to the field at `place` of the reader's record.
+        """Return the conversion from the file's records to the values of field `place` of the reader's record.
 
         Raises:
             ConfigurationError: The types cannot be resolved, or the file lacks the field and it has no default.
@@ -67,17 +67,17 @@ class Resolver:
             return lambda records: convert(cast("pa.StructArray", records).field(at))
         if name not in reader.defaults:
             raise self._error(
-                f"the field {column!r} of {OPTION} has no default, and is not a field of the record "
-                f"{writer.name!r} of this file",
-                f"give the field a default in {OPTION}, or an alias. Aliases of fields count if the record has the "
-                f"name {reader.name!r} or one of its aliases",
+                f"the field {column!r} of {OPTION} has no default, and the record {writer.name!r} of this file "
+                "does not have this field",
+                f"in {OPTION}, give the field a default or an alias. Aliases of fields apply only if the record in "
+                f"the file has the name {reader.name!r} or one of its aliases",
             )
         child = reader.children[place]
         value = pa.array([stored_default(child, reader.defaults[name], column)], stored_type(child))
         return lambda records: value.take(pa.repeat(pa.scalar(0), len(records)))
 
     def convert(self, writer: Node, reader: Node, column: str) -> Convert:
-        """Return the conversion of a type of the file to a type of the reader; raise ConfigurationError."""
+        """Return the conversion from the file's type to the reader's; raise ConfigurationError if there is none."""
         if writer == reader:
             return _same
         if writer.kind == "union":
@@ -100,8 +100,9 @@ class Resolver:
     def _leaf(self, writer: Node, reader: Node, column: str) -> Convert:
         if writer.kind not in PRIMITIVES and self._name(writer) != reader.name:
             raise self._error(
-                f"the field {column!r} is the {writer.kind} {writer.name!r}, and {reader.name!r} in {OPTION}",
-                f"give it the same name in {OPTION}, or add {writer.name!r} to its aliases",
+                f"the field {column!r} has the {writer.kind} {writer.name!r} as its type in this file, "
+                f"but {reader.name!r} in {OPTION}",
+                f"in {OPTION}, give the type the name {writer.name!r}, or add this name to its aliases",
             )
         if _contradict(writer, reader) or writer.size != reader.size:
             raise self._mismatch(writer, reader, column)
@@ -137,7 +138,10 @@ class Resolver:
         return convert
 
     def _from_union(self, writer: Node, reader: Node, column: str) -> Convert:
-        """Return the conversion of each branch, put together. A branch that does not match is an error if it occurs."""
+        """Return a conversion that converts the values of each branch separately.
+
+        A branch without a conversion is an error only if the file has a value of it.
+        """
         parts = [self._if_any(branch, reader, column) for branch in writer.branches]
         nulls = self._if_any(_NULL, reader, column)
         if parts == [_same] and _NULL.kind in {child.kind for child in reader.children}:
@@ -176,7 +180,7 @@ class Resolver:
         return convert
 
     def _branch(self, writer: Node, reader: Node, column: str) -> Node:
-        """Return the branch of a union that reads a type: of the same name, of the same structure, or wider."""
+        """Return the branch of the reader's union for a type: of the same name, of the same structure, or wider."""
         alike = [branch for branch in reader.children if branch.kind == writer.kind]
         name = self._name(writer)
         for branch in alike:
@@ -198,7 +202,7 @@ class Resolver:
         return True
 
     def _if_any(self, writer: Node, reader: Node, column: str) -> Convert:
-        """Return the conversion of a branch; if there is none, one that raises the error for the first value."""
+        """Return the conversion of a branch; if there is none, a function that raises the error if it gets a value."""
         try:
             return self.convert(writer, reader, column)
         except ConfigurationError as failure:
@@ -226,7 +230,7 @@ class Resolver:
     def _mismatch(self, writer: Node, reader: Node, column: str) -> ConfigurationError:
         return self._error(
             f"the field {column!r} is {writer} in this file, and cannot be read as {reader}",
-            f"give the field the type of the file in {OPTION}, or a union with it, and convert it in the query",
+            f"in {OPTION}, give the field the type of the file, or a union with that type, and cast it in the query",
         )
 
     def _error(self, message: str, advice: str) -> ConfigurationError:
@@ -234,9 +238,9 @@ class Resolver:
 
 
 def _contradict(writer: Node, reader: Node) -> bool:
-    """Whether the values would change their meaning, such as milliseconds that are read as microseconds.
+    """Return whether the reader's logical type changes the meaning of values, such as milliseconds to microseconds.
 
-    Avro resolves the stored types only.
+    Avro itself does not notice, because it resolves only the underlying types.
     """
     if writer.logical is None or reader.logical is None:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Avro schemas: parsed from JSON, and the schema that Spark infers from one (SchemaConverters of spark-avro 4.1)."""
+"""Parses Avro schemas from JSON, and returns the types that Spark infers (SchemaConverters of spark-avro 4.1)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class Node:
     Attributes:
         kind: The name of a primitive type, or `record`, `enum`, `array`, `map`, `union`, `fixed`.
         name: The full name of a record, enum or fixed.
-        aliases: Its other full names.
+        aliases: The other full names of the type.
         names: The names of a record's fields.
-        field_aliases: Their other names.
-        defaults: The defaults of fields that have one, by name, as JSON.
-        children: The types of the fields of a record, the items of an array, the values of a map, the branches.
+        field_aliases: The other names of each field, in the order of `names`.
+        defaults: The defaults of those fields that have one, by name, as parsed JSON.
+        children: The types of a record's fields, an array's items, a map's values, or a union's branches.
         symbols: The symbols of an enum.
-        size: The bytes of a fixed.
+        default: The default symbol of an enum.
+        size: The number of bytes of a fixed.
         logical: The logical type.
     """
 
@@ -57,19 +58,19 @@ class Node:
 
     @property
     def least_bytes(self) -> int:
-        """The fewest bytes of a value."""
+        """The fewest bytes that an encoded value of this type can have."""
         if self.kind == "record":
             return sum(child.least_bytes for child in self.children)
         return self.size if self.kind == "fixed" else _LEAST_BYTES.get(self.kind, 1)
 
     def __str__(self) -> str:
-        """Return the type for an error."""
+        """Return the type as error messages show it."""
         inside = ", ".join(str(child) for child in self.children) if self.kind in ("union", "array", "map") else ""
         return (self.logical or self.kind) + (f"<{inside}>" if inside else "")
 
 
 def parse_schema(text: str | bytes) -> Node:
-    """Return the type of a schema in JSON; raise Malformed, or ConfigurationError for a recursive one."""
+    """Parse a schema in JSON; raise Malformed if it is invalid, and ConfigurationError if it is not supported."""
     try:
         return _Parser().node(json.loads(text), "")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -103,7 +104,7 @@ class _Parser:
     def _with_bytes(array: Node) -> Node:
         if not array.children[0].least_bytes:
             raise ConfigurationError(
-                "the Avro schema has an array whose items have no bytes, so that a few bytes could state any number",
+                "the Avro schema has an array whose items take no bytes, so a small block could state any number",
                 advice="read the file with Spark's own reader",
             )
         return array
@@ -117,7 +118,7 @@ class _Parser:
         if found is None:
             raise ConfigurationError(
                 f"the Avro schema is recursive: {full} contains itself",
-                advice="read the file with Spark's own reader, which can cut it off (recursiveFieldMaxDepth)",
+                advice="read the file with Spark's own reader, whose recursiveFieldMaxDepth limits the recursion",
             )
         return found
 
@@ -153,7 +154,7 @@ def _texts(found: object) -> tuple[str, ...]:
 
 
 def _logical(node: Node, spec: Mapping[str, object]) -> Node:
-    """Set the logical type if it is valid for the type. An invalid one is ignored, as in Avro."""
+    """Set the logical type of `node` and return `node`. Ignore a logical type that is invalid for it, as Avro does."""
     name = str(spec.get("logicalType", ""))
     if name == "decimal" and node.kind in ("bytes", "fixed"):
         precision, scale = spec.get("precision"), spec.get("scale", 0)
@@ -169,19 +170,19 @@ def _logical(node: Node, spec: Mapping[str, object]) -> Node:
 
 
 def most_digits(size: int) -> int:
-    """Return the most decimal digits that fit into a two's complement number of this many bytes."""
+    """Return how many decimal digits always fit into a two's complement number of `size` bytes."""
     return len(str((1 << (8 * size - 1)) - 1)) - 1 if size else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How spark-avro names the members of a union: `member0`, or by type with a prefix."""
+    """Names the struct fields for the members of a union as spark-avro does: `member0`, or a prefix and the type."""
 
     stable: bool = False
     prefix: str = "member_"
 
     def members(self, branches: list[Node]) -> list[str]:
-        """Return the names of the members."""
+        """Return the name of the struct field for each branch."""
         if not self.stable:
             return [f"member{index}" for index in range(len(branches))]
         return [self.prefix + _type_name(branch).lower() for branch in branches]
@@ -210,8 +211,8 @@ def spark_type(node: Node, naming: Naming) -> pa.DataType:
     if node.logical == "decimal":
         if node.precision > _MAX_DECIMAL_DIGITS:
             raise ConfigurationError(
-                f"the Avro schema has a decimal of {node.precision} digits; Spark has {_MAX_DECIMAL_DIGITS}",
-                advice="give a schema without that column",
+                f"the Avro schema has a decimal of {node.precision} digits, but Spark supports {_MAX_DECIMAL_DIGITS}",
+                advice="read the file with a schema that leaves that column out",
             )
         return pa.decimal128(node.precision, node.scale)
     if node.logical is not None:

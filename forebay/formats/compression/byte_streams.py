@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 STEP_BYTES = 1 << 20
-"""Bytes to read or decode at a time."""
+"""How many bytes to read or decode at a time."""
 
 
 def read_fully(read: Callable[[int], bytes], size: int) -> bytes:
@@ -28,7 +28,7 @@ def read_fully(read: Callable[[int], bytes], size: int) -> bytes:
 
 
 def decoded_stream(below: BinaryIO, chunks: Iterator[bytes]) -> BinaryIO:
-    """Return a stream of `chunks`, which are decoded from the stream `below`. Closing it closes `below`."""
+    """Return a stream of `chunks`, which are decoded from the stream `below`. Closing it also closes `below`."""
     return io.BufferedReader(_Chunks(below, chunks), STEP_BYTES)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes bzip2 from any byte of a file, block by block, as Hadoop's splittable codec does.
 
-A block begins with a magic at any bit. These 48 bits can occur inside a block by chance, so a block ends at the first
-magic with which its checksum is right.
+A block begins with a magic number of 48 bits, at any bit offset. These bits can also occur inside a block by chance. So
+a block ends at the first magic number for which the checksum of the block is right.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _END = 0x177245385090
 _MAGIC_BITS = 48
 _CHECKSUM_BITS = 32
 _MOST_BLOCK_BYTES = 2 << 20
-"""Bound of a compressed block: 900,000 symbols of at most 17 bits, and its tables."""
+"""Upper bound for the bytes of a compressed block: 900,000 symbols of at most 17 bits, and its tables."""
 
 _INNER = {
     (magic >> shift & (1 << 40) - 1).to_bytes(5, "big"): (shift, magic)
     for magic in (_BLOCK, _END)
     for shift in range(8)
 }
-"""Five whole bytes of a magic, after its first one → its first bit in the byte before them, and the magic."""
+"""Maps the five whole bytes inside a magic number to its first bit in the byte before them, and to the number."""
 
 
 class Bzip2Blocks:
-    """Decodes the blocks of a file from the first one that begins at or after a byte. For one thread.
+    """Decodes the blocks of a file, from the first block that begins at or after byte `start`. Not thread-safe.
 
     Args:
-        read: Returns the next compressed bytes, at most as many as asked for.
-        start: The place in the file of the first byte that `read` returns.
+        read: Returns the next compressed bytes, at most as many as its argument.
+        start: The offset in the file of the first byte that `read` returns.
         end: The byte at which the slice ends; None for the end of the file.
     """
 
@@ -48,7 +48,7 @@ class Bzip2Blocks:
         """Decoded bytes before the first block that begins at or after `end`; None before such a block is decoded."""
 
     def decode(self) -> Iterator[bytes]:
-        """Yield the bytes of each block, also of those after `end`.
+        """Yield the decoded bytes of each block up to the end of the file, also beyond `end`.
 
         Raises:
             EOFError: The file ends inside a block.
@@ -65,7 +65,7 @@ class Bzip2Blocks:
             found = self._next(after)
 
     def _first_block(self, bit: int) -> tuple[int, bytes, int] | None:
-        """Return the first block whose magic begins at or after `bit`: its place, its bytes, and the bit after it."""
+        """Return the first valid block at or after `bit`: its first bit, its decoded bytes, and the bit after it."""
         while True:
             place = self._magic_after(bit)
             if place is None:
@@ -74,12 +74,12 @@ class Bzip2Blocks:
                 try:
                     return self._block(place)
                 except (ValueError, EOFError):
-                    pass  # a chance magic; a damaged block is an error of the slice before it, which continues into it
+                    pass  # the magic occurs by chance, or the block is damaged: the slice before, which reads on, fails
             self._drop(place)
             bit = place + 1
 
     def _next(self, bit: int) -> tuple[int, bytes, int] | None:
-        """Return the block at `bit`, where a block or the end of its stream must be; None at the end of the file."""
+        """Return the next block: at `bit`, or at the start of the stream after it; None at the end of the file."""
         if self._bits(bit, _MAGIC_BITS) == _BLOCK:
             return self._block(bit)
         if self._bits(bit, _MAGIC_BITS) != _END:
@@ -98,7 +98,7 @@ class Bzip2Blocks:
             return None
         header = self._bits(bit, 32).to_bytes(4, "big")
         if header[:3] != b"BZh" or not b"1" <= header[3:] <= b"9":
-            raise ValueError("there is no header of a stream where the stream before it ends")
+            raise ValueError("the bytes after the end of a stream are not the header of another stream")
         return self._next(bit + 32)
 
     def _block(self, bit: int) -> tuple[int, bytes, int]:
@@ -115,7 +115,7 @@ class Bzip2Blocks:
         raise ValueError("a block is damaged")
 
     def _decoded(self, bit: int, after: int) -> bytes | None:
-        """Return the bytes of the block in the bits `[bit, after)`; None if they are no block with a right checksum."""
+        """Decode the bits `[bit, after)` as a block; return None if they are not a block with a valid checksum."""
         checksum = self._bits(bit + _MAGIC_BITS, _CHECKSUM_BITS)
         bits = (self._bits(bit, after - bit) << _MAGIC_BITS | _END) << _CHECKSUM_BITS | checksum
         size = after - bit + _MAGIC_BITS + _CHECKSUM_BITS
@@ -129,7 +129,10 @@ class Bzip2Blocks:
         return plain if decoder.eof and not decoder.unused_data else None
 
     def _magic_after(self, bit: int) -> int | None:
-        """Return the bit of the first magic of a block or of the end of a stream at or after `bit`; None if none."""
+        """Return the offset in bits of the first magic number at or after `bit`; None if there is none.
+
+        Blocks and the ends of streams have a magic number.
+        """
         at = bit // 8
         while True:
             low = max(0, at - self._base)
@@ -142,7 +145,7 @@ class Bzip2Blocks:
                 return found
             at = max(at, self._base + len(self._data) - 6)
             if at - bit // 8 > _MOST_BLOCK_BYTES:
-                raise ValueError("a block is damaged, or longer than blocks can be")
+                raise ValueError("a block is damaged, or longer than bzip2 allows")
             if not self._fill():
                 return None
 

@@ -31,17 +31,17 @@ REFUSED_SUFFIXES = {
     **dict.fromkeys((".br", ".Z"), "Spark has no codec for it"),
     **dict.fromkeys((".lzo", ".lzo_deflate"), "LZO needs a native library"),
 }
-"""Suffix → why files with it are refused: read as plain bytes they would be garbage."""
+"""Maps each refused suffix to the reason. Such files are refused because their raw bytes would be read as garbage."""
 
 _REFUSED = {suffix.lower(): why for suffix, why in REFUSED_SUFFIXES.items()}
 _ADVICE = {
-    _ARCHIVE: "name the files inside of a .zip or .tar by a URL (zip://*.csv::/data/a.zip), unpack it, or exclude it "
-    "with pathGlobFilter"
+    _ARCHIVE: "read the files inside a .zip or .tar by a URL such as zip://*.csv::/data/a.zip, unpack the archive, or "
+    "exclude it with pathGlobFilter"
 }
 
 
 def codec_of(path: str) -> str | None:
-    """Return the codec that the suffix of a path names, in any case; None for plain bytes.
+    """Return the codec for the suffix of a path, ignoring case; None for an uncompressed file.
 
     In a chained URL (`zip://a.csv::p.zip`) the name inside the archive counts; in HTTP, the name before the query.
 
@@ -55,7 +55,7 @@ def codec_of(path: str) -> str | None:
         raise ConfigurationError(
             f"{path} cannot be read: {refused}",
             advice=_ADVICE.get(
-                refused, "unpack it or recompress it (gzip, zstd, bzip2), or exclude it with pathGlobFilter"
+                refused, "unpack the file or recompress it with gzip, zstd or bzip2, or exclude it with pathGlobFilter"
             ),
         )
     return codec
@@ -76,7 +76,7 @@ def _decompressed(file: BinaryIO, path: str, codec: str) -> Iterator[bytes]:
 
 
 def wrap_damage(chunks: Iterator[bytes], path: str, codec: str) -> Iterator[bytes]:
-    """Yield the chunks that a decoder of a file yields, and raise its errors as a DataError with the path."""
+    """Yield the chunks of a decoder. Turn its errors, except errors of the store, into a DataError with the path."""
     try:
         yield from chunks
     except ReadFailed as error:
@@ -86,13 +86,13 @@ def wrap_damage(chunks: Iterator[bytes], path: str, codec: str) -> Iterator[byte
 
 
 class ReadFailed(Exception):
-    """Wraps an error of the storage inside a decoder, so that it is not reported as damaged data."""
+    """Wraps an error of the store while a decoder reads, so that it is not reported as damaged data."""
 
 
 class RawBytes(io.RawIOBase):
-    """The compressed bytes of a file, as decoders read them.
+    """The compressed bytes of a file, as decoders read them. Python's and Arrow's decoders use it.
 
-    Arrow's decoder also calls `read`. Closing it has no effect.
+    Closing it does not close the file.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -105,7 +105,7 @@ class RawBytes(io.RawIOBase):
         return self._head
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most `size` bytes. Raises ReadFailed if the store does not answer."""
+        """Return at most `size` bytes; raise ReadFailed if the store raises an error."""
         if self._head:
             part, self._head = self._head, b""
             return part
@@ -122,7 +122,7 @@ class RawBytes(io.RawIOBase):
         return data
 
     def at(self, place: int, size: int) -> bytes:
-        """Return `size` bytes from a place on; raise EOFError if the file ends within them."""
+        """Return the `size` bytes from byte `place` on; raise EOFError if the file ends within them."""
         try:
             if self._file.tell() != place:
                 self._file.seek(place)
@@ -204,7 +204,7 @@ def _hadoop_blocks(
 def _length(head: bytes) -> int:
     size = int.from_bytes(head, "big")
     if len(head) < 4 or size > _MAX_BLOCK_BYTES:
-        raise ValueError("the file does not have the lengths of Hadoop's block format, the only one that is supported")
+        raise ValueError("the file is not in Hadoop's block format, the only one that is supported for this suffix")
     return size
 
 
@@ -260,4 +260,4 @@ _DECODERS: dict[str, Callable[[RawBytes], Iterator[bytes]]] = {
 }
 
 CODECS: frozenset[str] = frozenset(_DECODERS)
-"""The suffixes of compression, in lower case and without the dot."""
+"""The file suffixes of the supported codecs, in lower case and without the dot."""

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from forebay.formats.base import InputFile
 
 _SLICE = 10**15
-"""In a slice of a compressed file, a position is this × the byte at which the slice starts + a decompressed offset."""
+"""A position in a compressed file is this × the byte at which the slice starts + an offset in its decoded bytes."""
 _LEAST_SLICE_BYTES = 1 << 20
-"""A slice also decodes a block of the next one, of 0.2 MB or more, so smaller slices would cost more than they save."""
+"""The smallest slice. Each slice also decodes a block (0.2 MB or more) of the next, so smaller slices do not pay."""
 _CUT_CODECS = ("bz2", "xz", "zst")
 
 
 class OpenSlice(NamedTuple):
-    """The decompressed bytes of a slice and of what follows it, as `open_slice` returns them."""
+    """A slice that `open_slice` has opened: a stream of its decompressed bytes and of those after it."""
 
     stream: BinaryIO
     start: int
@@ -36,8 +36,8 @@ class OpenSlice(NamedTuple):
 def slice_borders(file: InputFile, target_bytes: int) -> list[int]:
     """Return the inner positions that cut a compressed file into slices of about `target_bytes` compressed bytes.
 
-    [] for a codec whose files are one slice. Reads the end of an xz or zstd file, which tells whether the file has
-    several blocks, and no other data. Errors are those of `open_decompressed`.
+    Returns [] if the file cannot be cut. Reads only the end of an xz or zstd file, which shows whether the file has
+    several blocks; reads nothing of other files. Errors are those of `open_decompressed`.
     """
     codec = codec_of(file.path)
     if codec not in _CUT_CODECS:
@@ -49,9 +49,9 @@ def slice_borders(file: InputFile, target_bytes: int) -> list[int]:
 
 
 def open_slice(file: InputFile, position: int, end: int | None) -> OpenSlice:
-    """Open a file for the bytes `[position, end)` and those after them. The stream may begin before `position`.
+    """Open a file to read `[position, end)` and what follows. The stream may begin before `position`.
 
-    A slice of bzip2, xz or zstd begins with the first block that begins inside it. Errors are those of
+    The stream of a bzip2, xz or zstd slice begins with the first block that starts in the slice. Errors are those of
     `open_decompressed`.
     """
     first, last = position // _SLICE, None if end is None else end // _SLICE
@@ -85,4 +85,4 @@ def _has_several_blocks(file: InputFile, codec: str) -> bool:
         except ReadFailed as error:
             raise (error.__cause__ or error) from None
         except (EOFError, ValueError):
-            return False  # damaged or shorter than listed, which the reader of the file reports
+            return False  # the file is damaged or shorter than listed: the task that reads it reports that

@@ -22,11 +22,11 @@ _MOST_NUMBER_BYTES: Final = 9
 _WINDOW_BYTES: Final = 64 << 10
 
 ReadAt = Callable[[int, int], bytes]
-"""Returns `count` bytes from a byte of the file on; raises EOFError if there are fewer."""
+"""A function `(offset, count)` that returns `count` bytes of the file from `offset` on; raises EOFError if fewer."""
 
 
 class _Block(NamedTuple):
-    """A block of a file, as the index of its stream describes it; `flags` are those of the stream."""
+    """A block, as its stream's index describes it: offset, compressed and decoded size, and the stream's flags."""
 
     start: int
     size: int
@@ -46,11 +46,11 @@ def has_several_blocks(read_at: ReadAt, size: int) -> bool:
 
 
 class XzBlocks:
-    """Decodes the blocks of a file from the first one that begins at or after a byte. For one thread.
+    """Decodes the blocks of a file, from the first block that begins at or after byte `start`. Not thread-safe.
 
     Args:
-        read_at: Returns some bytes of the file.
-        size: Bytes of the file.
+        read_at: Reads bytes of the file at an offset.
+        size: The size of the file in bytes.
         start: The byte at which the slice starts.
         end: The byte at which the slice ends; None for the end of the file.
     """
@@ -66,12 +66,12 @@ class XzBlocks:
         """Decoded bytes before the first block that begins at or after `end`; None before such a block is decoded."""
 
     def decode(self) -> Iterator[bytes]:
-        """Yield the decoded bytes of each block, also of those after `end`.
+        """Yield the decoded bytes of each block up to the end of the file, also beyond `end`.
 
         Raises:
             EOFError: The file ends inside a stream.
             ValueError: An index is damaged.
-            lzma.LZMAError: A block is damaged, or has other sizes than the index says.
+            lzma.LZMAError: A block is damaged, or has other sizes than the index states.
         """
         for block in self._blocks():
             if self.border is None and self._end is not None and block.start >= self._end:
@@ -86,7 +86,7 @@ class XzBlocks:
         return start, len(blocks)
 
     def _blocks(self) -> list[_Block]:
-        """Return the blocks that begin at or after `start`, from the streams at the end of the file to that byte."""
+        """Return the blocks that begin at or after `start`. Reads the indexes backwards, from the end of the file."""
         streams = []
         end = self._size
         while (end := self._before_padding(end)) > self._start:
@@ -100,7 +100,7 @@ class XzBlocks:
         return end
 
     def _stream(self, end: int) -> tuple[int, list[_Block]]:
-        """Return the start of the stream that ends at a byte, and its blocks."""
+        """Return the first byte of the stream that ends before byte `end`, and the blocks of that stream."""
         footer = self._bytes(end - _HEADER_BYTES, _HEADER_BYTES)
         size = (int.from_bytes(footer[4:8], "little") + 1) * 4
         flags = footer[8:10]
@@ -112,7 +112,7 @@ class XzBlocks:
         start = end - 2 * _HEADER_BYTES - size - sum(_padded(size) for size, _ in sizes)
         header = self._bytes(start, _HEADER_BYTES)
         if header[:6] != _HEADER_MAGIC or header[6:8] != flags or not _is_checksum(header[8:], flags):
-            raise ValueError("the index of a stream does not lead to its header")
+            raise ValueError("the sizes in the index of a stream do not lead back to the header of the stream")
         blocks = []
         at = start + _HEADER_BYTES
         for size, plain in sizes:
@@ -121,14 +121,14 @@ class XzBlocks:
         return start, blocks
 
     def _decoded(self, block: _Block) -> Iterator[bytes]:
-        """Decode a block as a stream with this block alone, so that the decoder also checks the sizes in the index."""
+        """Decode a block as a stream of this block alone, so that the decoder also checks the sizes from the index."""
         decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ)
         for data in self._as_stream(block):
             yield decoder.decompress(data, STEP_BYTES)
             while not decoder.needs_input and not decoder.eof:
                 yield decoder.decompress(b"", STEP_BYTES)
         if not decoder.eof:
-            raise EOFError("a block is longer than the index says")
+            raise EOFError("a block is longer than the index states")
 
     def _as_stream(self, block: _Block) -> Iterator[bytes]:
         yield _HEADER_MAGIC + block.flags + _checksum(block.flags)
@@ -142,7 +142,7 @@ class XzBlocks:
         yield index + _checksum(footer) + footer + _FOOTER_MAGIC
 
     def _bytes(self, at: int, count: int) -> bytes:
-        """Return bytes before those returned last, from a window, because many small streams may follow each other."""
+        """Return `count` bytes from `at` on. Calls go backwards, so a window of the bytes before `at` is cached."""
         if at < 0:
             raise EOFError("the file begins inside a stream")
         start, window = self._window
@@ -154,7 +154,7 @@ class XzBlocks:
 
 
 def _sizes(index: bytes) -> list[tuple[int, int]]:
-    """Return the size of each block, without padding, and of its decoded bytes."""
+    """Parse an index: return the compressed size (without padding) and the decoded size of each block."""
     if index[0] or not _is_checksum(index[-4:], index[:-4]):
         raise ValueError("the index of a stream is damaged")
     count, at = _number_at(index, 1)
@@ -181,7 +181,7 @@ def _is_checksum(found: bytes, data: bytes) -> bool:
 
 
 def _number(value: int) -> bytes:
-    """Return a number in the variable length of the format: seven bits a byte, the lowest first."""
+    """Encode a number in the variable length of the format: seven bits a byte, the lowest first."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -191,7 +191,7 @@ def _number(value: int) -> bytes:
 
 
 def _number_at(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place, and the place after it."""
+    """Decode the number of variable length at an offset; return it and the offset after it."""
     value = 0
     for shift, byte in enumerate(data[at : at + _MOST_NUMBER_BYTES]):
         value |= (byte & 0x7F) << (7 * shift)

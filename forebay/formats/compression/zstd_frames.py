@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes zstd from any frame of a file in the seekable format, whose last frame has the sizes of all others.
+"""Decodes zstd from any frame of a file in the seekable format, whose last frame lists the sizes of all other frames.
 
 The format is that of contrib/seekable_format in the sources of zstd. Decoders that do not know the format skip the
 last frame, the seek table.
@@ -25,23 +25,23 @@ _RESERVED_BITS: Final = 0x7C
 _MOST_FRAMES: Final = 1 << 22
 
 ReadAt = Callable[[int, int], bytes]
-"""Returns `count` bytes from a byte of the file on; raises EOFError if there are fewer."""
+"""A function `(offset, count)` that returns `count` bytes of the file from `offset` on; raises EOFError if fewer."""
 
 
 def has_seek_table(read_at: ReadAt, size: int) -> bool:
-    """Return whether a file of `size` bytes ends as a seek table does. Reads these last bytes only."""
+    """Return whether a file of `size` bytes ends with the magic number of a seek table. Reads only the last bytes."""
     return size > _FOOTER_BYTES and read_at(size - 4, 4) == _FOOTER_MAGIC
 
 
 class ZstdFrames:
-    """Decodes the frames of a file from the first one that begins at or after a byte. For one thread.
+    """Decodes the frames of a file, from the first frame that begins at or after byte `start`. Not thread-safe.
 
-    A file without a seek table, or with one that does not cover the whole file, counts as one frame: two files that
-    were concatenated have such a table.
+    A file without a seek table that covers the whole file counts as one frame. For example, if two files were
+    concatenated, the table at the end covers only the second.
 
     Args:
-        read_at: Returns some bytes of the file.
-        size: Bytes of the file.
+        read_at: Reads bytes of the file at an offset.
+        size: The size of the file in bytes.
         start: The byte at which the slice starts.
         end: The byte at which the slice ends; None for the end of the file.
     """
@@ -56,12 +56,12 @@ class ZstdFrames:
         """Decoded bytes before the first frame that begins at or after `end`; None before such a frame is decoded."""
 
     def decode(self) -> Iterator[bytes]:
-        """Yield the decoded bytes of each frame, also of those after `end`.
+        """Yield the decoded bytes of each frame up to the end of the file, also beyond `end`.
 
         Raises:
             EOFError: The file ends inside a frame.
             OSError: A frame is damaged.
-            ValueError: A frame has another size than the seek table says.
+            ValueError: A frame has another decoded size than the seek table states.
         """
         at = 0
         for size, plain in self._frames():
@@ -73,16 +73,16 @@ class ZstdFrames:
                     self._plain += len(chunk)
                     yield chunk
                 if plain is not None and self._plain - before != plain:
-                    raise ValueError("a frame has another size than the seek table says")
+                    raise ValueError("a frame has another size than the seek table states")
             at += size
 
     def _frames(self) -> Iterator[tuple[int, int | None]]:
-        """Return the compressed and the decoded size of each frame; None for a size that no table says."""
+        """Return the compressed and the decoded size of each frame; None for an unknown decoded size."""
         table = self._table()
         return iter([(self._size, None)]) if table is None else table
 
     def _table(self) -> Iterator[tuple[int, int]] | None:
-        """Return the entries of the seek table; None if there is none that covers the file."""
+        """Return the entries of the seek table; None if the file has no table that covers the whole file."""
         if not has_seek_table(self._read_at, self._size):
             return None
         count, flags = struct.unpack("<IB", self._read_at(self._size - _FOOTER_BYTES, 5))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CSV format: reads files with the results of Spark's own CSV reader, with Arrow where possible."""
+"""The CSV format: returns the same rows as Spark's own CSV reader, and uses Arrow where possible."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class CsvFormat(FileFormat):
         return infer_schema(self.options, files)
 
     def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Infer from the files with the most columns. Columns match by position, so new ones must come last.
+        """Return the columns of the longest header. Columns match by position, so new ones must come last.
 
-        Rows of the other files have too few fields, which only `PERMISSIVE` accepts.
+        The rows of files with a shorter header have too few fields, which only the mode `PERMISSIVE` accepts.
         """
         return merged_schema(self.options, files)
 
@@ -44,11 +44,11 @@ class CsvFormat(FileFormat):
         return not self.options.multi_line and self.options.blocks().sliceable(file)
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """See `FileFormat.borders`. A bzip2, xz or seekable zstd file is cut at compressed bytes."""
+        """See `FileFormat.borders`. A bzip2, xz or seekable zstd file is cut by its compressed bytes."""
         return [] if self.options.multi_line else self.options.blocks().borders(file, target_bytes)
 
     def join(self, contents: Sequence[bytes]) -> JoinedContents | None:
-        """See `FileFormat.join`. With comments the first line is not always the header."""
+        """See `FileFormat.join`. Returns None with `lineSep` or `comment`: the header may not be the first line."""
         if self.options.line_sep is not None or self.options.comment:
             return None
         return join_lines(contents, header=self.options.header, not_one_row=[b"\n"])

@@ -33,8 +33,8 @@ class CsvHeader:
     def is_before(self, file: InputFile, position: int) -> bool:
         """Return whether the header line of a file starts before `position`.
 
-        Only blank lines and comments can precede the header, so beyond the first bytes the answer is True without a
-        read.
+        Only blank lines and comments can precede the header. So if `position` is beyond the first 1 MiB, the answer is
+        True, and nothing is read.
         """
         if position > _CHECKED_BYTES:
             return True
@@ -42,9 +42,9 @@ class CsvHeader:
         return any(self.line(block) is not None for block in small.read(file, end=position))
 
     def line(self, block: Block) -> tuple[str, int] | None:
-        """Return the first line of a block that is neither blank nor a comment, and the index after it.
+        """Return the first line of a block that is neither blank nor a comment, and the index after the line.
 
-        None if there is none.
+        Returns None if the block has no such line.
         """
         comment = self._options.comment.encode() or None
         for line, _, after in self._lines(block.data, self._after_blank_lines(block.data)):
@@ -64,7 +64,7 @@ class CsvHeader:
         return CsvTokenizer(self._options.rules()).line(text) or []
 
     def _lines(self, data: bytearray, at: int) -> Iterator[tuple[bytes, int, int]]:
-        """Yield each line of `data` from index `at` on, without its line end, with its start and end."""
+        """Yield each line of `data` from index `at` on: its bytes without line end, its start, and the next start."""
         separator = self._blocks.separator
         while at < len(data):
             after = self._blocks.next_start(data, at)
@@ -73,7 +73,7 @@ class CsvHeader:
             at = after
 
     def _after_blank_lines(self, data: bytearray) -> int:
-        """Return the index of a line start at or before the first character that is not white space."""
+        """Return where a line starts, at or before the first character that is not white space."""
         separator = self._blocks.separator
         if separator is not None and len(separator) > 1:
             return 0
@@ -84,7 +84,7 @@ class CsvHeader:
 def names_of(tokens: Sequence[str | None], null_value: str) -> list[str]:
     """Return the column names that Spark makes from a header.
 
-    Missing names and names that differ only in case get a number.
+    A missing name becomes `_c` and its index. Names that are equal apart from case get their index as a suffix.
     """
     times = Counter(token.lower() for token in tokens if token is not None)
     names = []
@@ -99,9 +99,9 @@ def names_of(tokens: Sequence[str | None], null_value: str) -> list[str]:
 
 
 def check_header(options: CsvOptions, tokens: Sequence[str | None], names: Sequence[str], path: str) -> None:
-    """Compare a header with the names of the schema; called once per file, by the read that finds the header.
+    """Compare a header with the names of the schema. The read that finds the header calls this once per file.
 
-    With `enforceSchema`, Spark's default, columns match by position, and a difference is logged.
+    With `enforceSchema`, Spark's default, columns match by position, and a difference is logged as a warning.
 
     Raises:
         ConfigurationError: `enforceSchema` is false, and the names differ in number or in more than case.
@@ -115,7 +115,7 @@ def check_header(options: CsvOptions, tokens: Sequence[str | None], names: Seque
             option="enforceSchema",
             advice="correct the schema, or set enforceSchema to true to match columns by position",
         )
-    # Names that inference numbered always differ from the header.
+    # Compare with the names as inference makes them, because names with an index differ from the header anyway.
     if _difference(names_of(tokens, options.null_value), names) is not None:
         advice = "if that is wrong, correct the schema or the file; enforceSchema=false makes this an error"
         _log.warning("%s %s; columns match by position: %s", path, problem, advice)

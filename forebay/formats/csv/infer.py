@@ -16,11 +16,11 @@ from forebay.formats.csv.read import CsvReading
 from forebay.formats.csv.types import ColumnTypes
 from forebay.formats.csv.univocity.rules import within_limits
 
-_ALL = 0.99  # Spark takes a ratio above this for all
+_ALL = 0.99  # above this sampling ratio, Spark uses all records
 
 
 def infer_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
-    """Return the schema that the files' records and header determine; an empty schema if no file has a record."""
+    """Infer the schema: names from the first file with a record, types from all files; empty if there is no record."""
     first = next(filter(None, (_first_record(options, file) for file in files)), None)
     if first is None:
         return pa.schema([])
@@ -29,10 +29,10 @@ def infer_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
 
 
 def merged_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
-    """Return the schema of the longest header; an empty schema if no file has a record.
+    """Infer the schema: names from the longest header, types from all files; empty if no file has a record.
 
     Raises:
-        ConfigurationError: Another header is not the beginning of the longest one, or an option refuses short records.
+        ConfigurationError: A header is not the beginning of the longest one, or `mode` or `enforceSchema` forbids this.
     """
     if options.mode != "PERMISSIVE" or not options.enforce_schema:
         raise ConfigurationError(
@@ -59,7 +59,7 @@ def _names(options: CsvOptions, tokens: list[str | None]) -> list[str]:
 
 
 def _typed(options: CsvOptions, names: list[str], files: Sequence[tuple[InputFile, str]]) -> pa.Schema:
-    """Return column types that fit all records. `files` are pairs of a file and the text of its header."""
+    """Return a schema whose types fit all records. `files` are pairs of a file and the text of its first record."""
     if not options.infer_schema:
         return pa.schema([pa.field(name, pa.string()) for name in names])
     columns = [ColumnTypes(options) for _ in names]

@@ -19,12 +19,12 @@ REFUSED = {
     "escapeQuotes": "it is for writing",
     "extension": "it is for writing",
     "inputBufferSize": "use blockBytes instead",
-    "locale": "numbers and dates are read as in the locale en-US",
+    "locale": "numbers and dates are always read by the rules of the locale en-US",
     "quoteAll": "it is for writing",
     "singleVariantColumn": "the variant type cannot be read",
     "timeFormat": "Spark's CSV reader has no time type",
 }
-"""Options of Spark's CSV reader that are refused → why."""
+"""Maps each option of Spark's CSV reader that is refused to the reason."""
 
 _STRAY_QUOTES = ("STOP_AT_DELIMITER", "STOP_AT_CLOSING_QUOTE", "BACK_TO_DELIMITER", "SKIP_VALUE", "RAISE_ERROR")
 _SEP_ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "'": "'", "\\": "\\"}
@@ -71,12 +71,12 @@ class CsvOptions(RecordOptions):
 
     @property
     def separator(self) -> str:
-        """The character between columns: `sep`, in which an escape sequence counts as the character it means."""
+        """The character that separates columns: `sep`, where an escape sequence is replaced by its character."""
         sep = self.sep
         if len(sep) == 2 and sep[0] == "\\" and sep[1] in _SEP_ESCAPES:
             sep = _SEP_ESCAPES[sep[1]]
         elif sep == "\\":
-            raise self._wrong("sep", "write a backslash as two")
+            raise self._wrong("sep", "a backslash must be written as two backslashes")
         if sep == "\\u0000":
             sep = NUL
         if len(sep) != 1 or not sep.isascii():
@@ -99,6 +99,6 @@ class CsvOptions(RecordOptions):
             stray_quotes=self.unescaped_quote_handling.upper(),
             max_columns=self.max_columns,
             max_chars=self.max_chars_per_column,
-            # A line separator of one character is what the parser looks for, and newlines are nothing special then.
+            # The parser uses a line separator of one character as its newline; "\n" is then an ordinary character.
             newline=self.line_sep if self.line_sep is not None and len(self.line_sep) == 1 else "\n",
         )

@@ -22,18 +22,18 @@ _HEAD_BYTES = 64 << 10
 _DETECT_BYTES = 1 << 20  # the bytes that Spark's parser checks
 
 TokenBlocks = Iterator[tuple["Tokens | None", Block]]
-"""Blocks with their tokens; None for a block that is only the start of a record longer than `maxRecordBytes`."""
+"""Pairs of tokens and their block; None as tokens if the block is the start of a record above `maxRecordBytes`."""
 
 
 class CsvReading:
-    """Reads one file once.
+    """Reads the tokens of one file, once.
 
     Args:
-        options: How to read.
+        options: The options of the CSV format.
         file: The file.
         names: The names of the file's columns.
         wanted: The indexes in `names` of the columns to return.
-        inferring: `names` come from another file, so do not compare the header with them.
+        inferring: Whether a schema is being inferred. Then the header is not compared with `names`.
         without: Omit every line with this text, instead of only the header line; Spark's inference does this.
     """
 
@@ -108,7 +108,10 @@ class CsvReading:
                     self._grow(window)
 
     def first_record(self) -> tuple[list[str | None], str] | None:
-        """Return the tokens and the text of the file's first record that is not a comment; None if there is none."""
+        """Return the tokens and the text of the first record that is not a comment; None if the file has none.
+
+        With `multiLine` the text is empty.
+        """
         if not self._options.multi_line:
             header = CsvHeader(self._options, self._blocks)
             for block in self._blocks.read(self._file):
@@ -145,18 +148,18 @@ class CsvReading:
     def _grow(self, window: Window) -> None:
         if len(window.data) > self._options.max_record_bytes:
             raise DataError(
-                f"a record of {self._file.path} is longer than maxRecordBytes",
+                f"a record of {self._file.path} is longer than maxRecordBytes ({self._options.max_record_bytes} bytes)",
                 source=self._file.path,
                 position=f"byte {window.base}",
                 option="maxRecordBytes",
-                advice="close the quote that opens there, raise maxRecordBytes, or set multiLine to false",
+                advice="close the quote that opens at this position, raise maxRecordBytes, or set multiLine to false",
             )
         window.fill(max(self._options.block_bytes, len(window.data)))
 
     def _line_sep(self, window: Window) -> str:
-        """Return the line end of the file.
+        """Return the line separator: the option `lineSep`, or the one that the file begins with.
 
-        `window` must be at the file's start; it is filled with as much as needed.
+        `window` must be at the start of the file. This reads into it as much as the detection needs.
         """
         while True:
             window.fill(_HEAD_BYTES)

@@ -48,16 +48,16 @@ class RowMaker:
             )
         self.schema = pa.schema([schema.field(name) for name in wanted])
         self.names = [name for name in names if name != corrupt]
-        """The columns of the data, without the one for corrupt records."""
+        """The names of the data columns: all columns of the schema but the one for corrupt records."""
         places = {name: place for place, name in enumerate(self.names)}
         self.wanted = [places[name] for name in wanted if name != corrupt]
-        """Which of these columns are selected."""
+        """The indexes in `names` of the selected columns."""
         self._corrupt_at = wanted.index(corrupt) if corrupt in wanted else None
         if corrupt in names and schema.field(corrupt).type not in (pa.string(), pa.large_string()):
             raise ConfigurationError(
                 f"the column {corrupt!r} for corrupt records must be a string, not {schema.field(corrupt).type}",
                 option="columnNameOfCorruptRecord",
-                advice="give it the type string in the schema, or set columnNameOfCorruptRecord to another name",
+                advice="declare the column as string in the schema, or set columnNameOfCorruptRecord to another name",
             )
         self._converters = [converter(schema.field(name), options) for name in wanted if name != corrupt]
 
@@ -88,7 +88,11 @@ class RowMaker:
         return batch
 
     def oversized(self, block: Block) -> pa.RecordBatch:
-        """Return the record batch for a record longer than `maxRecordBytes`, of which `block` holds only the start."""
+        """Return the record batch for a record longer than `maxRecordBytes`; `block` holds only the record's start.
+
+        Raises:
+            DataError: The mode is FAILFAST.
+        """
         text = decoded(block.data)
         if self._mode == "FAILFAST":
             raise self._failure(text, block, 0, " is longer than maxRecordBytes")
@@ -109,9 +113,10 @@ class RowMaker:
         return pa.array(texts, self.schema.field(self._corrupt_at or 0).type)
 
     def _malformed(self, tokens: Tokens, block: Block, row: int, malformed: Sequence[tuple[int, str]]) -> DataError:
-        """Return the DataError for a malformed record, at index `row` of the block.
+        """Return the DataError for the malformed record at index `row` of the block.
 
-        It names the columns whose values are malformed. `malformed` has a row and a column name for each such value.
+        It names the columns whose values are malformed. `malformed` has, for each such column, the first row with a
+        malformed value and the column's name.
         """
         columns = [name for first, name in malformed if first == row]
         if columns:
@@ -123,7 +128,7 @@ class RowMaker:
 
     def _failure(self, text: str, block: Block, row: int, why: str) -> DataError:
         shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
-        # In a slice, or in a resumed read, the records before are not counted.
+        # The records before the start of a slice or of a resumed read are not counted.
         after = f" after byte {self._position}" if self._position else ""
         return DataError(
             f"a record of {self._path}{why}: {shown}",

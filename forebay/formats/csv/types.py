@@ -47,7 +47,7 @@ class ColumnTypes:
 
     @property
     def resolved(self) -> bool:
-        """Whether the type fits every token, so that no further token can widen it."""
+        """Whether the type is string, which fits every token, so that no further token can widen it."""
         return self._type == _STRING
 
     @property
@@ -70,7 +70,7 @@ class ColumnTypes:
                 self._type = self._wider(self._type, self._type_of(token))
 
     def _type_of_all(self, tokens: pa.Array) -> pa.DataType | None:
-        """Return the common type of the tokens if one check of the whole column finds it; else None."""
+        """Return the common type of the tokens if a check of the whole column finds it; None to check each token."""
         if self._type in (_NULL, _INT, _LONG) and consists_of(tokens, b"-0123456789"):
             for whole in (_INT, _LONG):
                 if _castable(tokens, whole):
@@ -116,7 +116,7 @@ def _precision(kind: pa.DataType) -> int:
 
 
 def _decimal_type(token: str) -> pa.DataType | None:
-    """Return the decimal type for an integer that is too long for 64 bits; None if the token is not an integer."""
+    """Return the decimal type for an integer of any length; None if the token is no integer, or above 38 digits."""
     try:
         number = decimal.Decimal(token) if token.isascii() and "_" not in token and token.strip() == token else None
     except decimal.InvalidOperation:

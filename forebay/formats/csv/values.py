@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts columns of CSV tokens to values equal to Spark's, and reports malformed tokens.
+"""Converts columns of CSV tokens to the same values as Spark, and reports malformed tokens.
 
-Arrow converts a whole column once a check has shown that it reads the tokens of the column as Spark does.
+Arrow converts a whole column if a check shows that it reads the tokens of the column as Spark does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from forebay.formats.values.text_columns import (
 from forebay.formats.values.time_columns import date_converter, timestamp_converter
 
 _DECIMAL_DIGITS = 38
-"""The digits that every decimal of 128 bits can hold."""
+"""The number of digits that every decimal of 128 bits can hold."""
 
 
 def converter(field: pa.Field, options: CsvOptions) -> Converter:
@@ -106,7 +106,7 @@ def _floats(wanted: pa.DataType, options: CsvOptions) -> Converter:
             return by_value(tokens, wanted, parse_named)
         try:
             values = tokens.cast(wanted)
-            # Arrow takes more spellings of infinity and of no number.
+            # Arrow accepts more spellings of infinity and NaN than Spark.
             if pc.all(pc.is_finite(values)).as_py() is not False:
                 return values, ()
         except pa.ArrowInvalid:
@@ -134,7 +134,7 @@ def _decimals(wanted: pa.Decimal128Type, tokens: pa.Array) -> Converted:
     plains: list[Plain] = []
     if whole:
         plains.append((rf"^-?[0-9]{{1,{whole}}}(?:\.[0-9]{{0,{scale}}})?$", lambda plain: plain.cast(wanted)))
-    # One digit is left free for what rounding carries over.
+    # One digit is left free for the carry of rounding.
     wide = pa.decimal128(_DECIMAL_DIGITS, min(_DECIMAL_DIGITS - whole, scale + 12))
     if whole > 1 and wide.scale > scale:
 

@@ -31,13 +31,13 @@ _INTEGERS: Final[Mapping[pa.DataType, int]] = {pa.int8(): 8, pa.int16(): 16, pa.
 
 
 def bind(expression: Expression, schema: pa.Schema, zone: Zone, option: str) -> Expression:
-    """Return the filter with the columns' own names, and literals of their types.
+    """Return the filter with column names as in the schema, and with literals of the columns' types.
 
     Args:
-        expression: From `parse_filter`.
+        expression: The result of `parse_filter`.
         schema: The columns. Names are compared without case, as in Spark; an exact match has precedence.
-        zone: The zone of timestamps without one.
-        option: The option, for errors.
+        zone: The time zone of timestamps that have none.
+        option: The name of the option, for errors.
 
     Raises:
         ConfigurationError: A column does not exist, or a literal cannot be compared with it.
@@ -54,7 +54,9 @@ def _field(name: str, schema: pa.Schema, option: str) -> pa.Field:
     raise ConfigurationError(
         f"{option} names the column {name!r}, which {'is ambiguous' if found else 'does not exist'}",
         option=option,
-        advice=f"use one of {', '.join(schema.names) or 'no column (there is none)'}",
+        advice=f"use one of the columns {', '.join(schema.names)}"
+        if schema.names
+        else f"remove {option}, because there is no column to filter by",
     )
 
 
@@ -90,7 +92,10 @@ def _micros(literal: str | DateLiteral | TimestampLiteral, kind: pa.TimestampTyp
 
 
 def _on_grid(leaf: Compare, literal: decimal.Decimal, kind: pa.DataType) -> Leaf:
-    """Compare an integer or a decimal with a literal that its type may not hold: between two values, or outside."""
+    """Return the comparison with the literal as a value of the column's type, an integer or a decimal.
+
+    If the type does not have the literal's value, compare with the next value instead, or return a constant outcome.
+    """
     if isinstance(kind, pa.Decimal128Type):
         most = decimal.Decimal(10) ** kind.precision - 1
         least, scale = -most, kind.scale
@@ -105,7 +110,7 @@ def _on_grid(leaf: Compare, literal: decimal.Decimal, kind: pa.DataType) -> Leaf
                 return Constant(leaf.column, outcome=False)
             unit = below
         else:
-            # x < 1.5 is x <= 1, and x >= 1.5 is x >= 2; of a whole number, both borders are the number itself.
+            # x < 1.5 is x <= 1, and x >= 1.5 is x >= 2. For a whole number, both bounds are the number itself.
             smaller = "<" in leaf.operator
             unit = below if smaller else above
             if below != above:
@@ -120,7 +125,7 @@ def _on_grid(leaf: Compare, literal: decimal.Decimal, kind: pa.DataType) -> Leaf
 def _refuse(leaf: Compare, field: pa.Field, option: str) -> NoReturn:
     literal = moment_text(leaf.literal)
     hints = {
-        pa.types.is_string(field.type): f"write it in quotes: '{literal}'",
+        pa.types.is_string(field.type): f"write the literal in quotes: '{literal}'",
         field.type in _INTEGERS or pa.types.is_decimal(field.type): "write a number without quotes and exponent",
         pa.types.is_floating(field.type): "write a number without quotes",
         pa.types.is_boolean(field.type): "write TRUE or FALSE",
@@ -128,7 +133,7 @@ def _refuse(leaf: Compare, field: pa.Field, option: str) -> NoReturn:
         pa.types.is_timestamp(field.type): "write TIMESTAMP 'yyyy-MM-dd HH:mm:ss'",
     }
     raise ConfigurationError(
-        f"{option} compares the column {field.name!r} of type {field.type} with {literal}",
+        f"{option} cannot compare the column {field.name!r} of type {field.type} with {literal}",
         option=option,
         advice=hints.get(True, "use where() on the result: columns of this type cannot be filtered by an option"),
     )

@@ -11,30 +11,30 @@ from typing import Literal
 
 Operator = Literal["=", "<", "<=", ">", ">="]
 Value = bool | int | float | decimal.Decimal | str
-"""A bound literal: dates are days and timestamps microseconds since 1970."""
+"""A literal after `bind`. A date is the number of days since 1970-01-01, a timestamp the number of microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DateLiteral:
-    """`DATE '2024-01-01'`, with the text in quotes."""
+    """A literal such as `DATE '2024-01-01'`. `text` is the part in quotes."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TimestampLiteral:
-    """`TIMESTAMP '2024-01-01 12:00:00'`, with the text in quotes."""
+    """A literal such as `TIMESTAMP '2024-01-01 12:00:00'`. `text` is the part in quotes."""
 
     text: str
 
 
 Parsed = bool | decimal.Decimal | float | str | DateLiteral | TimestampLiteral
-"""A literal as the user wrote it. A float has an exponent, as in Spark."""
+"""A literal before `bind`. As in Spark, a number with an exponent is a float, and any other number a decimal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A column, an operator and a literal. Its literal is `Parsed` until `bind`, then a `Value`."""
+    """A comparison of a column with a literal. The literal is a `Parsed` before `bind`, and a `Value` after it."""
 
     column: str
     operator: Operator
@@ -43,7 +43,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A comparison that has the same outcome for every value of the column but null: `tiny < 1000`."""
+    """A comparison with the same outcome for every value except null, such as `tiny < 1000` for an 8-bit column."""
 
     column: str
     outcome: bool
@@ -51,21 +51,21 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """Whether the column is null."""
+    """The test whether a column is null."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The negation of an expression: null stays null."""
+    """The negation of an expression. The negation of null is null."""
 
     inner: Expression
 
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """Two expressions, joined by AND or OR."""
+    """Two expressions joined by AND or OR."""
 
     operator: Literal["AND", "OR"]
     left: Expression
@@ -102,7 +102,7 @@ def transformed(expression: Expression, change: Callable[[Leaf], Leaf]) -> Expre
 
 
 def may_be_true(expression: Expression, outcomes: Callable[[Leaf], Outcomes]) -> bool:
-    """Whether some row may satisfy the expression, given the possible outcomes of each comparison."""
+    """Return whether some row may satisfy the expression, given the possible outcomes of each comparison."""
     return True in _possible(expression, outcomes)
 
 
@@ -116,7 +116,7 @@ def _possible(expression: Expression, outcomes: Callable[[Leaf], Outcomes]) -> O
 
 
 def _joined(operator: Literal["AND", "OR"], one: bool | None, other: bool | None) -> bool | None:
-    """Kleene's logic: a deciding side hides a null."""
+    """Return the outcome of AND or OR by the three-valued logic of Kleene and SQL; None is null."""
     deciding = operator == "OR"
     if deciding in (one, other):
         return deciding
@@ -124,12 +124,12 @@ def _joined(operator: Literal["AND", "OR"], one: bool | None, other: bool | None
 
 
 def range_outcomes(leaf: Compare, least: Value | None, greatest: Value | None) -> Outcomes:
-    """Return the outcomes of a comparison for values in `[least, greatest]`; None is an unknown border.
+    """Return the possible outcomes of a comparison for values in `[least, greatest]`; None is an unknown bound.
 
     The values must have the type of the bound literal, and must not be NaN.
     """
     value = leaf.literal
-    below = least is None or least < value  # type: ignore[operator] # of one type, says the docstring
+    below = least is None or least < value  # type: ignore[operator] # of one type, as the docstring requires
     above = greatest is None or greatest > value  # type: ignore[operator] # as above
     equal = (least is None or least <= value) and (greatest is None or greatest >= value)  # type: ignore[operator] # as above
     found: set[bool | None] = set()
@@ -144,7 +144,7 @@ def range_outcomes(leaf: Compare, least: Value | None, greatest: Value | None) -
 
 
 def moment_text(literal: Parsed | Value | DateLiteral | TimestampLiteral) -> str:
-    """Return a literal as the user would write it, for errors."""
+    """Return a literal as a user would write it, to show it in errors."""
     if isinstance(literal, DateLiteral):
         return f"DATE '{literal.text}'"
     if isinstance(literal, TimestampLiteral):

@@ -47,15 +47,15 @@ class _Token(NamedTuple):
 
 
 def parse_filter(text: str, option: str) -> Expression:
-    """Parse a filter.
+    """Parse the text of a filter option.
 
     Args:
         text: Comparisons of a column and a literal, `IN`, `BETWEEN` and `IS NULL`, joined by AND, OR, NOT and
             parentheses, with Spark SQL's precedence.
-        option: The option, for errors.
+        option: The name of the option, for errors.
 
     Raises:
-        ConfigurationError: The text is no such filter. The message shows the place of the fault.
+        ConfigurationError: The text is not such a filter. The message shows where the error is.
     """
     return _Parser(text, option).parse()
 
@@ -83,7 +83,7 @@ class _Parser:
             if match is None:
                 start = at + len(self._text[at:]) - len(self._text[at:].lstrip())
                 quote = self._text[start] == '"'
-                raise self._error("write strings in single quotes" if quote else "this is not understood", start)
+                raise self._error("write strings in single quotes" if quote else "this is not a name or literal", start)
             kind = "number" if match.lastgroup == "exponent" else match.lastgroup
             assert kind is not None  # noqa: S101 - one of the groups matched
             found.append(_Token(kind, match[kind], match.start(kind)))  # type: ignore[arg-type] # the groups are the kinds
@@ -173,7 +173,7 @@ class _Parser:
             return token.text.replace("``", "`")
         if token.kind != "word" or token.text.upper() in _RESERVED:
             raise self._error(
-                "expected the name of a column (in backticks, if it has other signs than letters and digits)"
+                "expected the name of a column (in backticks, if it has characters other than letters, digits and _)"
             )
         if "." in token.text:
             raise self._error("fields of structs cannot be filtered by an option: use where() on the result")
@@ -210,7 +210,7 @@ class _Parser:
 
     def _unescaped(self, match: re.Match[str]) -> str:
         if match[1] not in ("\\", "'"):
-            raise self._error(f"of escapes, only \\\\ and \\' are known, not {match[0]}")
+            raise self._error(f"the escape {match[0]} is not supported; the only escapes are \\\\ and \\'")
         return match[1]
 
     def _peek(self) -> _Token:

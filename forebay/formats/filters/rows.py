@@ -14,12 +14,12 @@ _FUNCTIONS: Final = {"=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.g
 
 
 def matching(batch: pa.RecordBatch, expression: Expression) -> pa.RecordBatch:
-    """Return the rows for which a bound filter is true; not those for which it is null."""
+    """Return the rows for which a bound filter is true. Rows for which it is null are dropped, as by SQL's WHERE."""
     return batch.filter(mask(batch, expression))
 
 
 def mask(batch: pa.RecordBatch, expression: Expression) -> pa.Array:
-    """Return the outcome of a bound filter for each row."""
+    """Return the outcome of a bound filter for each row, as an array of booleans with nulls."""
     if isinstance(expression, Not):
         return pc.invert(mask(batch, expression.inner))
     if isinstance(expression, Both):

@@ -17,11 +17,11 @@ class Statistics:
     """Statistics of a column in one part of a file, such as a row group.
 
     Args:
-        rows: The rows of the part.
-        nulls: The number of nulls; None = unknown.
-        least: A lower bound, as a value of the filter's literals; None = unknown.
-        greatest: An upper bound; None = unknown.
-        nan: Whether there may be NaN, which is greater than every number and outside the bounds.
+        rows: The number of rows in the part.
+        nulls: The number of nulls; None if unknown.
+        least: A lower bound of the values, in the form of a bound literal (`Value`); None if unknown.
+        greatest: An upper bound of the values, in the same form; None if unknown.
+        nan: Whether there may be NaN. NaN is greater than every number, and may lie outside the bounds.
     """
 
     rows: int
@@ -50,11 +50,11 @@ def outcomes(leaf: Leaf, column: Statistics) -> Outcomes:
 def kept_ranges(
     keep: Sequence[bool], starts: Sequence[int], position: int, end: int | None
 ) -> list[tuple[int, int | None]]:
-    """Return the rows of `[position, end)` in the parts to keep; adjacent parts become one range.
+    """Return the ranges of rows in `[position, end)` that belong to parts to keep. Adjacent ranges are merged.
 
     Args:
         keep: Whether to keep each part.
-        starts: The first row of each part, then the number of all rows.
+        starts: The first row of each part, followed by the number of rows in the file.
         position: The first row to read.
         end: The row after the last one to read; None for the end of the file.
     """

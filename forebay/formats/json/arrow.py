@@ -4,12 +4,13 @@
 pyarrow's JSON reader differs from Spark without an error in these points:
 
 - It reads a stream of documents, not lines, and crashes on some that are not objects. So each line must begin with `{`
-  and end with `}`: then no document spans lines, and as many rows as lines means one document in each.
+  and end with `}`. Then no document spans lines, so if there are as many rows as lines, each line is one document.
 - It does not check UTF-8: `is_utf8` does.
 - It accepts `Inf` and `NaN`, which Spark's options may forbid: `UNSAFE_NUMBER` finds them.
-- -0 as a double becomes -0.0, 1e39 as a float infinity, and 12345 is a DECIMAL(5, 2): checked after parsing.
+- It reads -0 as the double -0.0, 1e39 as the float infinity, and 12345 as a DECIMAL(5, 2). Its columns are checked.
 
-It refuses all other differences, such as a repeated name, a value of another type, or an integer out of range.
+In all other cases that Spark reads differently, such as a repeated name, a value of another type, or an integer out of
+range, pyarrow's reader raises an error.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from forebay.formats.values.text_columns import Converted, by_value
 from forebay.formats.values.time_columns import date_converter, timestamp_converter
 
 UNSAFE_NUMBER = re.compile(rb"[:\[,][ \t\r\n]*[-+]?(?:NaN|Inf)")
-"""A number that Spark's options may forbid, or that only Arrow accepts."""
+"""Matches a number that Spark's options may forbid, or that only Arrow accepts."""
 
 _LONG_LINE = 1000  # bytes; shorter lines are within all limits of Jackson
 
@@ -42,7 +43,7 @@ _LONG_TEXT = re.compile(rb'(?<![^"])[^"]{%d}' % MAX_NAME_BYTES)
 _ROW = re.compile(r" in row (\d+)$")
 
 Finish: TypeAlias = Callable[[pa.Array], Converted]
-"""Array as parsed → array of the column's type, and the rows that Spark may read differently."""
+"""Converts an array as Arrow parsed it to the column's type; also returns the rows that Spark may read differently."""
 
 
 class NotSafe(Exception):
@@ -62,7 +63,7 @@ class ArrowReader:
     def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
         self._schema = pa.schema(fields)
         self.able = bool(fields) and not any(any_type(field.type, pa.types.is_map) for field in fields)
-        """Whether Arrow can parse such columns at all."""
+        """Whether Arrow can parse columns of these types."""
         self._finishes = [finish_of(field.type, options) for field in fields]
         self._parse = arrow_json.ParseOptions(
             explicit_schema=pa.schema([field.with_type(_read_type(field.type)) for field in fields]),
@@ -71,9 +72,9 @@ class ArrowReader:
         )
 
     def read(self, lines: bytes | bytearray, count: int) -> tuple[pa.RecordBatch, list[int]]:
-        """Parse `count` lines, each from `{` to `}`.
+        """Parse `count` lines, each of which begins with `{` and ends with `}`.
 
-        Return the batch, and the rows that must be read by another reader.
+        Returns the record batch, and the indexes of its rows that another reader must read.
 
         Raises:
             NotSafe: Arrow cannot parse the lines as Spark does.
@@ -107,7 +108,7 @@ def parsed(lines: bytes | bytearray, options: arrow_json.ParseOptions) -> pa.Tab
 
 
 def regular_lines(data: bytes | bytearray) -> int | None:
-    """Return the number of lines if Arrow parses all of them as Spark does; else None."""
+    """Return the number of lines in a block; None if the text of any line may make Arrow differ from Spark."""
     if not data.startswith(b"{") or not data.endswith((b"}", b"}\n")) or b"\r" in data:
         return None
     count = data.count(b"\n")
@@ -161,7 +162,7 @@ def any_type(data_type: pa.DataType, test: Callable[[pa.DataType], bool]) -> boo
 
 
 def _read_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type to request from Arrow for a column: string if Arrow parses `data_type` unlike Spark."""
+    """Return the type to request from Arrow for a column: string if Arrow parses `data_type` differently from Spark."""
     types = pa.types
     if isinstance(data_type, pa.StructType):
         return pa.struct([pa.field(field.name, _read_type(field.type)) for field in data_type])

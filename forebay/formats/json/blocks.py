@@ -28,8 +28,8 @@ from forebay.formats.json.uniform.uniform_lines import UniformTier
 from forebay.formats.records.encodings import valid_utf8
 
 _SHOWN_BYTES = 200
-_EXPLAINED_BYTES = 1 << 20  # of longer records the reason takes too long to find
-_MAX_STRING_BYTES = (1 << 31) - 1  # of one column
+_EXPLAINED_BYTES = 1 << 20  # for longer records, finding the reason takes too long
+_MAX_STRING_BYTES = (1 << 31) - 1  # in one column
 
 
 def split_lines(data: bytes | bytearray, options: JsonOptions) -> list[bytes]:
@@ -43,9 +43,9 @@ class BlockReader:
 
     Args:
         schema: The columns.
-        options: How to read.
+        options: The options of the JSON format.
         path: The path of the file, for errors.
-        embedded: True if each record is the text of one cell of a column. Then it gives one row, or none if it is
+        embedded: Whether each record is the text of one cell of a column. Then it gives one row, or none if it is
             blank. See `JacksonParser`.
 
     Raises:
@@ -63,7 +63,7 @@ class BlockReader:
                 raise ConfigurationError(
                     f"the column {self._corrupt!r} for malformed records must be a string, not {item.type}",
                     option="columnNameOfCorruptRecord",
-                    advice="give it the type string in the schema, or set columnNameOfCorruptRecord to another name",
+                    advice="declare the column as string in the schema, or give another columnNameOfCorruptRecord",
                 )
         for item in self._fields:
             check_type(item.type, item.name, options)
@@ -73,7 +73,7 @@ class BlockReader:
         arrow = ArrowReader(self._fields, options)
         self._arrow = ArrowTier(arrow) if arrow.able else None
         self.malformed_records = 0
-        """Malformed records so far."""
+        """The number of malformed records so far."""
 
     def read(self, data: bytes | bytearray, offset: int) -> pa.RecordBatch:
         """Return the rows of a block of complete lines. `offset` is the byte offset of the block in the file.
@@ -88,7 +88,7 @@ class BlockReader:
         return self.read_lines(lines, offset)
 
     def read_block(self, data: bytes | bytearray, offset: int) -> pa.RecordBatch | None:
-        """Return the rows of a block if a fast tier can read it without splitting it into lines; else None."""
+        """Return the rows of a block if a fast tier reads it without splitting it into lines; None if no tier can."""
         if self._arrow is None or self._options.line_sep is not None or self._arrow.backoff.left:
             return None
         for tier in (self._uniform, self._arrow):
@@ -98,7 +98,7 @@ class BlockReader:
         return None
 
     def read_lines(self, lines: list[bytes], offset: int) -> pa.RecordBatch:
-        """Return the rows of the lines that are not blank.
+        """Return the rows of `lines`, none of which is blank.
 
         `offset` is the byte offset of the first line in the file.
         """
@@ -110,14 +110,14 @@ class BlockReader:
         return self._read_parts(self._arrow.read_lines(lines), offset)
 
     def read_record(self, record: bytes, offset: int) -> pa.RecordBatch:
-        """Return the rows of one record, which may be any JSON or malformed.
+        """Return the rows of one record, which may be any JSON text, also a malformed one.
 
-        `offset` is its byte offset in the file.
+        `offset` is the byte offset of the record in the file.
         """
         return self._read_parts([record], offset)
 
     def malformed(self, record: bytes, offset: int) -> pa.RecordBatch:
-        """Return the rows of a malformed record. `offset` is its byte offset in the file."""
+        """Return the rows of a malformed record. `offset` is the byte offset of the record in the file."""
         builder = BatchBuilder(self._data_schema)
         self._add_malformed(Outcome([], bad=True), record, builder, offset)
         return self._with_malformed(builder)
@@ -148,7 +148,8 @@ class BlockReader:
             raise DataError(
                 f"a record of {self._path} is malformed or does not fit the schema: {shown}",
                 position=offset,
-                advice="set mode to PERMISSIVE to keep such records, or to DROPMALFORMED to leave them out",
+                advice="correct the record or the schema, or set mode to PERMISSIVE to keep such records, or to "
+                "DROPMALFORMED to drop them",
             )
         if self._options.mode == "PERMISSIVE":
             builder.add_malformed(outcome.rows or [[None] * len(self._fields)], bytes(valid_utf8(record)))
@@ -175,8 +176,8 @@ class BlockReader:
         size = sum(map(len, malformed.values()))
         if size > _MAX_STRING_BYTES:
             raise DataError(
-                f"a malformed array of {self._path} would fill the column {self._corrupt!r} with {size:,} bytes: its "
-                f"whole text for each of its {len(malformed):,} rows, as in Spark",
+                f"a malformed array of {self._path} would fill the column {self._corrupt!r} with {size:,} bytes, "
+                f"because each of its {len(malformed):,} rows gets the whole text of the array, as in Spark",
                 option="columnNameOfCorruptRecord",
                 advice=f"correct the file, leave {self._corrupt!r} out of the schema, or set mode to DROPMALFORMED",
             )

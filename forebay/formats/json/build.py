@@ -17,9 +17,9 @@ class BatchBuilder:
         self._batches: list[pa.RecordBatch] = []
         self._count = 0
         self.rows: list[list[Any]] = []
-        """Rows after the last batch."""
+        """The rows after the last record batch, as lists of values."""
         self.malformed: dict[int, bytes] = {}
-        """Row number → text of the malformed record that the row comes from."""
+        """Maps the number of each row that comes from a malformed record to the text of the record."""
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Append the rows of a record batch."""
@@ -28,7 +28,7 @@ class BatchBuilder:
         self._count += batch.num_rows
 
     def add_malformed(self, rows: list[list[Any]], text: bytes) -> None:
-        """Append the rows of a malformed record with this text."""
+        """Append the rows of a malformed record. `text` is the text of the record."""
         start = self._count + len(self.rows)
         self.malformed.update(dict.fromkeys(range(start, start + len(rows)), text))
         self.rows += rows
@@ -86,7 +86,7 @@ def column(values: list[Any], data_type: pa.DataType) -> pa.Array:
 
 
 def _offsets(values: list[Any]) -> pa.Array:
-    """Return the offsets of the elements of each list in an Arrow list array; null for a null list."""
+    """Return the offsets that an Arrow list array of these lists needs. The offset of a null list is null."""
     starts = accumulate((len(value) if value is not None else 0 for value in values), initial=0)
     known: list[Any] = [*values, ()]
     return pa.array([None if value is None else start for value, start in zip(known, starts, strict=True)], pa.int32())

@@ -31,14 +31,14 @@ class Cells:
 
 
 class CellReader:
-    """Reads columns of JSON texts into structs of one schema. For one thread.
+    """Reads columns of JSON texts into structs of one schema. Not thread-safe.
 
-    As with `from_json`, a text that is not a JSON object is a struct of nulls, a value that does not fit is null, and
-    invalid UTF-8 is decoded as by Java. Unlike with `from_json`, a text with invalid UTF-8 also counts as bad.
+    As with `from_json`, a text that is not a JSON object gives a struct of nulls, a value that does not fit its type is
+    null, and invalid UTF-8 is decoded as by Java. Unlike with `from_json`, a text with invalid UTF-8 counts as bad.
 
     Args:
-        schema: The fields. A string with the name of `columnNameOfCorruptRecord` gets the bad texts.
-        options: How to read; `mode` is ignored.
+        schema: The fields. A string field named as `columnNameOfCorruptRecord` says gets the bad texts.
+        options: The options of the JSON format; `mode` is ignored.
 
     Raises:
         ConfigurationError: JSON cannot be read as the type of a field.
@@ -56,7 +56,7 @@ class CellReader:
         self._reasons = Reasons([field for field in self._fields if field.name != corrupt], options)
 
     def read(self, texts: pa.Array) -> Cells:
-        """Return the structs for a column of JSON texts, which has the type binary."""
+        """Return the structs for a column of JSON texts. The type of the column is binary."""
         lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(lengths)
         if len(rows) < len(texts):

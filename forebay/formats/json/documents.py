@@ -38,14 +38,14 @@ def read_document(
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield the rows of the records that start in `[position, end)`, as pairs of a batch and the position after it.
 
-    A record is an element of the file's array, or the whole file. A file with a malformed part is one record, which
-    starts at 0.
+    A record is an element of the file's array, or the whole file. A file with a malformed part counts as one record
+    that starts at 0.
 
     Args:
         file: The file.
         reader: Converts records to batches.
-        options: How to read.
-        block_bytes: The bytes of records to convert at a time.
+        options: The options of the JSON format.
+        block_bytes: How many bytes of records to convert at a time.
         position: A byte offset in the decompressed text.
         end: A byte offset in the decompressed text; None for the end of the file.
     """
@@ -86,9 +86,9 @@ def _groups(spans: list[tuple[int, int]], block_bytes: int, positions: set[int])
 
 
 def document_bytes(file: InputFile, options: JsonOptions) -> tuple[bytes, bool]:
-    """Return the text of the file in UTF-8, and whether it is complete.
+    """Return the text of the file in UTF-8, and whether the text is complete.
 
-    Of a file above `maxRecordBytes`, return the start.
+    If the file is longer than `maxRecordBytes`, return only its start.
     """
     parts: list[bytes] = []
     size = 0

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 _NOT_ONE_ROW = (b"\n", b"[", b" ", b"\t")
-"""The starts of lines that are blank, or may have an array of records."""
+"""How a line may begin that is not one row: a blank line, or an array of records."""
 _UNKNOWN = pa.schema([])
-"""The columns of a file before its schema is known, or if they do not matter."""
+"""Stands for a schema that is not known yet, or does not matter."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class JsonFormat(FileFormat):
         return not self.options.multi_line and self.options.blocks().sliceable(file)
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """See `FileFormat.borders`. A bzip2, xz or seekable zstd file is cut at compressed bytes."""
+        """See `FileFormat.borders`. A bzip2, xz or seekable zstd file is cut by its compressed bytes."""
         return [] if self.options.multi_line else self.options.blocks().borders(file, target_bytes)
 
     def join(self, contents: Sequence[bytes]) -> JoinedContents | None:
@@ -67,8 +67,8 @@ class JsonFormat(FileFormat):
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Read the records that start in `[position, end)`.
 
-        With `multiLine` the whole file is read at once, which takes about three times its size in memory. A file larger
-        than `maxRecordBytes` counts as malformed.
+        With `multiLine` the whole file is read at once, which takes about three times its size in memory. A file longer
+        than `maxRecordBytes` then counts as one malformed record.
         """
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         reader = BlockReader(wanted, self.options, file.path)

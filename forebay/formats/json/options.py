@@ -20,7 +20,7 @@ REFUSED = {
     "maxNestingDepth": _LIMITS,
     "maxNumLen": _LIMITS,
     "maxStringLen": _LIMITS,
-    "locale": "numbers and dates are read as in the locale en-US",
+    "locale": "numbers and dates are always read by the rules of the locale en-US",
     "pretty": "it is for writing",
     "singleVariantColumn": "the variant type cannot be read",
     "sortKeys": "it is for writing",
@@ -28,7 +28,7 @@ REFUSED = {
     "useUnsafeRow": "it only affects Spark's own rows",
     "writeNonAsciiCharacterAsCodePoint": "it is for writing",
 }
-"""Options of Spark's JSON reader that are refused → why."""
+"""Maps each option of Spark's JSON reader that is refused to the reason."""
 
 _TEXT_OPTIONS = (
     "date_format",
@@ -43,7 +43,7 @@ _TEXT_OPTIONS = (
     "allow_backslash_escaping_any_character",
     "allow_unquoted_control_chars",
 )
-"""The options that apply to one text with a known schema."""
+"""The options that apply to a single JSON text with a known schema."""
 
 _MIN_BLOCK_BYTES = 1 << 20
 _MAX_BLOCK_BYTES = 4 << 20
@@ -81,12 +81,12 @@ class JsonOptions(RecordOptions):
         if self.multi_line or encoding == "UTF-8":
             return
         if encoding in _MARKED_ENCODINGS:
-            raise self._wrong("encoding", f"slices have no byte order mark: append LE or BE to {encoding}")
+            raise self._wrong("encoding", f"{encoding} needs multiLine; without it, use UTF-16LE, UTF-16BE or UTF-8")
         if self.line_sep is None:
             raise self._wrong("encoding", f"{encoding} also needs the option lineSep")
 
     def bytes_at_once(self, schema: pa.Schema) -> int:
-        """Return the bytes to read and parse at a time: `block_bytes` or, if it is not set, a size for `schema`.
+        """Return how many bytes to read and parse at a time: `block_bytes` or, if it is not set, a size for `schema`.
 
         Small blocks stay in caches, but each block has a cost for each column. Measured: for 7 columns 1 MiB is best,
         by 10 %; for 200 columns 4 MiB, by 40 %.

@@ -25,11 +25,11 @@ _LONG_TEXT = re.compile(f'(?<![^"])[^"]{{{_MAX_NAME}}}')
 _BLANKS = " \t\r\n"
 
 _Converter: TypeAlias = Callable[[object], Any]
-"""Value of the json module, not None → value for `build.column`; raises BadValue."""
+"""Converts a value of the json module, except None, to a value for `build.column`, or raises BadValue."""
 
 
 class _Float(str):
-    """The text of a number with a decimal point or an exponent, as it was written."""
+    """The original text of a number with a decimal point or an exponent."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class RecordReader:
         ).raw_decode
 
     def read(self, record: bytes) -> Outcome:
-        """Read one record. The rows of the result are lists of values as `build.column` takes them."""
+        """Read one record. The rows of the result are lists of values in the forms that `build.column` expects."""
         try:
             text = record.decode().lstrip(_BLANKS)
             if text.startswith("{") and not needs_jackson(text):

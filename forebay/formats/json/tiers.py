@@ -25,7 +25,7 @@ _FEW_LINES = 32
 _MAX_SKIPPED = 32
 
 Part: TypeAlias = pa.RecordBatch | bytes
-"""Rows of a block, or a line for the next tier."""
+"""Rows that a tier has read, or a line that it leaves to the next tier."""
 
 
 class Leftover(NamedTuple):
@@ -43,7 +43,7 @@ class Leftover(NamedTuple):
 
 
 def parts_of(batch: pa.RecordBatch, leftovers: Iterable[Leftover]) -> Iterator[Part]:
-    """Return the slices of `batch`, with each leftover line in its place between them. `leftovers` is sorted by row."""
+    """Yield the slices of `batch`, with each leftover line in its place between them. `leftovers` is sorted by row."""
     start = 0
     for row, replaces, text in leftovers:
         if row > start:
@@ -55,16 +55,16 @@ def parts_of(batch: pa.RecordBatch, leftovers: Iterable[Leftover]) -> Iterator[P
 
 
 class Backoff:
-    """Says for how many blocks not to try a fast reader that failed.
+    """Counts the blocks for which a fast reader is skipped after it has failed.
 
-    These are 1, 3, 7 … blocks after consecutive failures, up to a limit.
+    After consecutive failures, these are 1, 3, 7 … blocks, up to a limit.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._skipped = 0
         self.left = 0
-        """Blocks still to skip."""
+        """The number of blocks for which the fast reader is still to be skipped."""
 
     def skip(self) -> bool:
         """Count one block; return whether to skip the fast reader for it."""
@@ -78,7 +78,7 @@ class Backoff:
 
 
 class ArrowTier:
-    """Reads lines with Arrow, in runs as long as possible. Create one for each read."""
+    """Reads lines with Arrow, in runs that are as long as possible. Create one for each read."""
 
     def __init__(self, reader: ArrowReader) -> None:
         self._reader = reader

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ORC files to record batches. Other rooms use `format.OrcFormat` and `format.OrcOptions`."""
+"""Reads ORC files to record batches. Other packages use `format.OrcFormat` and `format.OrcOptions`."""

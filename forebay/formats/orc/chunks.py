@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed metadata of ORC files: chunks with a header of three bytes each."""
+"""Decompresses the metadata of ORC files, which is stored in chunks with a header of three bytes each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay.formats.orc.wire import Malformed
 _HEADER = 3
 _ORIGINAL = 1
 _MOST_METADATA = 64 << 20
-"""A bound for one decompressed footer in bytes: a few hundred thousand types."""
+"""Upper bound for the bytes of one decompressed footer. It suffices for a few hundred thousand types."""
 
 
 class Codec(IntEnum):
@@ -29,14 +29,14 @@ class Codec(IntEnum):
 
 
 RATIOS = {Codec.NONE: 1, Codec.ZLIB: 1_032, Codec.SNAPPY: 64, Codec.LZ4: 256, Codec.ZSTD: 20_000}
-"""The most bytes that a compressed byte can stand for, with the codecs that can be read."""
+"""Maps each codec that can be read to the most decompressed bytes per compressed byte."""
 
 
 def decompress(data: bytes, codec: Codec, block: int) -> bytes:
-    """Return decompressed metadata; raise Malformed.
+    """Return decompressed metadata; raise Malformed if a chunk is damaged.
 
     Args:
-        data: All chunks.
+        data: All chunks of the metadata.
         codec: The codec of the file, one of `RATIOS`.
         block: The most bytes of a decompressed chunk.
     """
@@ -66,7 +66,7 @@ def _chunk(data: bytes, codec: Codec, block: int) -> bytes:
             case Codec.SNAPPY:
                 size = _snappy_size(data)
                 if size > block:
-                    raise Malformed(f"a compressed chunk states {size} bytes of data, more than a block may have")
+                    raise Malformed(f"a compressed chunk states {size} bytes of data, but at most {block} are allowed")
                 return pa.Codec("snappy").decompress(data, size, asbytes=True)
             case Codec.LZ4:
                 return _lz4(data, block)
@@ -120,7 +120,7 @@ def _lz4_length(data: bytes, at: int, length: int) -> tuple[int, int]:
 
 
 def stored(data: bytes, codec: Codec, block: int) -> bytes:
-    """Return metadata as chunks that are not compressed."""
+    """Return plain metadata in the form of chunks that are not compressed."""
     if codec is Codec.NONE:
         return data
     size = min(block, (1 << 23) - 1)

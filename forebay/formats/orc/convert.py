@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions from the types of an ORC file to those of the schema, made once per stripe and column.
+"""Converts columns of ORC files to the types of the schema. The conversion of a column is built once per stripe.
 
-The pairs of types are those of ORC's reader for Java 2.3, which Spark 4.2.0 uses, where a value keeps its meaning.
+The supported pairs of types are those of ORC's Java reader 2.3, which Spark 4.2.0 uses, except pairs that change a
+value's meaning.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from forebay.formats.records.encodings import with_valid_utf8
 from forebay.formats.values.column_names import ambiguous, folded
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
-"""Converts an array to another of the same length; None keeps it."""
+"""A function that converts an array to another array of the same length. None in its place keeps the array."""
 
 _WHOLE = frozenset({Kind.BOOLEAN, Kind.BYTE, Kind.SHORT, Kind.INT, Kind.LONG})
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
@@ -35,7 +36,7 @@ _INSTANT = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The data to read for one column of the schema. `pick` is None if all values are null."""
+    """The data to read for one column of the schema, and their conversion. `pick` is None if all values are null."""
 
     pick: Pick | None
     convert: Convert | None
@@ -43,14 +44,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Makes the conversions of one stripe."""
+    """Builds the conversions for the columns of one stripe."""
 
     path: str
     case_sensitive: bool
     times: Times
 
     def column(self, place: int, field: pa.Field, root: Node) -> Wanted:
-        """Return what to read for the column at `place` of the schema.
+        """Return the data to read for the column at `place` of the schema, and their conversion.
 
         As in Spark, columns are matched by position if all columns of the file are named `_col…`, as Hive names them.
 
@@ -84,7 +85,7 @@ class Converter:
             case Kind.MAP if isinstance(target, pa.MapType):
                 key = self._part(node.children[0], target.key_type, f"{column}.key")
                 value = self._part(node.children[1], target.item_type, f"{column}.value")
-                # As a list of entries: Arrow ends the process for a map with a null key, which a damaged file may have.
+                # Read as a list of entries: a map with a null key, as in a damaged file, makes Arrow end the process.
                 entries = Pick(node, Kind.STRUCT, (_pick(key), _pick(value)), ())
                 return Wanted(Pick(node, Kind.LIST, (entries,)), _map_of(key.convert, value.convert, target))
             case kind if kind in _TIMES:
@@ -92,7 +93,7 @@ class Converter:
         return Wanted(_leaf(node), self._value(node, target, column))
 
     def _part(self, node: Node, target: pa.DataType, column: str) -> Wanted:
-        """Return what to read for an element, a key or a value; a part that is not read still has to be counted."""
+        """Return the data to read for a list element, map key or map value. If all are null, only count them."""
         found = self._wanted(node, target, column)
         if found.pick is None:
             return Wanted(Pick(node, Kind.STRUCT, (), ()), lambda array: pa.nulls(len(array), target))
@@ -145,7 +146,7 @@ class Converter:
     def _mismatch(self, node: Node, target: pa.DataType, column: str) -> ConfigurationError:
         return ConfigurationError(
             f"column {column!r} is {node} in {self.path} and cannot be read as {target}",
-            advice="in the schema, give the column the type of the file and convert it in the query, or remove it",
+            advice="in the schema, give the column the type of the file and cast it in the query, or remove it",
         )
 
 
@@ -179,7 +180,7 @@ def _pick(wanted: Wanted) -> Pick:
 
 
 def _text(node: Node) -> Convert:
-    """Return the conversion of texts to UTF-8. It removes the padding of CHAR, and cuts CHAR and VARCHAR to length."""
+    """Return the conversion of texts to UTF-8. It cuts CHAR and VARCHAR to their length, and removes CHAR's padding."""
     if node.kind is Kind.STRING:
         return _valid
 
@@ -221,7 +222,7 @@ def _map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Co
             raise Malformed("a map has a null key")
         keys = keys if key is None else key(keys)
         if keys.null_count:
-            raise pa.ArrowInvalid("a key of a map")
+            raise pa.ArrowInvalid("a key of a map does not fit")
         entries = pa.StructArray.from_arrays([keys, items if item is None else item(items)], fields=fields)
         return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [entries])
 

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_WRITING = "it concerns writing; files say how they are compressed"
+_WRITING = "it is for writing; each ORC file names its own codec"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrcOptions:
     """The options of ORC files."""
 
-    merge_schema: bool = option(default=False, doc="infer the schema from all files, not from the first")
+    merge_schema: bool = option(default=False, doc="infer the schema from all files, not only from the first")
     case_sensitive: bool = option(
         default=False, doc="compare names of columns exactly: the session's `spark.sql.caseSensitive`"
     )
@@ -49,7 +49,7 @@ class OrcOptions:
 
     @property
     def zone(self) -> Zone:
-        """Return the zone in which the clock times of files are read."""
+        """The time zone in which wall-clock times in files are read."""
         return session_zone(self.time_zone)
 
 
@@ -66,11 +66,11 @@ class OrcFormat(FileFormat):
 
     @property
     def case_sensitive(self) -> bool:
-        """The option `caseSensitive`."""
+        """Whether names of columns are compared exactly: the option `caseSensitive`."""
         return self.options.case_sensitive
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Infer from the first file by path that has columns, or with `mergeSchema` from all, merged in that order."""
+        """Infer the schema of the first file, by path, that has columns. With `mergeSchema`, merge all schemas."""
         schema: pa.Schema | None = None
         for file in sorted(files, key=lambda file: file.path):
             with file.open() as raw:
@@ -84,7 +84,7 @@ class OrcFormat(FileFormat):
         return schema
 
     def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Infer as with `mergeSchema`."""
+        """Merge the schemas of all files, as `infer_schema` does with `mergeSchema`."""
         return replace(self, options=replace(self.options, merge_schema=True)).infer_schema(files)
 
     def sliceable(self, file: InputFile) -> bool:
@@ -92,7 +92,7 @@ class OrcFormat(FileFormat):
         return True
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """Return starts of stripes, so that slices have about `target_bytes` of the file. Reads the footer."""
+        """Return first rows of stripes that cut the file into slices of about `target_bytes`. Reads the footer."""
         if not file.size:
             return []
         with file.open() as raw:
@@ -109,7 +109,7 @@ class OrcFormat(FileFormat):
     def matching_ranges(
         self, file: InputFile, schema: pa.Schema, row_filter: Expression, position: int, end: int | None
     ) -> list[tuple[int, int | None]]:
-        """Return the rows of the stripes whose statistics do not exclude the filter. Reads footer and statistics."""
+        """Return the row ranges of the stripes that may match by their statistics. Reads footer and statistics."""
         if not file.size:
             return [(position, end)]
         names = sorted({leaf.column for leaf in leaves(row_filter)}.intersection(schema.names))
@@ -149,7 +149,7 @@ class _Reader:
         self._options = options
         self._places = [full.get_field_index(name) for name in columns]
         self._schema = pa.schema([full.field(place) for place in self._places])
-        self.wanted("")  # refuses a schema that contradicts the file also if the slice is empty
+        self.wanted("")  # raises if the schema contradicts the file, even if the slice is empty
 
     def read(self, position: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield the rows `[position, end)` in order."""
@@ -162,14 +162,14 @@ class _Reader:
                     position += batch.num_rows
                     yield batch, position
                 if position < stop:
-                    raise Malformed(f"stripe {stripe.number} ends before its row {stripe.rows}")
+                    raise Malformed(f"stripe {stripe.number} has fewer rows than the footer states ({stripe.rows})")
 
     def wanted(self, zone: str) -> list[Wanted]:
-        """Return what to read for each column. `zone` is the name of the writer's time zone."""
+        """Return the data to read for each column. `zone` is the name of the writer's time zone."""
         try:
             writer = writer_zone(zone)
         except ValueError as error:
-            raise Malformed(f"the time zone of the writer is unknown: {error}") from None
+            raise Malformed(f"a stripe names an unknown time zone of its writer: {error}") from None
         times = Times(self._path, self._tail.proleptic, writer, self._options.zone)
         converter = Converter(self._path, self._options.case_sensitive, times)
         places = zip(self._places, self._schema, strict=True)
@@ -224,6 +224,6 @@ class _Reader:
                     f"a value of column {target.name!r} of {self._path} does not fit into {target.type}: {error}",
                     option="schema",
                     position=position,
-                    advice="read the file with Spark's own ORC reader",
+                    advice="remove the column from the schema, or read the file with Spark's own ORC reader",
                 ) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds the memory for a record batch of a stripe: reads the lengths of strings, lists and maps before their content.
 
-ORC C++ trusts these lengths. It takes memory for their sum, and a negative or a huge one crashes the process. Lengths
-are stored as unsigned numbers. No type of Arrow's reader returns these unchanged, so they are read as other types:
+ORC C++ trusts these lengths. It allocates memory for their sum, and a negative or huge length crashes the process.
+Lengths are unsigned numbers. No type of Arrow's reader returns these unchanged, so they are read as other types:
 
-* as BIGINT, so as signed numbers: a length is at most four times the absolute value of the result, plus one;
-* as the nanoseconds of timestamps: unless the length is huge, they have its sign.
+* as BIGINT, hence as signed numbers: a length is at most four times the absolute value of the result, plus one;
+* as the nanoseconds of timestamps: the result has the sign of the length, unless the length is huge.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from forebay.formats.orc.types import TEXTS, Kind
 from forebay.formats.orc.wire import Malformed
 
 Scan: TypeAlias = Callable[[Sequence[Pick], int, int | None], Iterator[pa.RecordBatch]]
-"""Reads columns of a stripe. The third argument replaces the number of rows of the stripe."""
+"""Reads columns of a stripe: `(columns, rows per batch, rows)`. `rows`, unless None, replaces those of the stripe."""
 
 MOST_ROWS = 16_384
 _TARGET = 64 << 20
-"""Maximum bytes of a batch, by the upper bound of its lengths."""
+"""Target bytes of a record batch, by the upper bound of its lengths."""
 _MOST_BYTES = 1 << 30
-"""The most bytes of one row, or of a dictionary, by the upper bound."""
+"""The most bytes of one row, or of a dictionary, by the upper bound of their lengths."""
 _ELEMENT_BYTES = 16
-"""The bytes of one value inside a list or map."""
+"""The assumed bytes of one value inside a list or map."""
 _BASE_NS = 1_420_070_400_000_000_000
 """2015-01-01 in nanoseconds, which ORC adds to timestamps."""
 _STRINGS = TEXTS | {Kind.BINARY}
@@ -42,7 +42,7 @@ def rows_per_batch(tail: Tail, stripe: Stripe, footer: StripeFooter, columns: Se
     """Return how many rows to read at a time, so that memory stays bounded.
 
     Raises:
-        Malformed: A row or a dictionary would take more than a gigabyte.
+        Malformed: A row or a dictionary takes more than 256 MB, or a length is invalid.
     """
     rows = min(MOST_ROWS, max(1, stripe.rows), max(64, _TARGET // (_ELEMENT_BYTES * _leaves(columns))))
     for column in columns:
@@ -66,7 +66,7 @@ def _leaves(columns: Sequence[Pick]) -> int:
 
 
 def _depth(columns: Sequence[Pick]) -> int:
-    """Return how many lengths are inside one another."""
+    """Return how many values with a length (strings, binaries, lists) are nested in one another, at most."""
     return max((_depth(one.children) + (one.kind in _STRINGS | {Kind.LIST}) for one in columns), default=0)
 
 
@@ -85,7 +85,7 @@ def _dictionary(pick: Pick, footer: StripeFooter, scan: Scan) -> int:
 
 
 def _lengths(pick: Pick, depth: int, footer: StripeFooter, leaf: Callable[[Pick], Pick]) -> Pick | None:
-    """Return the column with only the lengths at a depth, read as `leaf` says; None if it has none."""
+    """Return a column with only the lengths at a nesting depth, which `leaf` picks; None if there are none."""
     if pick.kind is Kind.LIST or pick.kind in _STRINGS:
         dictionary = pick.kind is not Kind.LIST and footer.encodings[pick.source.id][0] in DICTIONARIES
         if depth == 0:
@@ -107,7 +107,7 @@ def _as_nanos(pick: Pick) -> Pick:
 def _bounded_rows(
     tail: Tail, footer: StripeFooter, columns: Sequence[Pick], rows: int, stripe: Stripe, scan: Scan
 ) -> int:
-    """Read the lengths at one depth; return `rows`, or less if batches would take too much memory."""
+    """Read the lengths at one depth; return `rows`, or fewer if record batches would take too much memory."""
     while True:
         needed = 0
         for batch in scan(columns, rows, None):
@@ -132,7 +132,7 @@ def _check_signs(columns: Sequence[Pick], rows: int, scan: Scan) -> None:
 
 
 def _leaves_of(picks: Sequence[Pick], arrays: Sequence[pa.Array]) -> Iterator[tuple[Pick, pa.Array]]:
-    """Yield the columns of lengths with their values, also those inside other columns."""
+    """Yield each column of lengths with its values, also inside structs and lists."""
     for pick, array in zip(picks, arrays, strict=True):
         if isinstance(array, pa.StructArray):
             yield from _leaves_of(pick.children, [array.field(place) for place in range(len(pick.children))])
@@ -143,7 +143,7 @@ def _leaves_of(picks: Sequence[Pick], arrays: Sequence[pa.Array]) -> Iterator[tu
 
 
 def _weight(tail: Tail, footer: StripeFooter, pick: Pick, array: pa.Array) -> int:
-    """Return the bytes that lengths stand for, at most."""
+    """Return an upper bound for the bytes of the values whose lengths `array` holds."""
     longest = _longest(array)
     of_strings = pick.source.kind in _STRINGS
     if of_strings:
@@ -162,6 +162,6 @@ def _longest(array: pa.Array) -> int:
 
 
 def _sum(array: pa.Array) -> int:
-    """Return an upper bound of the sum of lengths, by numbers of floating point, which do not overflow."""
+    """Return an upper bound of the sum of lengths, computed in floating point, which does not overflow."""
     magnitudes = pc.abs(array.cast(pa.float64(), safe=False))
     return _AT_MOST * int(pc.sum(magnitudes).as_py() or 0) + len(array)

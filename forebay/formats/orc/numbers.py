@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions between numbers as ORC's reader for Java makes them: what does not fit becomes null."""
+"""Converts numbers to other types as ORC's Java reader does: a value that does not fit becomes null."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.formats.values.decimals import exceeds_precision
 
 
 def narrowed(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return integers or booleans as integers of another width."""
+    """Convert integers or booleans to integers of another width; a value that does not fit becomes null."""
     if pa.types.is_boolean(array.type) or array.type.bit_width <= target.bit_width:
         return array.cast(target)
     most = (1 << (target.bit_width - 1)) - 1
@@ -23,9 +23,9 @@ def narrowed(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def truncated(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return floating point as integers, without the fraction."""
+    """Convert floating-point numbers to integers without the fraction; a value that does not fit becomes null."""
     values = array.cast(pa.float64())
-    # -2^63 is a number of floating point, 2^63 - 1 is not.
+    # A double can represent -2^63, but not 2^63 - 1.
     fits = pc.and_(pc.greater_equal(values, -(2.0**63)), pc.less(values, 2.0**63))
     whole = pc.if_else(fits, pc.trunc(values), pa.scalar(None, pa.float64())).cast(pa.int64(), safe=False)
     return narrowed(whole, target)
@@ -43,7 +43,7 @@ def check_precision(array: pa.Array) -> pa.Array:
 
 
 def rescaled(array: pa.Array, target: pa.Decimal128Type) -> pa.Array:
-    """Return decimals with another precision and scale, rounded half up."""
+    """Convert decimals to another precision and scale, rounded half up; a value that does not fit becomes null."""
     stored = cast("pa.Decimal128Type", array.type)
     digits = target.precision - target.scale
     # Rounding may add a digit.
@@ -56,7 +56,7 @@ def rescaled(array: pa.Array, target: pa.Decimal128Type) -> pa.Array:
 
 
 def number_texts(array: pa.Array) -> pa.Array:
-    """Return integers or booleans as texts."""
+    """Convert integers or booleans to strings; booleans become TRUE and FALSE."""
     if pa.types.is_boolean(array.type):
         return pc.if_else(array, "TRUE", "FALSE")
     return array.cast(pa.string())

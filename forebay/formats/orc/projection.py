@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One stripe of an ORC file as a file of its own, with chosen columns.
+"""Presents one stripe of an ORC file, with selected columns, as a file of its own.
 
 Arrow's reader cannot begin at a stripe, leave out nested fields, or bound its memory by what a stripe holds. So Arrow's
 reader gets a file that consists of the bytes of one stripe and of new footers. The footers name only the streams of the
 wanted columns. They may also declare another type for a stream: the lengths of strings are read as a column of integers
-before memory is taken for the strings.
+before memory is allocated for the strings.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from forebay.formats.orc.types import Kind, Node
 from forebay.formats.orc.wire import Malformed
 
 _NO_COLUMN = (1 << 31) - 1
-"""The column of streams that are left out; there are never as many columns."""
+"""The column id of streams that are left out. No file has as many columns."""
 _FIRST_READ = 16 << 10
-"""Bytes that Arrow's reader reads at the end of a file, to find the footer in them."""
+"""How many bytes at the end of a file Arrow's reader reads to find the footer."""
 _ZEROS = {True: bytes([0xC1, 0xFF, 0, 0]) * 1024, False: bytes([127, 0, 0]) * 1024}
-"""Runs of zeros in the run-length encodings of version 2 and 1: base and difference are 0."""
+"""Runs of zeros in ORC's run-length encoding of version 2 (True) and of version 1 (False)."""
 _ZEROS_LENGTH = 1 << 40
-"""The length of a stream of zeros in bytes: more than is ever read."""
+"""The length of a stream of zeros in bytes, more than is ever read."""
 _MODERN = (Encoding.DIRECT_V2, Encoding.DICTIONARY_V2)
 
 
@@ -38,11 +38,12 @@ class Pick:
     """A column of the new file.
 
     Args:
-        source: The type in the file.
-        kind: The type to declare.
-        children: The columns inside.
-        parts: Kinds of this column's streams in the file → their kinds in the new file. Other streams keep their kind.
-        zeros: Whether to add a stream DATA of zeros without an end.
+        source: The column's type in the original file.
+        kind: The kind of type that the new file declares.
+        children: The columns inside this column.
+        parts: Pairs of a stream's kind in the original file and its kind in the new file. Streams of other kinds are
+            left out. None keeps all streams and their kinds.
+        zeros: Whether to add an endless DATA stream of zeros.
     """
 
     source: Node
@@ -52,18 +53,18 @@ class Pick:
     zeros: bool = False
 
     def walk(self) -> Iterator[Pick]:
-        """Yield this column and those inside, in the order of their new ids."""
+        """Yield this column and the columns inside it, in the order of their new ids."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 class StripeFile(io.RawIOBase):
-    """The file of one stripe and the chosen columns. Its errors are those of the file below, kept in `failure`.
+    """A file of one stripe and the selected columns. If reading `raw` raises an error, `failure` keeps the error.
 
     Args:
         raw: The ORC file, which stays open.
-        tail: Its tail.
+        tail: The tail of the ORC file.
         stripe: The stripe.
         footer: The footer of the stripe.
         columns: The columns of the new file. Their names are `0`, `1` ….
@@ -100,7 +101,7 @@ class StripeFile(io.RawIOBase):
         self.size = self._stop + len(self._end)
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return the bytes from the present place on."""
+        """Return at most `size` bytes from the current position on; all remaining bytes if `size` is negative."""
         if self.closed:
             raise OSError("the file is closed")
         stop = self.size if size < 0 else min(self.size, self._at + size)
@@ -126,12 +127,12 @@ class StripeFile(io.RawIOBase):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Move to a place."""
+        """Move to a position, and return it."""
         self._at = offset + (0, self._at, self.size)[whence]
         return self._at
 
     def tell(self) -> int:
-        """Return the present place."""
+        """Return the current position."""
         return self._at
 
     def readable(self) -> bool:
@@ -185,7 +186,7 @@ def _tail(tail: Tail, stripe: Stripe, footer: StripeFooter, root: Pick, added: S
 
 
 def _renumbered(footer: StripeFooter, numbers: dict[int, list[tuple[int, Pick]]]) -> Iterator[Stream]:
-    """Yield the streams with new ids. Those that are left out keep their place; adjacent ones become one."""
+    """Yield the streams with new column ids. Streams that are left out become fillers of the same length."""
     skipped = 0
     for stream in footer.streams:
         new = _meaning(stream, numbers)

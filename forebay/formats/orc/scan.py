@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs Arrow's ORC reader over one stripe, and distinguishes damage from failures of the storage."""
+"""Runs Arrow's ORC reader over one stripe, and distinguishes damage from errors of the store."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from forebay.formats.orc.wire import Malformed
 
 _FORMAT = ds.OrcFileFormat()
 _AHEAD = 2
-"""Batches to take after the file is closed: the one that was being read, and one that finds the file closed."""
+"""How many batches to take after closing the file: the one that Arrow was reading, and one that finds it closed."""
 
 
 def scan_stripe(file: StripeFile, rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a stripe in batches of at most `rows`.
 
     Raises:
-        Malformed: The stripe is damaged. Errors of the storage pass unchanged.
+        Malformed: The stripe is damaged. Errors of the store pass unchanged.
     """
     try:
         fragment = _FORMAT.make_fragment(pa.PythonFile(file, mode="r"))
@@ -44,7 +44,7 @@ def scan_stripe(file: StripeFile, rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def _end(file: StripeFile, batches: Iterator[pa.RecordBatch]) -> None:
-    """Wait for what Arrow's thread reads ahead: the file below may be closed, or read by another scan, after this."""
+    """Close `file`, and wait until Arrow's thread stops reading ahead. Then the ORC file may be closed or reused."""
     file.close()
     with suppress(pa.ArrowException, OSError):
         for _ in islice(batches, _AHEAD):
@@ -53,7 +53,7 @@ def _end(file: StripeFile, batches: Iterator[pa.RecordBatch]) -> None:
 
 @contextmanager
 def wrap_damage(path: str) -> Iterator[None]:
-    """Raise DataError for what the `with` block finds malformed."""
+    """If the `with` block raises Malformed, raise the DataError for a damaged file instead."""
     try:
         yield
     except Malformed as error:

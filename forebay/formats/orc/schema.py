@@ -11,7 +11,7 @@ from forebay.formats.values.column_names import check_names
 from forebay.formats.values.spark_types import NoArrowForm, named_type
 
 _CATALYST_TYPE = "spark.sql.catalyst.type"
-"""The attribute in which Spark records its own type. That type takes precedence, as in Spark."""
+"""The attribute in which Spark records its own type for a column. As in Spark, that type takes precedence."""
 
 TYPES = {
     Kind.BOOLEAN: pa.bool_(),
@@ -30,10 +30,10 @@ TYPES = {
 
 
 def inferred_schema(root: Node, path: str, case_sensitive: bool) -> pa.Schema:
-    """Return the schema Spark would infer from a file; every column is nullable.
+    """Return the schema that Spark infers from a file; every column is nullable.
 
     Raises:
-        ConfigurationError: Spark or Arrow has no such type, or two columns have the same name.
+        ConfigurationError: Spark or Arrow lacks the type of a column, or two columns have the same name.
     """
     pairs = zip(root.names, root.children, strict=True)
     schema = pa.schema([pa.field(name, _type(child, name, path)) for name, child in pairs])
@@ -65,6 +65,6 @@ def _type(node: Node, column: str, path: str) -> pa.DataType:
 
 def _refused(found: str, column: str, path: str) -> ConfigurationError:
     return ConfigurationError(
-        f"column {column!r} of {path} has the type {found}, which cannot be read here",
-        advice="give a schema without that column",
+        f"column {column!r} of {path} has the type {found}, which forebay cannot read",
+        advice="read the file with a schema that leaves that column out",
     )

@@ -26,10 +26,10 @@ from forebay.formats.orc.wire import Malformed
 from forebay.formats.values.calendars import FIRST_COMMON_DAY
 
 _HIVE_8732: Final = 1
-"""The first version of writers whose statistics of texts are right."""
+"""The first writer version whose statistics of strings are right."""
 _DAY_US: Final = 86_400_000_000
 _ZONES_US: Final = 2 * _DAY_US
-"""More than the difference of any two time zones in microseconds."""
+"""More than the difference between any two time zones, in microseconds."""
 _WIDTHS: Final = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64}
 _FLOATS: Final = {Kind.FLOAT: (pa.float32(), pa.float64()), Kind.DOUBLE: (pa.float64(),)}
 
@@ -40,17 +40,18 @@ _UNKNOWN: Final[_Range] = (None, None)
 def matching_stripes(
     raw: BinaryIO, tail: Tail, expression: Expression, columns: Mapping[str, tuple[Wanted, pa.DataType]]
 ) -> list[bool]:
-    """Return for each stripe whether some of its rows may match.
+    """Return for each stripe whether some of its rows may match the filter.
 
     Args:
         raw: The open file.
-        tail: Its tail.
+        tail: The tail of the file.
         expression: A bound filter.
-        columns: Its columns by name, each with its type in the schema, except those that are not in the files.
+        columns: The filter's columns by name, each with its data in the file and its type in the schema. Columns that
+            are not stored in files are missing.
     """
     try:
         parts = _statistics(raw, tail)
-    except Malformed:  # the rows tell whether the file is damaged
+    except Malformed:  # reading the rows shows whether the file is damaged
         parts = []
 
     def possible(leaf: Leaf, stripe: Stripe) -> Outcomes:
@@ -95,13 +96,13 @@ def _column(parts: list[bytes], node: Node, target: pa.DataType, stripe: Stripe,
     if nulls < 0 or (nulls and not wire.number(fields, 10, 1)):
         return None
     least, greatest = _range(fields, node, target, tail)
-    # A value that does not fit into its type is read as null, or is an error.
+    # A value that does not fit into `target` is read as null, or is an error.
     known = nulls if _keeps_nulls(node, target) else None
     return Statistics(stripe.rows, known, least, greatest, nan=pa.types.is_floating(target))
 
 
 def _keeps_nulls(node: Node, target: pa.DataType) -> bool:
-    """Whether reading makes no value null."""
+    """Return whether reading `node` as `target` turns no value into null."""
     match node.kind:
         case Kind.DECIMAL:
             return False
@@ -115,12 +116,12 @@ def _keeps_nulls(node: Node, target: pa.DataType) -> bool:
 
 
 def _holds(target: pa.DataType, kind: Kind) -> bool:
-    """Whether a type is an integer that has every value of this kind of integers."""
+    """Return whether a type is an integer type that holds every value of an integer kind."""
     return pa.types.is_signed_integer(target) and target.bit_width >= _WIDTHS[kind]
 
 
 def _range(fields: wire.Fields, node: Node, target: pa.DataType, tail: Tail) -> _Range:
-    """Return the least and the greatest value as values of the filter."""
+    """Return the least and the greatest value, in the form of bound literals (`Value`)."""
     kind = node.kind
     if kind in _WIDTHS and _holds(target, kind):
         return _both(_message(fields, 2), 1)
@@ -161,7 +162,7 @@ def _signed(fields: wire.Fields, number: int) -> int | None:
 
 def _doubles(fields: wire.Fields) -> _Range:
     found = [struct.unpack("<d", part)[0] if part else None for part in (_last(fields, 1), _last(fields, 2))]
-    # A writer whose first value is NaN keeps it as both.
+    # If the first value is NaN, some writers store NaN as both minimum and maximum.
     return _UNKNOWN if any(one is None or math.isnan(one) for one in found) else (found[0], found[1])
 
 
@@ -171,7 +172,7 @@ def _last(fields: wire.Fields, number: int) -> bytes | None:
 
 
 def _text(fields: wire.Fields, exact: int, bound: int) -> str | None:
-    """Return an extreme value, or the bound that replaces a long one."""
+    """Return a minimum or maximum, or the bound that writers store in place of a long one."""
     found = wire.text(fields, exact)
     return wire.text(fields, bound) if found is None else found
 
@@ -198,7 +199,7 @@ def _times(fields: wire.Fields, tail: Tail) -> _Range:
 
 
 def _common(found: tuple[int | None, int | None], day: int, tail: Tail) -> _Range:
-    """Return a range of dates or times, unless reading moves some of it to the new calendar.
+    """Return a range of dates or times; an unknown range if reading converts some of them to the new calendar.
 
     `day` is the length of a day in the unit of the range.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The footer of a stripe: the column and the kind of each stream."""
+"""Reads the footer of a stripe: the column, the kind and the length of each stream, and the encoding of each column."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from forebay.formats.orc.tail import Stripe, Tail
 from forebay.formats.orc.wire import Malformed
 
 _MOST_FOOTER = 64 << 20
-"""A bound for the footer of a stripe in bytes."""
+"""Upper bound for the bytes of a stripe's footer."""
 _MOST_ANNOUNCED = 64 << 20
-"""Bytes of a stripe that are kept in memory: the size of a stripe that writers for Java aim at."""
+"""The most bytes of a stripe to keep in memory: the stripe size at which ORC's Java writer aims."""
 
 
 class Part(IntEnum):
@@ -41,14 +41,14 @@ class Encoding(IntEnum):
 
 
 PARTS = frozenset(map(int, Part))
-"""The kinds of streams with data; streams of other kinds are indexes."""
+"""The kinds of streams that hold data. Streams of other kinds are indexes."""
 _ENCODINGS = frozenset(map(int, Encoding))
 DICTIONARIES = (Encoding.DICTIONARY, Encoding.DICTIONARY_V2)
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream of a stripe: its kind, its column, and its bytes in the file."""
+    """A stream of a stripe: its kind, the id of its column, and its length in bytes."""
 
     part: int
     column: int
@@ -57,22 +57,22 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class StripeFooter:
-    """The footer of a stripe: its streams in order, and by column the encoding and the size of the dictionary."""
+    """The footer of a stripe: the streams, each column's encoding and dictionary size, and the writer's time zone."""
 
     streams: tuple[Stream, ...]
     encodings: tuple[tuple[int, int], ...]
     zone: str
 
     def bytes_of(self, column: int, part: Part) -> int:
-        """Return the bytes of a stream, 0 if there is none."""
+        """Return the length in bytes of a column's stream; 0 if there is no such stream."""
         return sum(one.length for one in self.streams if one.column == column and one.part == part)
 
 
 def read_stripe_footer(raw: BinaryIO, tail: Tail, stripe: Stripe) -> StripeFooter:
-    """Read the footer of a stripe; raise Malformed."""
+    """Read the footer of a stripe; raise Malformed if it is damaged."""
     raw.seek(stripe.offset + stripe.index + stripe.data)
     if stripe.footer > _MOST_FOOTER:
-        raise Malformed(f"stripe {stripe.number} has a footer of {stripe.footer} bytes")
+        raise Malformed(f"stripe {stripe.number} has a footer of {stripe.footer} bytes, more than {_MOST_FOOTER}")
     fields = wire.parse(decompress(read_fully(raw.read, stripe.footer), tail.codec, tail.block))
     parsed = [wire.parse(part) for part in wire.messages(fields, 1)]
     streams = tuple(Stream(*(wire.number(one, field) for field in (1, 2, 3))) for one in parsed)
@@ -82,15 +82,15 @@ def read_stripe_footer(raw: BinaryIO, tail: Tail, stripe: Stripe) -> StripeFoote
     columns = sum(1 for _ in tail.root.walk())
     found = tuple((wire.number(one, 1), wire.number(one, 2)) for one in encodings)
     if len(found) != columns or any(kind not in _ENCODINGS for kind, _ in found):
-        raise Malformed(f"stripe {stripe.number} has {len(found)} encodings for {columns} columns")
+        raise Malformed(f"stripe {stripe.number} has {len(found)} encodings for {columns} columns, or an unknown one")
     return StripeFooter(streams, found, wire.text(fields, 3) or "")
 
 
 def announce_streams(raw: BinaryIO, stripe: Stripe, footer: StripeFooter, columns: Collection[int]) -> None:
-    """Announce the streams of these columns to a file that fetches announced ranges together.
+    """Announce the streams of `columns` to the file, if it has a method `expect`, so that it prefetches them.
 
-    Files of stores where a request is slow have such a method. Arrow reads all streams in turn, a little of each. So
-    they are announced only if memory may hold them all.
+    Files of stores with slow requests have this method. Arrow reads all streams in turn, a little of each. So they are
+    announced only if they all fit into `_MOST_ANNOUNCED` bytes.
     """
     announce = getattr(raw, "expect", None)
     if announce is None:

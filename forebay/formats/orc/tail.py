@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tail of an ORC file: postscript and footer, checked against the file before Arrow's reader sees it."""
+"""Reads the tail of an ORC file (postscript and footer), and checks it before Arrow's reader sees the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAGIC = b"ORC"
 _FIRST_READ = 16 << 10
 _MOST_TAIL = 256 << 20
-"""A bound for footer and statistics in bytes."""
+"""Upper bound for the bytes of statistics, footer and postscript together."""
 _MOST_ROWS = 1 << 48
 _MOST_BLOCK = 1 << 23
 _DEFAULT_BLOCK = 256 << 10
@@ -30,7 +30,7 @@ _PROLEPTIC = 2
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """A stripe: where it is in the file, and how many rows it has. Sizes in bytes."""
+    """A stripe: its offset in the file, the bytes of its three parts, and its number of rows."""
 
     number: int
     offset: int
@@ -41,7 +41,7 @@ class Stripe:
 
     @property
     def size(self) -> int:
-        """The bytes of the whole stripe."""
+        """The size of the whole stripe in bytes."""
         return self.index + self.data + self.footer
 
 
@@ -53,12 +53,12 @@ class Tail:
         codec: The codec of all streams and footers.
         block: The maximum bytes of a decompressed chunk.
         writer_version: The version of the writer, in the form that Arrow's reader takes.
-        root: The types.
-        stripes: The stripes in the order of the file.
-        starts: The first row of each stripe, then the number of rows.
+        root: The root of the tree of types.
+        stripes: The stripes that have rows, in the order of the file.
+        starts: The first row of each stripe, followed by the number of rows in the file.
         proleptic: Whether old dates are in the proleptic Gregorian calendar.
         writer: The number of the program that wrote the file.
-        statistics: Where the statistics of the stripes are in the file: offset and bytes.
+        statistics: The offset and the length in bytes of the statistics of the stripes.
     """
 
     codec: Codec
@@ -73,10 +73,10 @@ class Tail:
 
 
 def read_tail(raw: BinaryIO, file: InputFile) -> Tail:
-    """Read the tail of an open file. Storage errors pass unchanged.
+    """Read the tail of an open file. Errors of the store pass unchanged.
 
     Raises:
-        DataError: The file is damaged, or no ORC file.
+        DataError: The file is damaged, or is not an ORC file.
         ConfigurationError: The file is encrypted, or compressed in a way that cannot be read.
     """
     try:
@@ -95,13 +95,14 @@ def _read(raw: BinaryIO, file: InputFile) -> Tail:
     root = parse_types(wire.messages(footer, 4))
     if root.kind is not Kind.STRUCT:
         raise ConfigurationError(
-            f"{file.path} has rows of type {root}, not of columns", advice="read it with a program for such files"
+            f"the rows of {file.path} have the type {root}, but only rows with columns (a struct) can be read",
+            advice="exclude the file with pathGlobFilter",
         )
     stripes = _stripes(footer, end)
     rows = wire.number(footer, 6)
     starts = tuple(accumulate((stripe.rows for stripe in stripes), initial=0))
     if starts[-1] != rows:
-        raise Malformed(f"the footer declares {rows} rows, and its stripes {starts[-1]}")
+        raise Malformed(f"the footer states {rows} rows for the file, but {starts[-1]} rows for its stripes")
     proleptic = wire.number(footer, 11) == _PROLEPTIC
     statistics = end + wire.number(script, 7), wire.number(script, 5)
     version, writer = wire.number(script, 6), wire.number(footer, 9)
@@ -109,7 +110,7 @@ def _read(raw: BinaryIO, file: InputFile) -> Tail:
 
 
 def _messages(raw: BinaryIO, file: InputFile) -> tuple[wire.Fields, wire.Fields, int]:
-    """Return the postscript, the footer, and where the stripes end at the latest."""
+    """Return the postscript, the footer, and the offset before which all stripes must end."""
     raw.seek(max(0, file.size - _FIRST_READ))
     data = read_fully(raw.read, min(file.size, _FIRST_READ))
     length = data[-1] if data else 0
@@ -117,12 +118,15 @@ def _messages(raw: BinaryIO, file: InputFile) -> tuple[wire.Fields, wire.Fields,
         raise Malformed("the postscript is missing")
     script = wire.parse(data[-1 - length : -1])
     if MAGIC not in (wire.messages(script, 8000) or [read_start(raw)]):
-        raise Malformed("the postscript does not have the magic text of ORC")
+        raise Malformed("the postscript does not have the magic bytes of ORC")
     codec, block = _codec(script, file.path)
     size = wire.number(script, 1)
     whole = size + wire.number(script, 5) + wire.number(script, 7) + length + 1
     if whole > file.size or whole > _MOST_TAIL:
-        raise Malformed(f"metadata, footer and postscript would have {whole} bytes together")
+        raise Malformed(
+            f"the postscript states {whole} bytes for metadata, footer and postscript together, "
+            f"but the file has {file.size} bytes, and at most {_MOST_TAIL} are allowed"
+        )
     wanted = size + length + 1
     if wanted > len(data):
         raw.seek(file.size - wanted)
@@ -134,7 +138,7 @@ def _messages(raw: BinaryIO, file: InputFile) -> tuple[wire.Fields, wire.Fields,
 
 
 def read_start(raw: BinaryIO) -> bytes:
-    """Return the magic number at the start of a file, which old files have instead of one at the end."""
+    """Return the magic bytes at the start of a file. Old files have them there, but not in the postscript."""
     raw.seek(0)
     return read_fully(raw.read, len(MAGIC))
 
@@ -151,12 +155,12 @@ def _codec(script: wire.Fields, path: str) -> tuple[Codec, int]:
         )
     block = wire.number(script, 3, _DEFAULT_BLOCK) or _DEFAULT_BLOCK
     if block > _MOST_BLOCK:
-        raise Malformed(f"the postscript declares compressed blocks of {block} bytes")
+        raise Malformed(f"the postscript states compressed blocks of {block} bytes, more than {_MOST_BLOCK}")
     return codec, block
 
 
 def _stripes(footer: wire.Fields, end: int) -> tuple[Stripe, ...]:
-    """Return the stripes, which must follow one another before `end`."""
+    """Return the stripes that have rows. Raise Malformed unless the stripes follow one another before `end`."""
     found: list[Stripe] = []
     for number, part in enumerate(wire.messages(footer, 3)):
         fields = wire.parse(part)

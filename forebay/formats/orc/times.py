@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dates and timestamps of ORC files as Spark reads them.
+"""Converts dates and timestamps of ORC files to the values that Spark reads.
 
-A timestamp is stored as seconds since 2015-01-01T00:00:00 in the time zone of the writer, and nanoseconds. As ORC's
-reader for Java does, a TIMESTAMP shows the same wall-clock time in the zone of the reader. Spark takes the result for
-one of the old calendar (Julian before 1582-10-15, fixed offsets before 1900) and converts it to the new one.
+A timestamp is stored as seconds since 2015-01-01T00:00:00 in the time zone of the writer, and nanoseconds. As in ORC's
+Java reader, a TIMESTAMP keeps its wall-clock time in the zone of the reader. Spark treats the result as a time of the
+old calendar (Julian before 1582-10-15, fixed offsets before 1900), and converts it to the new one (Gregorian).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _FAR = 2_114_380_800
 _LAST = 253_402_214_399
 _400_YEARS = 146_097 * _DAY
 _MILLI_NS = 999_999
-"""Nanoseconds from which a writer rounds the second of a time before 1970 towards zero."""
+"""If a time before 1970 has more nanoseconds than this, the writer rounded its second towards zero."""
 _UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "UCT", "Etc/UCT", "Zulu", "Universal"})
 _RECENT = 1_768_521_600
-"""A time in January 2026; half a year later the other half of the year's offsets apply."""
+"""An instant in January 2026, in seconds. At this time or half a year later, a zone has its standard time."""
 _HALF_YEAR = 182 * _DAY
 
 
@@ -42,7 +42,7 @@ class Times:
     """Converts the dates and timestamps of one stripe.
 
     Args:
-        path: The file, for errors.
+        path: The path of the file, for errors.
         proleptic: Whether the file's dates are in the new calendar.
         writer: The time zone of the writer; None if the file does not name it.
         reader: The time zone of the session.
@@ -54,7 +54,7 @@ class Times:
     reader: Zone
 
     def dates(self, array: pa.Array, column: str) -> pa.Array:
-        """Return dates of the new calendar."""
+        """Convert dates to the new calendar; raise DataError for dates before the year 1."""
         oldest = pc.min(array).cast(pa.int32()).as_py() if len(array) else None
         if self.proleptic or oldest is None or oldest >= FIRST_COMMON_DAY:
             return array
@@ -64,12 +64,12 @@ class Times:
         return pc.add(days, day_shift(days)).view(pa.date32())
 
     def timestamps(self, array: pa.Array, column: str, *, local: bool) -> pa.Array:
-        """Return instants in microseconds.
+        """Convert timestamps to instants in microseconds; raise DataError for times before the year 1.
 
         Args:
-            array: Structs of stored seconds and of nanoseconds, which are a timestamp after 2015.
-            column: The column, for errors.
-            local: Whether the times are of a clock on the wall, not instants.
+            array: Structs of the stored seconds, and of the nanoseconds, which were read as a timestamp after 2015.
+            column: The name of the column, for errors.
+            local: Whether the times are wall-clock times (TIMESTAMP), not instants.
         """
         parts = cast("pa.StructArray", array)
         writer = (self.writer or self.reader) if local else UTC
@@ -108,14 +108,14 @@ class Times:
 
     def _too_old(self, column: str) -> DataError:
         return DataError(
-            f"column {column!r} of {self.path} holds times before the year 1 in the old calendar",
+            f"column {column!r} of {self.path} holds times before the year 1 of the Julian calendar",
             option="schema",
             advice="remove the column from the schema, or read the file with Spark's own ORC reader",
         )
 
 
 def writer_zone(name: str) -> Zone | None:
-    """Return the zone of a stripe footer, None for an old file that names none; raise ValueError for an unknown one."""
+    """Return the time zone that a stripe footer names; None without a name (old files); raise ValueError if unknown."""
     if not name:
         return None
     return UTC if name in _UTC_NAMES else zone(name)
@@ -123,12 +123,12 @@ def writer_zone(name: str) -> Zone | None:
 
 @lru_cache(maxsize=64)
 def raw_offset(where: Zone) -> int:
-    """Return the standard offset of today in seconds, which java.util.TimeZone uses for times before 1900."""
+    """Return a zone's present standard offset in seconds. java.util.TimeZone uses it for times before 1900."""
     return min(_offset_at(where, _RECENT), _offset_at(where, _RECENT + _HALF_YEAR))
 
 
 def same_rules(left: Zone, right: Zone) -> bool:
-    """Whether two zones have the same name, or the same fixed offset."""
+    """Return whether two zones have the same name or the same fixed offset, or both are UTC."""
     if left.fixed is not None or right.fixed is not None:
         return left.fixed == right.fixed or {left.name, right.name} <= _UTC_NAMES
     return left.name == right.name
@@ -153,7 +153,7 @@ def _offsets(instants: pa.Array, where: Zone) -> pa.Array:
     offsets = pc.subtract(pc.local_timestamp(moments).cast(pa.int64()), moments.cast(pa.int64()))
     if pc.all(near).as_py() is not False:
         return offsets
-    # Arrow does not know the rules of the time after its tables.
+    # Arrow does not know the rules of zones for times after its tables.
     known = {
         instant: raw_offset(where) if instant < _1900 else _offset_at(where, instant)
         for instant in pc.unique(pc.filter(instants, pc.invert(near))).to_pylist()

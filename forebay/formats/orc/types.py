@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree of types in the footer of an ORC file, and the names of its parts."""
+"""Parses the tree of types in the footer of an ORC file."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Node:
     """A type of a file.
 
     Args:
-        id: Its number, by which streams name their column.
-        kind: Its kind.
+        id: The number of the type. Streams name their column by this number.
+        kind: The kind of the type.
         names: The names of a struct's fields.
-        children: The types inside.
-        length: The length of CHAR and VARCHAR.
-        precision: That of DECIMAL.
-        scale: That of DECIMAL.
+        children: The types inside this type.
+        length: The maximum length of CHAR and VARCHAR.
+        precision: The precision of DECIMAL.
+        scale: The scale of DECIMAL.
         attributes: Attributes that the writer added, such as Spark's own type.
     """
 
@@ -90,21 +90,21 @@ class Node:
         return name
 
     def walk(self) -> Iterator[Node]:
-        """Yield this type and those inside, in the order of their ids."""
+        """Yield this type and the types inside it, in the order of their ids."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 def parse_types(parts: Sequence[bytes]) -> Node:
-    """Return the root of the types of a footer; raise Malformed if they are no tree in the order of their ids."""
+    """Return the root of the types of a footer; raise Malformed unless they form a tree in the order of their ids."""
     raw = [wire.parse(part) for part in parts]
     if not raw:
-        raise Malformed("no types")
+        raise Malformed("the footer has no types")
     taken = [0]
     root = _node(raw, taken, 0)
     if taken[0] != len(raw):
-        raise Malformed(f"{len(raw) - taken[0]} types belong to no column")
+        raise Malformed(f"{len(raw) - taken[0]} types in the footer belong to no column")
     return root
 
 
@@ -122,7 +122,7 @@ def _node(raw: Sequence[wire.Fields], taken: list[int], depth: int) -> Node:
     names = tuple(_decoded(name) for name in wire.messages(fields, 3))
     nested = kind in (Kind.STRUCT, Kind.UNION)
     if (not nested and len(inside) != _PARTS.get(kind, 0)) or (kind is Kind.STRUCT and len(names) != len(inside)):
-        raise Malformed(f"type {number} of kind {kind.name} has {len(inside)} parts and {len(names)} names")
+        raise Malformed(f"type {number} of kind {kind.name} cannot have {len(inside)} children and {len(names)} names")
     children = []
     for child in inside:
         if child != taken[0]:
@@ -130,7 +130,7 @@ def _node(raw: Sequence[wire.Fields], taken: list[int], depth: int) -> Node:
         children.append(_node(raw, taken, depth + 1))
     precision, scale = wire.number(fields, 5, 38) or 38, wire.number(fields, 6)
     if kind is Kind.DECIMAL and not (precision <= 38 and scale <= precision):
-        raise Malformed(f"a decimal of {precision} digits and scale {scale}")
+        raise Malformed(f"a decimal type has {precision} digits and scale {scale}, which is not valid")
     pairs = [wire.parse(pair) for pair in wire.messages(fields, 7)]
     attributes = {wire.text(pair, 1) or "": wire.text(pair, 2) or "" for pair in pairs}
     return Node(number, kind, names, tuple(children), wire.number(fields, 4), precision, scale, attributes)

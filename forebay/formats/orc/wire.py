@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocol Buffers on the wire, as far as the metadata of ORC files uses it."""
+"""Parses and encodes Protocol Buffers messages, as far as the metadata of ORC files needs it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TypeAlias
 
 Value: TypeAlias = "int | bytes"
 Fields: TypeAlias = "dict[int, list[Value]]"
-"""The values of a message by field number: numbers, and texts or nested messages as bytes."""
+"""The values of a message by field number. Numbers are ints; texts and nested messages are bytes."""
 
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _MOST_BITS = 63
 
 
 class Malformed(ValueError):
-    """Bytes that are no message."""
+    """Bytes that are not valid ORC."""
 
 
 def parse(data: bytes) -> Fields:
-    """Return the fields of a message; raise Malformed."""
+    """Return the fields of a message; raise Malformed if the bytes are not a message."""
     fields: Fields = {}
     at = 0
     while at < len(data):
@@ -53,11 +53,11 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if shift > _MOST_BITS:
             break
-    raise Malformed("a Protocol Buffers number has no last byte")
+    raise Malformed("a Protocol Buffers number does not end")
 
 
 def number(fields: Fields, field: int, default: int = 0) -> int:
-    """Return the last number of a field; raise Malformed for another kind."""
+    """Return the last number of a field; raise Malformed if the value is not a number."""
     found = fields.get(field, [default])[-1]
     if not isinstance(found, int):
         raise Malformed(f"Protocol Buffers field {field} is not a number")
@@ -65,7 +65,7 @@ def number(fields: Fields, field: int, default: int = 0) -> int:
 
 
 def numbers(fields: Fields, field: int) -> list[int]:
-    """Return the numbers of a repeated field, packed or not."""
+    """Return the numbers of a repeated field, whether it is packed or not."""
     found: list[int] = []
     for value in fields.get(field, []):
         if isinstance(value, int):
@@ -98,7 +98,7 @@ def text(fields: Fields, field: int) -> str | None:
 
 
 def encode(fields: Mapping[int, int | bytes | Iterable[int | bytes]]) -> bytes:
-    """Return a message. A field with several values is repeated."""
+    """Encode a message from its values by field number. A field with several values is repeated."""
     out = bytearray()
     for field, given in fields.items():
         for value in (given,) if isinstance(given, (int, bytes)) else given:

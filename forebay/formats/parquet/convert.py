@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions from the types of Arrow's Parquet reader to those of the schema, made once per file and column.
+"""Converts columns of Arrow's Parquet reader to the types of the schema. A column's conversion is built once per file.
 
-The pairs of types are those of Spark's vectorised reader (ParquetVectorUpdaterFactory, 4.2.0), except the pairs where
-Spark silently reinterprets bits.
+The supported pairs of types are those of Spark's vectorised reader (ParquetVectorUpdaterFactory, 4.2.0), except pairs
+for which Spark silently reinterprets bits.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from forebay.formats.values.decimals import exceeds_precision
 from forebay.formats.values.rebase import Rebase
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
-"""Converts an array to another of the same length; None keeps it."""
+"""A function that converts an array to another array of the same length. None in its place keeps the array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The part of a file that is read for one column of the schema.
+    """The part of a file that is read for one column of the schema, and its conversion.
 
-    `source` is the file's column; None if it has no such column.
+    `source` is the name of the column in the file; None if the file has no such column.
     """
 
     source: str | None
@@ -39,9 +39,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Makes the conversions for the columns of one file.
+    """Builds the conversions for the columns of one file.
 
-    `rebase` converts dates of the old calendar, if the file has them.
+    `rebase` converts dates and timestamps of the old calendar, if the file has them.
     """
 
     path: str
@@ -49,10 +49,10 @@ class Converter:
     rebase: Rebase
 
     def column(self, field: pa.Field, columns: tuple[Node, ...]) -> Wanted:
-        """Return what to read from the file for a column of the schema; `columns` are all columns of the file.
+        """Return the part of the file to read for a column of the schema; `columns` are all columns of the file.
 
         Raises:
-            ConfigurationError: The types do not match, or two columns of the file have this name.
+            ConfigurationError: The column cannot be read as the schema's type, or two columns have this name.
         """
         node = self._named(field.name, columns, field.name)
         if node is None:
@@ -71,7 +71,7 @@ class Converter:
     def _convert(self, node: Node, target: pa.DataType, column: str, leaves: list[Leaf]) -> Convert | None:
         """Return the conversion of a column or nested field to the type `target`; None if it needs none.
 
-        It appends the primitive columns that it needs to `leaves`. `column` is the column's name, for errors.
+        The method appends the primitive columns that must be read to `leaves`. `column` is the name, for errors.
         """
         if node.leaf is not None:
             leaves.append(node.leaf)
@@ -98,7 +98,7 @@ class Converter:
                 inside = self._convert(child, field.type, f"{column}.{field.name}", leaves)
             children.append((None if child is None else child.name, inside))
         if len(leaves) == before:
-            # A leaf is read to know which structs are null.
+            # Read one primitive column to know which structs are null.
             leaves.append(next(node.leaves()))
         if node.type == target and all(inside is None for _, inside in children):
             return None
@@ -156,7 +156,7 @@ class Converter:
         raw = pa.int32() if leaf.physical == "INT32" else pa.int64()
         view = None if pa.types.is_integer(source) else _viewed(source, raw, raw)
         if leaf.kind == "TIMESTAMP":
-            # Spark gives the stored number, in the file's own unit.
+            # Spark returns the stored number, in the unit of the file.
             view = _chain(_cast(pa.timestamp(leaf.unit)), _viewed(pa.timestamp(leaf.unit), raw, raw))
         if (source if view is None else raw) == target:
             return view
@@ -174,7 +174,7 @@ class Converter:
             raise self._mismatch(str(leaf), target, column)
 
     def _decimals_in_range(self, column: str) -> Convert:
-        """Return the check that damage did not give decimals more digits than the file's type has."""
+        """Return a check that raises a DataError if damage gave a decimal more digits than the file's type allows."""
 
         def check(array: pa.Array) -> pa.Array:
             if exceeds_precision(array):

@@ -37,18 +37,20 @@ _PROBE_ROWS = 512
 _READ_AHEAD_BYTES = 32 << 20
 _MOST_BUFFER, _LEAST_BUFFER = 4 << 20, 64 << 10
 
-_WRITING = "it concerns writing; files say how they are compressed"
+_WRITING = "it is for writing; each Parquet file names its own codecs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetOptions:
     """The options for reading Parquet files."""
 
-    merge_schema: bool = option(default=False, doc="infer the schema from all files, not from the first")
+    merge_schema: bool = option(default=False, doc="infer the schema from all files, not only from the first")
     datetime_rebase_mode: RebaseMode = option(
         default="CORRECTED", doc="the calendar of old dates in files that Spark did not write"
     )
-    int96_rebase_mode: RebaseMode = option(default="CORRECTED", doc="the same for INT96 timestamps")
+    int96_rebase_mode: RebaseMode = option(
+        default="CORRECTED", doc="the calendar of old INT96 timestamps in files that Spark did not write"
+    )
     case_sensitive: bool = option(
         default=False, doc="compare names of columns exactly: the session's `spark.sql.caseSensitive`"
     )
@@ -67,11 +69,11 @@ class ParquetFormat(FileFormat):
 
     @property
     def case_sensitive(self) -> bool:
-        """The value of the option `caseSensitive`."""
+        """Whether names of columns are compared exactly: the option `caseSensitive`."""
         return self.options.case_sensitive
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Infer as Spark: from the first file by path, or with `mergeSchema` from all files, merged in that order."""
+        """Infer the schema of the first file by path, as Spark does. With `mergeSchema`, merge all schemas."""
         schema: pa.Schema | None = None
         first = () if not files else (min(files, key=lambda file: file.path),)
         for file in sorted(files, key=lambda file: file.path) if self.options.merge_schema else first:
@@ -83,7 +85,7 @@ class ParquetFormat(FileFormat):
         return schema
 
     def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """Infer as with `mergeSchema`."""
+        """Merge the schemas of all files, as `infer_schema` does with `mergeSchema`."""
         return replace(self, options=replace(self.options, merge_schema=True)).infer_schema(files)
 
     def sliceable(self, file: InputFile) -> bool:
@@ -108,7 +110,7 @@ class ParquetFormat(FileFormat):
     def matching_ranges(
         self, file: InputFile, schema: pa.Schema, row_filter: Expression, position: int, end: int | None
     ) -> list[tuple[int, int | None]]:
-        """Return the rows of the row groups whose statistics do not exclude the filter. Reads the footer."""
+        """Return the row ranges of the row groups that may match by their statistics. Reads the footer."""
         if not file.size:
             return [(position, end)]
         with opened(file) as parquet:
@@ -189,13 +191,13 @@ class _Reader:
                     break
             if position == before:
                 raise wrong_footer(
-                    self._open, f"it declares {self._starts[-1]} rows, but the columns end at row {position}"
+                    self._open, f"it states {self._starts[-1]} rows, but the columns end at row {position}"
                 )
 
     def _buffer_bytes(self, groups: range) -> int:
-        """Return the bytes to read of a column at a time; 0 means whole column chunks, if no chunk is longer.
+        """Return how many bytes of a column to read at a time; 0 for whole column chunks, if all are short enough.
 
-        Only a read of whole column chunks bounds the memory that a wrong size in a page header takes.
+        Only reading whole column chunks bounds the memory that a wrong size in a page header takes.
         """
         buffer = max(_LEAST_BUFFER, min(_MOST_BUFFER, _READ_AHEAD_BYTES // len(self._leaves)))
         return 0 if longest_chunk(self._open, groups, self._leaves) <= buffer else buffer
@@ -203,7 +205,7 @@ class _Reader:
     def _plan(self, group: int) -> None:
         """Choose the number of rows of a batch for a row group.
 
-        It starts low if the footer does not tell the size of a row.
+        The first number is low if the footer does not tell the size of a row.
         """
         estimate, sure = self._estimate(group)
         if not (sure or self._measured):
@@ -211,11 +213,9 @@ class _Reader:
         self._rows_per_batch = min(self._rows_per_batch, estimate) if self._measured else estimate
 
     def _replan(self, batch: pa.RecordBatch) -> bool:
-        """Adapt the batch size to the size of a batch just read.
+        """Adapt the number of rows of a batch to the size of a batch just read.
 
-        Return whether to restart the row group with the new size.
-
-        A restart reads one page again.
+        Returns whether to restart the row group with the new number. A restart reads one page again.
         """
         rows = max(_LEAST_ROWS, min(_BATCH_ROWS, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes)))
         first, self._measured = not self._measured, True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row groups of an open Parquet file: rows, sizes, and a check of their columns."""
+"""Returns the rows and sizes of the row groups of an open Parquet file, and checks their columns."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[L
 
 
 def longest_chunk(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[Leaf]) -> int:
-    """Return the stored bytes of the longest column chunk; the groups must have been checked."""
+    """Return the compressed size in bytes of the longest column chunk. Call `check_groups` before."""
     rows = [parquet.metadata.row_group(group) for group in groups]
     return max((group.column(leaf.index).total_compressed_size for group in rows for leaf in leaves), default=0)
 
 
 def statistics_of(group: pq.RowGroupMetaData, leaf: Leaf) -> pq.Statistics | None:
-    """Return the statistics of a column that has been checked; None without any.
+    """Return the statistics of a column in a row group; None if there are none. Call `check_columns` before.
 
-    None too if the footer gives the column another type, for which Arrow ends the process.
+    Returns None too if the row group gives the column another type, because Arrow would end the process.
     """
     column = group.column(leaf.index)
     return column.statistics if column.physical_type == leaf.physical else None

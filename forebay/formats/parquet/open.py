@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens Parquet files, and distinguishes damage from storage failures."""
+"""Opens Parquet files, and distinguishes damage from errors of the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OpenParquet:
     """A Parquet file whose footer has been read.
 
     Args:
-        path: The file, for errors.
+        path: The path of the file, for errors.
         metadata: The footer. `metadata.row_group(i).column(j)` ends the process if the metadata of the column are
             encrypted or damaged: call `check_columns` before.
         signed: Whether a signature follows the footer, which only files with encrypted columns have.
@@ -51,7 +51,7 @@ class OpenParquet:
 
     @property
     def failed(self) -> bool:
-        """Whether a read of the storage has failed."""
+        """Whether a read from the store has failed."""
         return self._checked.failure is not None
 
     def expect(self, groups: Sequence[int], columns: Sequence[int]) -> None:
@@ -62,7 +62,7 @@ class OpenParquet:
             announce([[_chunk(row.column(column)) for column in columns] for row in rows])
 
     def check_columns(self, groups: Sequence[int], columns: Sequence[str]) -> None:
-        """Check the metadata of columns by path in some row groups; reads nothing.
+        """Check the metadata of columns, given by path, in some row groups. Reads nothing.
 
         Arrow builds its metadata of columns when it plans to read ahead, and raises an error if they are damaged.
         `_Checked` refuses the planned read.
@@ -88,7 +88,7 @@ class OpenParquet:
     def file(self, buffer_bytes: int = _FOOTER_BUFFER) -> pq.ParquetFile:
         """Return Arrow's reader of the file.
 
-        For each column it reads `buffer_bytes` at a time, never a whole column chunk; 0 for whole column chunks.
+        The reader reads `buffer_bytes` of a column at a time; with 0, whole column chunks.
         """
         return pq.ParquetFile(
             self._source,
@@ -101,14 +101,14 @@ class OpenParquet:
 
 
 def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Return start and end of a column chunk in the file."""
+    """Return the start and end of a column chunk in the file, in bytes."""
     start = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0)
     return start, start + column.total_compressed_size
 
 
 @contextmanager
 def opened(file: InputFile) -> Iterator[OpenParquet]:
-    """Open a file for a `with` block, and read its footer. Errors of the storage are raised unchanged.
+    """Open a file for a `with` block, and read its footer. Errors of the store are raised unchanged.
 
     Raises:
         DataError: The file is damaged or not a Parquet file; also raised inside the `with` block.
@@ -126,7 +126,7 @@ def opened(file: InputFile) -> Iterator[OpenParquet]:
                 f"{file.path} uses a feature of Parquet that Arrow cannot read: {error}",
                 advice="remove the column with this feature from the schema, or write the file again without it",
             ) from error
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the latter: of a column's name
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: from a column's name
             if checked.failure is not None:
                 raise checked.failure from None
             raise damaged_file(f"{file.path} is not a complete Parquet file: {error}") from error
@@ -145,30 +145,30 @@ def _footer(source: pa.PythonFile, checked: _Checked, path: str) -> pq.FileMetaD
 
 
 class _ReadRefused(Exception):
-    """A read while `check_columns` needs none."""
+    """Raised for a read during `check_columns`, which needs no data."""
 
 
 def _await_release(refusals: weakref.WeakSet[_ReadRefused]) -> None:
-    """Wait until no thread of Arrow holds a refused read: one that frees it while Python exits ends the process."""
+    """Wait until no thread of Arrow holds a refused read. Freeing one while Python exits would end the process."""
     deadline = time.monotonic() + _RELEASE_SECONDS
     while refusals and time.monotonic() < deadline:
         time.sleep(_RELEASE_POLL_SECONDS)
 
 
 class _Checked(io.RawIOBase):
-    """A file as Arrow's reader sees it: each read returns the full length, and a storage error is kept in `failure`."""
+    """A file as Arrow's reader sees it. Each read returns the full length, and `failure` keeps errors of the store."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self.raw = raw
         self.failure: Exception | None = None
         self.refusals: weakref.WeakSet[_ReadRefused] | None = None
-        """The refused reads that somebody still holds; None if reads are not refused."""
+        """The refused reads that are still referenced; None if reads are not refused."""
         self.tail = b""
-        """The end of the first read, and of the file: the footer's length and a magic number."""
+        """The last bytes of the first read, which reads the end of the file: the footer's length and a magic number."""
 
     @property
     def footer_bytes(self) -> int:
-        """Return the length of the footer in bytes, with its signature."""
+        """The length of the footer in bytes, including its signature."""
         return int.from_bytes(self.tail[:4], "little")
 
     def read(self, size: int = -1, /) -> bytes:

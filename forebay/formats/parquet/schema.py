@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet footers as Spark reads them: the tree of columns, and the inferred schema."""
+"""Reads Parquet footers as Spark does: the tree of columns, and the inferred schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
 """The key of Spark's own schema in a file's metadata. As in Spark, it takes precedence over the Parquet types."""
 
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
-"""Lists of every layout."""
+"""Arrow's types of lists, in every layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class Leaf:
 
     @property
     def signed_bits(self) -> int:
-        """The width of a signed integer column (8 to 64), 0 for anything else."""
+        """The width of a signed integer column in bits (8 to 64); 0 for any other column."""
         if self.kind == "NONE" and self.physical in ("INT32", "INT64"):
             return 32 if self.physical == "INT32" else 64
         return int(self.details["bitWidth"]) if self.kind == "INT" and self.details["isSigned"] else 0
 
     @property
     def unsigned_bits(self) -> int:
-        """The width of an unsigned integer column (8 to 64), 0 for anything else."""
+        """The width of an unsigned integer column in bits (8 to 64); 0 for any other column."""
         return int(self.details["bitWidth"]) if self.kind == "INT" and not self.details["isSigned"] else 0
 
     @property
@@ -64,11 +64,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One column at any depth: a leaf, or a struct, list or map with children (a map's are key and value)."""
+    """A column or nested field: a leaf, or a struct, list or map with children. A map's children are key and value."""
 
     name: str
     type: pa.DataType
-    """The type in Arrow's reader."""
+    """The type that Arrow's reader returns."""
     children: tuple[Node, ...] = ()
     leaf: Leaf | None = None
 
@@ -112,7 +112,7 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa
     """Return the schema that Spark would infer from one open file; every column is nullable. `path` is for errors.
 
     Raises:
-        ConfigurationError: Spark does not read a column without a schema, or two columns have the same name.
+        ConfigurationError: Spark cannot infer the type of a column, or two columns have the same name.
     """
     text = (file.metadata.metadata or {}).get(SPARK_SCHEMA_KEY)
     try:
@@ -120,7 +120,7 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa
     except NoArrowForm as error:
         raise ConfigurationError(
             f"{path} was written by Spark with a column of type {error}, which Arrow does not have",
-            advice="give a schema without that column",
+            advice="read the file with a schema that leaves that column out",
         ) from None
     if schema is None:
         schema = pa.schema([pa.field(node.name, _spark_type(node, node.name, path)) for node in columns_of(file)])
@@ -150,7 +150,8 @@ def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
         if found is None:
             raise ConfigurationError(
                 f"column {column!r} of {path} has the type {node.leaf}, which Spark does not read",
-                advice="give a schema without this column, or with a type that Spark can read it as (BIGINT, BINARY)",
+                advice="read the file with a schema that leaves this column out, or that gives it a type as "
+                "which Spark can read it (BIGINT, BINARY)",
             )
         return found
     if pa.types.is_struct(node.type):
@@ -177,7 +178,7 @@ _UNSIGNED = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20
 def _leaf_type(leaf: Leaf) -> pa.DataType | None:
     """Return the type that Spark infers for a primitive column; None if Spark refuses it.
 
-    It follows ParquetToSparkSchemaConverter.convertPrimitiveField of Spark 4.2.0.
+    The rules are those of ParquetToSparkSchemaConverter.convertPrimitiveField of Spark 4.2.0.
     """
     if leaf.signed_bits:
         return _SIGNED[leaf.signed_bits]

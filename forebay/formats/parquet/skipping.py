@@ -27,7 +27,7 @@ class FilteredColumn:
 
     Args:
         wanted: The column in the file.
-        type: Its type in the schema, which the literals of the filter have.
+        type: The type of the column in the schema, to which the filter is bound.
         rebased: Whether reading changes the file's old dates, so that statistics of dates and times do not apply.
     """
 
@@ -37,14 +37,14 @@ class FilteredColumn:
 
 
 def matching_groups(parquet: OpenParquet, expression: Expression, columns: Mapping[str, FilteredColumn]) -> list[bool]:
-    """Return for each row group whether some of its rows may match.
+    """Return for each row group whether some of its rows may match the filter.
 
     Args:
         parquet: The open file.
         expression: A bound filter.
-        columns: Its columns by name, except those that are not in the files.
+        columns: The filter's columns by name. Columns that are not stored in files are missing.
     """
-    if parquet.signed:  # asked for an encrypted column, Arrow ends the process
+    if parquet.signed:  # Arrow ends the process for the metadata of an encrypted column
         return [True] * parquet.metadata.num_row_groups
 
     used = [leaf.path for column in columns.values() for leaf in column.wanted.leaves]
@@ -73,14 +73,14 @@ def _outcomes(leaf: Leaf, column: FilteredColumn | None, group: Any) -> Outcomes
 
 
 def _only_leaf(wanted: Wanted) -> Column | None:
-    """Return the Parquet column of a column that is neither nested nor repeated."""
+    """Return the Parquet column of a column that is neither nested nor repeated; None for any other column."""
     if len(wanted.leaves) != 1 or wanted.leaves[0].repeated or wanted.leaves[0].path != wanted.source:
         return None
     return wanted.leaves[0]
 
 
 def _range(column: FilteredColumn, statistics: Any) -> tuple[Value | None, Value | None]:  # noqa: ANN401 - as above
-    """Return the least and the greatest value of the statistics as values of the filter."""
+    """Return minimum and maximum of the statistics in the form of bound literals (`Value`); None if unknown."""
     value_of = _reader(column)
     if value_of is None or statistics is None or not statistics.has_min_max:
         return None, None
@@ -91,7 +91,7 @@ def _range(column: FilteredColumn, statistics: Any) -> tuple[Value | None, Value
 
 
 def _reader(column: FilteredColumn) -> Callable[[Any], Value | None] | None:
-    """Return the function that makes a value of the filter from one of the statistics; None if they do not compare."""
+    """Return the function that converts a minimum or maximum to a `Value`; None if it cannot be compared."""
     leaf, target = column.wanted.leaves[0], column.type
     if pa.types.is_signed_integer(target) and leaf.signed_bits:
         return int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first event time of a Parquet file, from the statistics in its footer."""
+"""Finds the first event time of a Parquet file, from the statistics in its footer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.formats.parquet.schema import Leaf, columns_of
 from forebay.formats.values.column_names import folded
 
 _MICROS_PER_UNIT: Final = {"ms": 1_000, "us": 1}
-"""Of the units that timestamps are read from."""
+"""Microseconds per unit, for each unit in which timestamps can be read."""
 
 
 class FirstTime(NamedTuple):
@@ -28,12 +28,12 @@ class FirstTime(NamedTuple):
 
 
 def first_time(file: InputFile, column: str, *, case_sensitive: bool) -> FirstTime:
-    """Read the footer of a file, and return the least value of a timestamp or int64 column. For any thread.
+    """Read the footer of a file, and return the least value of a timestamp or int64 column. Thread-safe.
 
     Args:
         file: The file.
-        column: A column, or the dotted path of a field inside structs.
-        case_sensitive: Whether names must have the same case.
+        column: The name of a column, or the dotted path of a field inside structs.
+        case_sensitive: Whether names that differ only in case are different names.
 
     Raises:
         DataError: The file no longer exists, has changed since it was listed, or is damaged.
@@ -46,13 +46,13 @@ def first_time(file: InputFile, column: str, *, case_sensitive: bool) -> FirstTi
         if not found:
             return FirstTime(known=True)
         unit = _unit(found[0])
-        if unit is None or len(found) > 1 or parquet.signed:  # asked for an encrypted column, Arrow ends the process
+        if unit is None or len(found) > 1 or parquet.signed:  # Arrow ends the process for an encrypted column
             return FirstTime(known=False)
         return _least(parquet, found[0], unit)
 
 
 def _unit(leaf: Leaf) -> str | None:
-    """Return the unit of a timestamp or int64 column: `ms`, `us` or `ns`; None for other columns."""
+    """Return the unit of a timestamp or int64 column: `ms` or `us`; None for other columns, and for nanoseconds."""
     if leaf.physical != "INT64" or leaf.repeated:
         return None
     if leaf.kind == "TIMESTAMP":

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the formats of text records: record borders, encodings, and the options of CSV and JSON."""
+"""What text, CSV and JSON share: finding the borders of records, encodings, and options."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text encodings: decodes invalid UTF-8 as Java does, and converts streams of other encodings to UTF-8."""
+"""Decodes invalid UTF-8 as Java does, and converts streams of other encodings to UTF-8."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENCODINGS = {
     "UTF-16LE": "utf-16-le",
     "UTF-32": "utf-32",
 }
-"""The encodings Spark 4 takes → Python's names for them."""
+"""Maps the encodings that Spark 4 accepts to Python's names for them."""
 
 _MARKS = {
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
@@ -68,7 +68,7 @@ def one_value(data: bytes | bytearray, large_type: pa.DataType) -> pa.Array:
 
 
 def valid_utf8(data: bytes | bytearray) -> bytes | bytearray:
-    """Return the data if it is valid UTF-8; else return it as Java decodes it. Fast for ASCII."""
+    """Return the data if it is valid UTF-8; else with U+FFFD for invalid bytes, as in Java. Fast for ASCII."""
     if data.isascii():
         return data
     try:

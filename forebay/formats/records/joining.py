@@ -12,12 +12,12 @@ from forebay.formats.records.record_blocks import BOM
 def join_lines(
     contents: Sequence[bytes], *, header: bool = False, not_one_row: Sequence[bytes] = ()
 ) -> JoinedContents | None:
-    """Return the contents of files of UTF-8 lines as that of one file; None if this could change a row.
+    """Join the contents of files of UTF-8 lines to the content of one file; return None if this could change a row.
 
     Args:
         contents: The content of each file.
-        header: Whether the first line of a file is a header. All files must have the same.
-        not_one_row: The starts of lines that may give no row, or several.
+        header: Whether the first line of a file is a header. All files must have the same header.
+        not_one_row: How lines may begin that give no row or several rows.
     """
     contents = [content.replace(b"\r\n", b"\n") for content in contents]
     first = contents[0][: contents[0].find(b"\n") + 1] if header else b""

@@ -40,7 +40,7 @@ class Block:
     end: int
     """The byte offset after the block in the decompressed file; the next record starts there, or the file ends."""
     cut: bool = False
-    """`data` is only the start of a record longer than the limit; the rest was skipped."""
+    """Whether `data` is only the start of a record longer than the limit; the rest was skipped."""
 
     def offset(self, index: int) -> int:
         """Return the byte offset of `data[index]` in the decompressed file.
@@ -56,8 +56,8 @@ class RecordBlocks:
 
     Args:
         separator: The end of a record; None for any of LF, CR LF and CR, as in Spark.
-        block_bytes: The bytes to read at a time.
-        max_record_bytes: Of a longer record, only the start is returned, as a block with `cut` set.
+        block_bytes: How many bytes to read at a time.
+        max_record_bytes: The most bytes of a record. For a longer one, a block with `cut` holds only its start.
         encoding: The encoding of the file. Blocks and positions refer to its text as UTF-8.
     """
 
@@ -69,17 +69,17 @@ class RecordBlocks:
     def sliceable(self, file: InputFile) -> bool:
         """Return whether a read can start at any position of a file.
 
-        This is so for uncompressed UTF-8 with a separator that cannot overlap itself.
+        This is true for uncompressed UTF-8 with a separator that cannot overlap itself.
         """
         return self.seekable(file) and not self._ambiguous
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:
-        """Return the inner positions that cut a file into slices of about `target_bytes`; see `FileFormat.borders`."""
+        """Return the positions that cut a file into slices of about `target_bytes`; see `FileFormat.borders`."""
         if self.sliceable(file):
             return even_borders(file.size, target_bytes)
         if self._ambiguous or self.encoding != "UTF-8":
             return []
-        # A record that starts at the border belongs to the slice before it: only that one knows where it starts.
+        # A record that starts at the border belongs to the slice before it: only that slice knows where it starts.
         return [border + self._width for border in slice_borders(file, target_bytes)]
 
     def read(self, file: InputFile, *, position: int = 0, end: int | None = None) -> Iterator[Block]:
@@ -114,7 +114,7 @@ class RecordBlocks:
             at = after
 
     def _records_in(self, data: bytearray, limit: int) -> int:
-        """Return the number of records in the data; an estimate from an eighth of it if this is far below `limit`."""
+        """Return the number of records in the data; an estimate from an eighth of the data if far below `limit`."""
         separator, stride = self.separator or b"\n", len(data) // _SAMPLES
         if stride >= _MIN_STRIDE:
             size = stride // 8
@@ -203,7 +203,7 @@ class RecordBlocks:
 
     @property
     def _ambiguous(self) -> bool:
-        """Return whether the separator can overlap itself, as `aa` in `aaa`.
+        """Whether the separator can overlap itself, as `aa` does in `aaa`.
 
         Then record starts can be found only by a scan from the start of the file.
         """
@@ -213,7 +213,7 @@ class RecordBlocks:
     def _start_after(self, data: bytearray, index: int, ended: bool) -> int | None:
         """Return the first record start at or after `index`; None if more data is needed.
 
-        `ended`: the file ends with `data`.
+        `ended` says whether the file ends with `data`.
         """
         low = max(0, index - self._width)
         if self.separator is not None:
@@ -229,11 +229,9 @@ class RecordBlocks:
 
     @staticmethod
     def _line_end(data: bytearray, low: int) -> tuple[int, int]:
-        """Return the index of the first line feed after `low`, and of the first carriage return before it.
+        """Return the index of the first line feed from `low` on, and of the first carriage return before it.
 
-        -1 if missing.
-
-        It searches in growing steps, so that the total cost stays linear.
+        A missing one is -1. The search takes growing steps, so that the total cost stays linear.
         """
         feed = carriage = -1
         step = _FIRST_STEP
@@ -259,7 +257,7 @@ class RecordBlocks:
 
 
 class Window:
-    """A window on a stream: its bytes from offset `base` to the last byte read."""
+    """A window on a stream. `data` holds the bytes from offset `base` to the last byte read."""
 
     def __init__(self, stream: BinaryIO, base: int = 0) -> None:
         self._stream = stream
@@ -295,7 +293,7 @@ class Window:
             part = self._stream.read(most)
             self.data += part
             return len(part)
-        # The same memory each time: fresh memory costs more than the copy.
+        # Read into the same memory each time: fresh memory costs more than the copy.
         if len(self._scratch) < min(most, BLOCK_BYTES):
             self._scratch = bytearray(min(most, BLOCK_BYTES))
         with memoryview(self._scratch) as whole, whole[:most] as room:

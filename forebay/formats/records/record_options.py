@@ -29,9 +29,9 @@ class RecordOptions(TimeOptions):
     column_name_of_corrupt_record: str = "_corrupt_record"
     sampling_ratio: float = 1.0
     max_record_bytes: int = MAX_RECORD_BYTES
-    """Not Spark's: a longer record is malformed."""
+    """Bytes; a longer record is malformed. Not an option of Spark."""
     block_bytes: int | None = None
-    """Not Spark's: bytes to read and parse at a time."""
+    """How many bytes to read and parse at a time. Not an option of Spark."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of column names as in Spark."""
+"""Compares column names as Spark does."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def folded(name: str, case_sensitive: bool) -> str:
 
 
 def ambiguous(column: str, found: Iterable[str], path: str) -> ConfigurationError:
-    """Return the error for a column of the schema that several columns of a file match."""
+    """Return the error for a column of the schema that matches several columns of a file."""
     return ConfigurationError(
-        f"the column {column!r} of the schema matches several columns of {path}, apart from case: "
+        f"the column {column!r} of the schema matches several columns of {path} if case is ignored: "
         + ", ".join(map(repr, found)),
         advice="set caseSensitive=true, or remove the column from the schema",
     )
@@ -54,7 +54,7 @@ def _same_inside(data_type: pa.DataType, case_sensitive: bool, name: str) -> str
 def check_names(fields: Iterable[pa.Field], path: str, *, case_sensitive: bool, hint: str = "") -> None:
     """Raise a ConfigurationError if two columns of a file have the same name, as Spark does.
 
-    `hint` is added to its advice.
+    `hint` is added to the advice of the error.
     """
     found = same_names(fields, case_sensitive)
     if found is not None:

@@ -32,7 +32,7 @@ _TOKENS = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class IsoForm:
-    """An RE2 expression for dates of a pattern, and the replacements that turn a match into ISO 8601 for Arrow."""
+    """An RE2 expression for texts of a date pattern, and the replacements that turn a match into ISO 8601 for Arrow."""
 
     expression: str
     day: str
@@ -77,21 +77,24 @@ class DatePattern:
         return {micros for micros in found if micros is not None}
 
     def date(self, text: str) -> int | None:
-        """Return days since 1970-01-01; None if the text does not match."""
+        """Parse a date; return days since 1970-01-01, or None if the text does not match."""
         wall, zone_name = self._wall(text)
         return None if wall is None or (zone_name and _zone(zone_name) is None) else wall // (86_400 * MICROS)
 
     def timestamp(self, text: str, session_zone: Zone) -> int | None:
-        """Return µs since 1970 UTC; None if the text does not match.
+        """Parse a timestamp; return µs since 1970-01-01 UTC, or None if the text does not match.
 
-        Without a zone it is wall-clock time in `session_zone`.
+        A text without a zone is wall-clock time in `session_zone`.
         """
         wall, zone_name = self._wall(text)
         where = _zone(zone_name) if zone_name else session_zone
         return None if wall is None or where is None else _int64(wall - where.offset(wall // MICROS) * MICROS)
 
     def timestamp_ntz(self, text: str) -> int | None:
-        """Return wall-clock µs since 1970-01-01T00:00:00; None if the text does not match or has a zone."""
+        """Parse a timestamp without a zone; return wall-clock µs since 1970-01-01T00:00:00.
+
+        Returns None if the text does not match, or has a zone.
+        """
         wall, zone_name = self._wall(text)
         return None if wall is None or zone_name else _int64(wall)
 
@@ -105,7 +108,7 @@ class DatePattern:
     def iso_forms(self) -> list[IsoForm]:
         """Return the forms by which a column of texts can be rewritten to ISO 8601 for Arrow.
 
-        There is one form for each choice of optional parts; [] if the pattern cannot be rewritten so.
+        There is one form for each choice of optional parts. Returns [] if such a rewrite is not possible.
         """
         forms = [_iso_form(variant) for variant in _variants(self.text)]
         return [form for form in forms if form is not None]
@@ -148,7 +151,7 @@ def _int64(micros: int) -> int | None:
 
 
 def _expression(text: str, year: str = _YEAR) -> str:
-    """Return the regular expression of a pattern. Each field is a named group; that of the year matches `year`."""
+    """Return the regular expression of a pattern. Each field is a named group; the group of the year is `year`."""
     out: list[str] = []
     used: set[str] = set()
     depth = at = 0
@@ -169,7 +172,9 @@ def _expression(text: str, year: str = _YEAR) -> str:
     if depth:
         raise ValueError(f"the pattern {text!r} has an optional part that is not closed")
     if "hour12" in used and ("half" not in used or "hour" in used):
-        raise ValueError(f"the pattern {text!r} has 'h' without 'a', which cannot be read exactly as Spark reads it")
+        raise ValueError(
+            f"the pattern {text!r} has 'h' without 'a', or beside 'H', which cannot be read as Spark reads it"
+        )
     return "".join(out)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dates, timestamps and times from strings as Spark's CAST reads them, one value at a time.
+"""Parses dates, timestamps and times from strings as Spark's CAST does, one value at a time.
 
-The shapes are those of `stringToDate`, `parseTimestampString` and `stringToTime` in Spark's `SparkDateTimeUtils`.
+The forms are those of `stringToDate`, `parseTimestampString` and `stringToTime` in Spark's `SparkDateTimeUtils`.
 Results are integers, because Spark has years that Python's `datetime` lacks.
 """
 
@@ -25,9 +25,9 @@ _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def days_of(year: int, month: int, day: int) -> int | None:
-    """Return days since 1970-01-01 in the proleptic Gregorian calendar, for any year.
+    """Return the days since 1970-01-01 of a date in the proleptic Gregorian calendar, for any year.
 
-    None if the calendar has no such day.
+    Returns None if the calendar has no such day.
     """
     if not (1 <= month <= 12 and 1 <= day <= _MONTH_DAYS[month - 1]):
         return None
@@ -40,7 +40,7 @@ def days_of(year: int, month: int, day: int) -> int | None:
 
 
 def parse_date(text: str) -> int | None:
-    """Return days since 1970-01-01 of `[+-]yyyy[-[m]m[-[d]d[( |T)anything]]]`; None if the text has another form."""
+    """Parse `[+-]yyyy[-[m]m[-[d]d[( |T)anything]]]` to days since 1970-01-01; None if the text has another form."""
     found = _DATE.fullmatch(text.strip(_TRIMMED))
     if found is None:
         return None
@@ -49,7 +49,7 @@ def parse_date(text: str) -> int | None:
 
 
 def parse_timestamp(text: str, session_zone: Zone, *, time_alone: bool = True) -> int | None:
-    """Return µs since 1970 UTC of a text such as `2024-6-1 12:00:00.5 +02:00`; None if the text has another form.
+    """Parse a text such as `2024-6-1 12:00:00.5 +02:00` to µs since 1970 UTC; None if the text has another form.
 
     A text without a zone is wall-clock time in `session_zone`. With `time_alone`, a time without a date is a time of
     today, as in Spark. Options and directory names set it to False, because their meaning must not change from day to
@@ -75,10 +75,10 @@ def parse_timestamp(text: str, session_zone: Zone, *, time_alone: bool = True) -
 
 
 def parse_timestamp_ntz(text: str, *, allow_zone: bool = False) -> int | None:
-    """Return wall-clock µs since 1970-01-01T00:00:00; None if the text has another form or no date.
+    """Parse a text to wall-clock µs since 1970-01-01T00:00:00; None if the text has another form or no date.
 
-    With `allow_zone`, a zone in the text is ignored, as in Spark's CAST. Without it, such a text gives None, as in CSV
-    and JSON.
+    With `allow_zone`, a zone in the text is ignored, as in Spark's CAST. Without it, the result for a text with a zone
+    is None, as in CSV and JSON.
     """
     found = _fields(text)
     if found is None or found[2]:
@@ -96,9 +96,9 @@ def parse_timestamp_ntz(text: str, *, allow_zone: bool = False) -> int | None:
 
 
 def parse_time(text: str) -> int | None:
-    """Return microseconds since midnight of `[h]h:[m]m[:[s]s[.fraction]]`, with AM or PM.
+    """Parse `[h]h:[m]m[:[s]s[.fraction]]`, optionally with AM or PM, to microseconds since midnight.
 
-    None if the text has another form.
+    Returns None if the text has another form.
     """
     half = _HALF_OF_DAY.search(text)
     found = _fields(text if half is None else text[: half.start()])

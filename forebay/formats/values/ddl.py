@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schemas as text: Spark's SQL (`id BIGINT, tags ARRAY<STRING>`), or the JSON of `StructType.json()`."""
+"""Parses schemas from text: Spark's SQL (`id BIGINT, tags ARRAY<STRING>`), or the JSON of `StructType.json()`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("timestamp_ltz", "timestamp"), _TIMESTAMP),
     "timestamp_ntz": pa.timestamp("us"),
 }
-"""The types by the names of Spark's SQL and of its JSON form; of several names, the usual one is the last."""
+"""The types by their names in Spark's SQL and JSON. If a type has several names, the usual name comes last."""
 
 _DECIMALS = ("decimal", "dec", "numeric")
 _NAMES = {kind: name.upper() for name, kind in TYPES.items()}
@@ -49,7 +49,7 @@ class SchemaError(ValueError):
 
 
 def parse_schema(text: str, option: str) -> pa.Schema:
-    """Return the schema that a text means. All fields are nullable, as in Spark's `from_json`.
+    """Parse the text of a schema. All fields are nullable, as in Spark's `from_json`.
 
     Args:
         text: Columns with types in Spark's SQL, also inside `STRUCT<…>`, or a `StructType` as JSON.
@@ -71,7 +71,7 @@ def parse_schema(text: str, option: str) -> pa.Schema:
 
 
 def type_text(data_type: pa.DataType) -> str:
-    """Return a type as Spark's SQL writes it; Arrow's own name where Spark has none."""
+    """Return the name of a type in Spark's SQL, or Arrow's name if Spark has no such type."""
     if isinstance(data_type, pa.StructType):
         return f"STRUCT<{', '.join(f'{_name_text(field.name)}: {type_text(field.type)}' for field in data_type)}>"
     if isinstance(data_type, pa.MapType):
@@ -166,7 +166,7 @@ class _Parser:
     def _text(self) -> None:
         self._next("text")
         while self._at < len(self._tokens) and self._tokens[self._at][0] == "text":
-            self._at += 1  # texts side by side are one
+            self._at += 1  # adjacent texts count as one text
 
     def _next(self, *kinds: str) -> tuple[str, str]:
         """Return the next token. `kinds` are the accepted kinds of tokens.
@@ -202,7 +202,7 @@ def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType
 
     Args:
         found: The type, as parsed JSON.
-        named: Returns the type with a given name.
+        named: A function that returns the type with a given name.
 
     Raises:
         SchemaError: `found` is not a type.

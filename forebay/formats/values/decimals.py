@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks decimals that damaged files may hold: Arrow's readers of files do not compare them with their type."""
+"""Checks that decimals fit into their type. Arrow's file readers do not check this for damaged files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 
 def exceeds_precision(array: pa.Array) -> bool:
-    """Return whether a decimal has more digits than its type allows."""
+    """Return whether any decimal of an array has more digits than its type allows."""
     kind = cast("pa.Decimal128Type", array.type)
     ends = pc.min_max(array).as_py()
     least, most = ends["min"], ends["max"]

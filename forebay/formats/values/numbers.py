@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and booleans from strings as Java and Spark read them, one value at a time."""
+"""Parses numbers and booleans from strings as Java and Spark do, one value at a time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _EXPONENT_DIGITS = 10
 
 
 def parse_int(text: str, bits: int) -> int | None:
-    """Return the integer that Java's `Integer.parseInt` reads; None if it reads none, or more than `bits` bits.
+    """Parse an integer as Java's `Integer.parseInt` does; None if the text is no integer, or exceeds `bits` bits.
 
-    The text is an optional sign and digits of any script.
+    A valid text is an optional sign and digits of any script.
     """
     sign = -1 if text.startswith("-") else 1
     digits = text[1:] if text.startswith(("-", "+")) else text
@@ -31,7 +31,7 @@ def parse_int(text: str, bits: int) -> int | None:
         return None
     for char in digits:
         digit = _digit(char)
-        # A number that is too large stays so with more digits.
+        # A number that is already too large stays too large with more digits.
         if digit is None or value >= 2**bits:
             return None
         value = value * 10 + digit
@@ -45,9 +45,9 @@ def _digit(char: str) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """Return the double that Java's `Double.parseDouble` reads; None if it reads none.
+    """Parse a double as Java's `Double.parseDouble` does; None if the text is not a number.
 
-    It accepts surrounding blanks, `NaN`, hexadecimal numbers and a suffix f or d.
+    Surrounding blanks, `NaN`, hexadecimal numbers and a suffix f or d are accepted.
     """
     text = text.strip(_SPACES)
     bare = text[1:] if text.startswith(("+", "-")) else text
@@ -67,9 +67,9 @@ def parse_double(text: str) -> float | None:
 
 
 def parse_float(text: str) -> float | None:
-    """Return the float that Java's `Float.parseFloat` reads; None if it reads none.
+    """Parse a float as Java's `Float.parseFloat` does; None if the text is not a number.
 
-    It accepts what `parse_double` accepts, and rounds once, to 32 bits.
+    The same texts as for `parse_double` are accepted. The value is rounded once, to 32 bits.
     """
     value = parse_double(text)
     if value is None or not math.isfinite(value):
@@ -85,7 +85,7 @@ def parse_float(text: str) -> float | None:
 
 
 def parse_decimal(text: str, precision: int, scale: int) -> decimal.Decimal | None:
-    """Return a text as Spark's DECIMAL(precision, scale), rounded half up; None if it is no number or too large.
+    """Parse a decimal as Spark's DECIMAL(precision, scale), rounded half up; None if it is no number or too large.
 
     Commas in the text are ignored.
     """
@@ -117,8 +117,8 @@ def _ascii_digits(text: str) -> str | None:
 
 
 def parse_bool(text: str) -> bool | None:
-    """Return the boolean of `true` or `false` in any case; None for other texts.
+    """Parse `true` or `false`, ignoring case; None for other texts.
 
-    As in Java, upper cases are compared, so U+017F (a long s) counts as s.
+    As in Java, the texts are compared in upper case, so U+017F (a long s) counts as s.
     """
     return {"TRUE": True, "FALSE": False}.get(text.upper()) if len(text) in (4, 5) else None

@@ -18,7 +18,7 @@ from forebay.errors import DataError
 from forebay.formats.values.calendars import FIRST_COMMON_DAY, FIRST_DAY, day_shift
 
 RebaseMode = Literal["CORRECTED", "LEGACY", "EXCEPTION"]
-"""The handling of old dates in a file that does not name its calendar, as in Spark."""
+"""How to read old dates of a file that does not name its calendar: as Gregorian, as Julian, or not at all."""
 
 _VERSION = b"org.apache.spark.version"
 _LEGACY_DATES = b"org.apache.spark.legacyDateTime"
@@ -27,13 +27,13 @@ _ZONE = b"org.apache.spark.timeZone"
 _UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "UCT", "Zulu", "Universal", "Etc/GMT", "+00:00"})
 
 _DAY_US = 86_400_000_000
-# Before 1900 offsets of time zones changed in ways that only Java's old calendar classes reproduce.
+# 1900-01-01. Before it, offsets of time zones changed in ways that only Java's old calendar classes reproduce.
 _FIRST_COMMON_US = -2_208_988_800_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """The calendar of the dates and timestamps in one file, and the conversions to the Gregorian calendar."""
+    """Returns the conversions of the dates and timestamps in one file to the Gregorian calendar."""
 
     dates_mode: RebaseMode
     int96_mode: RebaseMode
@@ -91,12 +91,12 @@ class Rebase:
 
 
 def rebase_of(metadata: Mapping[bytes, bytes], dates: RebaseMode, int96: RebaseMode) -> Rebase:
-    """Return the calendar of a file from its key-value metadata.
+    """Return the conversions for a file, from its key-value metadata.
 
     Args:
-        metadata: The key-value metadata of the footer.
-        dates: The mode for dates and timestamps if the metadata does not name the writer.
-        int96: The mode for INT96 timestamps if the metadata does not name the writer.
+        metadata: The key-value metadata of the file.
+        dates: The mode for dates and timestamps if the metadata does not name a version of Spark as the writer.
+        int96: The mode for INT96 timestamps in the same case.
     """
     version = metadata.get(_VERSION)
     if version is not None:
@@ -108,7 +108,7 @@ def rebase_of(metadata: Mapping[bytes, bytes], dates: RebaseMode, int96: RebaseM
 
 
 def _day_shift(days: pa.Array, place: str) -> pa.Array:
-    """Return the days to add; refuse dates before the year 1. `place` names the column in errors."""
+    """Return the numbers to add to days; raise DataError for dates before the year 1. `place` names the column."""
     if pc.min(days).as_py() < FIRST_DAY:
         raise DataError(
             f"{place} has dates before the year 1 in Spark 2's calendar, which forebay cannot convert",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's types by the names that its writers leave in files, and the merge of the schemas of files."""
+"""Finds Spark's types by the names that Spark writes into files, and merges the schemas of files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _DAY_TIME = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|seco
 
 
 class NoArrowForm(Exception):
-    """Arrow has no such type; the text of the exception is Spark's name of it."""
+    """Raised if Arrow lacks a type of Spark. The text of the exception is Spark's name of the type."""
 
 
 def named_type(name: str) -> pa.DataType:
-    """Return the type of a name that Spark wrote into a file; raise NoArrowForm."""
+    """Return the type of a name that Spark wrote into a file; raise NoArrowForm if Arrow has no such type."""
     if name in TYPES:
         return TYPES[name]
     if name == "void":
@@ -32,7 +32,11 @@ def named_type(name: str) -> pa.DataType:
 
 
 def merged(left: pa.Schema, right: pa.Schema, path: str, case_sensitive: bool) -> pa.Schema:
-    """Merge two schemas as Spark does (option `mergeSchema`): fields by name; equal types, or decimals of one scale."""
+    """Merge the fields of two schemas by name, as Spark does with `mergeSchema`.
+
+    Raises:
+        DataError: A field has different types, other than decimals of the same scale.
+    """
     return pa.schema(_merged_fields(list(left), list(right), path, case_sensitive))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for converting columns of texts: checks of a column's bytes, and conversion in bulk or one by one."""
+"""Converts columns of texts in bulk or one by one, and checks which bytes a column contains."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Converted = tuple["pa.Array", Sequence[int]]
-"""The values (null where there is none), and the rows with a malformed token, ascending."""
+"""The values (null for a null or malformed token), and the rows with a malformed token, ascending."""
 
 Converter = Callable[["pa.Array"], Converted]
 
 Plain = tuple[str, Callable[["pa.Array"], "pa.Array"]]
-"""A regular expression of tokens that Arrow reads as Spark does, and their conversion in bulk."""
+"""A regular expression for tokens that Arrow reads as Spark does, and the function that converts them in bulk."""
 
 
 def token_view(tokens: pa.Array) -> memoryview:
@@ -34,7 +34,7 @@ def token_bytes(tokens: pa.Array) -> bytes:
 
 
 def consists_of(tokens: pa.Array, allowed: bytes) -> bool:
-    """Return whether the tokens contain no other bytes than `allowed`."""
+    """Return whether the tokens contain no bytes other than `allowed`."""
     return not token_bytes(tokens).translate(None, allowed)
 
 
@@ -58,7 +58,7 @@ def cast_or_parse(
 def by_value(
     tokens: pa.Array, value_type: pa.DataType, parse: Callable[[str], object], plains: Sequence[Plain] = ()
 ) -> Converted:
-    """Convert the tokens that a function of `plains` can convert in bulk, and the others one by one with `parse`.
+    """Convert tokens that match an expression of `plains` in bulk, and the others one by one with `parse`.
 
     `parse` returns None for a malformed token.
     """

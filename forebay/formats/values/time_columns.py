@@ -156,7 +156,7 @@ def _by_pattern(
                     return _cast_iso(form, wanted, session, tokens), ()
                 except pa.ArrowInvalid:  # a day that the month does not have
                     break
-        # Days up to 28 cannot fail.
+        # The cast cannot fail for days up to 28.
         plains: list[Plain] = [
             (
                 form.expression.replace("(0[1-9]|[12][0-9]|3[01])", "(0[1-9]|1[0-9]|2[0-8])"),
@@ -189,9 +189,9 @@ def localized(values: pa.Array, zone: Zone) -> pa.Array:
 
 
 def _only_offset(values: pa.Array, zone: Zone) -> int | None:
-    """Return the one offset from UTC that holds for all values.
+    """Return the offset of a zone from UTC in seconds that holds for all values.
 
-    None if there are several, or the values are far apart.
+    Returns None if there are several, or if the values are far apart.
     """
     ends = pc.min_max(values.view(pa.int64())).as_py()
     if ends["min"] is None:

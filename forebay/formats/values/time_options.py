@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options for dates and times, and the error for an unsupported value."""
+"""The options of CSV and JSON for dates and times, and the error for an invalid option of these formats."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class TimeOptions:
 
     @property
     def zone(self) -> Zone:
-        """Return the time zone of timestamps that name none."""
+        """The time zone of timestamps that do not name one."""
         return session_zone(self.time_zone)
 
     def pattern(self, name: str) -> DatePattern | None:
-        """Return the compiled pattern of one of the options for formats; None if the option is not set.
+        """Return the compiled pattern of an option such as `date_format`; None if the option is not set.
 
-        `name` is its Python name.
+        `name` is the Python name of the option.
         """
         text = getattr(self, name)
         if text is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time zones by Spark's names, and the offset from UTC of a wall-clock time by java.time's rules."""
+"""Finds time zones by Spark's names, and the offset from UTC of a wall-clock time by java.time's rules."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Zone:
 
     name: str
     fixed: int | None = None
-    """Seconds east of UTC, if constant."""
+    """The offset in seconds east of UTC; None for a region."""
     region: ZoneInfo | None = field(default=None, compare=False)
 
     def offset(self, wall_seconds: int) -> int:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def slices_within(batch: pa.RecordBatch, *, max_rows: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield slices of `batch` of at most `max_rows` rows and `max_bytes` bytes; none if it has no rows.
+    """Yield slices of `batch` with at most `max_rows` rows and `max_bytes` bytes; none if the batch has no rows.
 
     A single row of more than `max_bytes` is a slice of its own. No data is copied.
     """
@@ -26,7 +26,7 @@ def slices_within(batch: pa.RecordBatch, *, max_rows: int, max_bytes: int) -> It
 
 
 def _rows_within(batch: pa.RecordBatch, max_bytes: int) -> int:
-    """Return how many leading rows of a batch that is larger than `max_bytes` fit into it: at least 1."""
+    """Return how many of the first rows of a batch fit into `max_bytes`, at least 1; the whole batch does not fit."""
     low, high = 1, max(2, batch.num_rows)
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Safe casts between Arrow types.
 
-`Casting` casts the record batches of a connector's `read()`. The Spark host uses the functions too.
+`Casting` casts the record batches that a connector's `read()` yields. The Spark host uses the functions too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ConversionError(Exception):
 def is_safe_cast(have: pa.DataType, want: pa.DataType) -> bool:
     """Whether the type `have` can be cast to `want` without loss; a single value may still be out of range.
 
-    Parsing text, turning numbers into text, and dropping digits are not safe: they would hide a mistake of the
+    Casts that parse text, turn numbers into text, or drop digits are not safe: they would hide a mistake in the
     connector.
     """
     if have == want or kinds.is_null(have):
@@ -50,7 +50,7 @@ def is_safe_cast(have: pa.DataType, want: pa.DataType) -> bool:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the storage type of an extension type, the value type of a dictionary type, any other type unchanged."""
+    """Return the storage type of an extension type, the value type of a dictionary type, else the type itself."""
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type
     return kind.value_type if isinstance(kind, pa.DictionaryType) else kind
@@ -92,7 +92,7 @@ def is_bytes(kind: pa.DataType) -> bool:
 def cast_array(array: pa.Array, want: pa.DataType, *, truncate_time: bool = False) -> pa.Array:
     """Cast an array to `want`. Requires that `is_safe_cast(array.type, want)` is true.
 
-    With `truncate_time`, times finer than the unit of `want` are truncated. Without it, they are an error.
+    With `truncate_time`, digits of times below the unit of `want` are cut off. Without it, they are an error.
 
     Raises:
         ConversionError: A value of the array does not fit `want`.
@@ -163,7 +163,7 @@ def first_failing(array: pa.Array, check: Callable[[pa.Array], object]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """How to make one target column: its index in the batch, whether to cast it, whether to check it for nulls."""
+    """How to make one target column: the index of its batch column, and whether to cast it and check it for nulls."""
 
     index: int
     cast: bool
@@ -171,7 +171,7 @@ class ColumnPlan:
 
 
 def plan_columns(have: pa.Schema, want: pa.Schema) -> list[ColumnPlan]:
-    """Return a plan for each column of `want`; the batches have the schema `have`, with all these columns."""
+    """Return a plan for each column of `want`, for batches of the schema `have`, which must have all these columns."""
     # Nullability is always checked: Arrow does not enforce it.
     return [
         ColumnPlan(index, have.field(index).type != field.type, not field.nullable or forbids_nulls(field.type))
@@ -181,7 +181,7 @@ def plan_columns(have: pa.Schema, want: pa.Schema) -> list[ColumnPlan]:
 
 
 def schema_problems(have: pa.Schema, want: pa.Schema) -> Iterator[str]:
-    """Yield the reasons why batches of `have` cannot become batches of `want`."""
+    """Yield the reasons why batches of the schema `have` cannot be cast to `want`."""
     counts = Counter(have.names)
     for field in want:
         if counts[field.name] != 1:
@@ -193,8 +193,8 @@ def schema_problems(have: pa.Schema, want: pa.Schema) -> Iterator[str]:
 class Casting:
     """Casts the record batches that an author's `read()` yields to the source's schema; not thread-safe.
 
-    There is one for each read of a split. A batch that has the right schema already passes unchanged. `labels` takes a
-    row number and returns the labels (source, split, position) of an error about this row.
+    There is one for each read of a split. A batch that already has the source's schema passes unchanged. `labels` takes
+    a row number and returns the labels (source, split, position) of an error about this row.
     """
 
     def __init__(self, schema: pa.Schema, labels: Callable[[int], dict[str, str]]) -> None:
@@ -233,7 +233,7 @@ class Casting:
                     f"column {field.name!r} is {field.type}, but got {_shown(array, row):.100} ({array.type}): {error}",
                     **self._labels(first + row),
                     rule="SR-2",
-                    advice="correct it in read(), or change the type in schema()",
+                    advice="correct the value in read(), or change the type in schema()",
                 ) from error
         if column.check:
             try:
@@ -241,7 +241,7 @@ class Casting:
             except ConversionError as error:
                 row = first_failing(array, lambda part: refuse_nulls(part, field))
                 raise DataError(
-                    f"column {field.name!r} has a null that its type does not allow: {error}",
+                    f"column {field.name!r} has a null that its type in schema() does not allow: {error}",
                     **self._labels(first + row),
                     advice="give a value in read(), or make the field nullable in schema()",
                 ) from error
@@ -250,10 +250,10 @@ class Casting:
     def _plan(self, schema: pa.Schema, first: int) -> None:
         if problems := "; ".join(schema_problems(schema, self._schema)):
             raise ContractError(
-                f"a record batch does not fit the schema: {problems}",
+                f"a record batch from read() does not fit the schema: {problems}",
                 **self._labels(first),
                 rule="SR-2",
-                advice=f"cast it in read(), or change schema(); the columns of schema() are {self._schema.names}",
+                advice=f"cast it in read(), or change schema(), which has the columns {self._schema.names}",
             )
         self._columns = plan_columns(schema, self._schema)
         self._known = schema

@@ -35,9 +35,9 @@ ARROW_ERRORS: Final = (
     TypeError,
     ValueError,
 )
-"""Errors of `pa.array` for values that it cannot convert, also from the values' own code."""
-CONVERT: Final = "convert it in read(), or change the type in schema()"
-GIVE_NONE: Final = "give None for a missing value, in read()"
+"""Exceptions of `pa.array` for values that it cannot convert; some come from methods of the values."""
+CONVERT: Final = "convert the value in read(), or change the type in schema()"
+GIVE_NONE: Final = "in read(), give None for a missing value"
 
 
 class UnfitValueError(Exception):
@@ -60,18 +60,16 @@ class ValueCheck(ABC):
 
     @abstractmethod
     def check(self, values: Sequence[object], *, convert: bool = False) -> None:
-        """Check that `pa.array` would lose no information.
+        """Check that `pa.array` converts the values without loss. It refuses by itself what it cannot convert at all.
 
-        `pa.array` itself refuses values that it cannot convert at all.
-
-        With `convert`, values are also converted one by one, to find the one that Arrow refuses.
+        With `convert`, each value is also converted alone, to find the one that Arrow refuses.
 
         Raises:
             UnfitValueError: A value would lose information, or Arrow refuses it.
         """
 
     def accepts(self, cls: type) -> bool:
-        """Whether every value of the Python type `cls` fits, so that none has to be looked at."""
+        """Whether every value of the Python type `cls` fits, so that single values need no check."""
         return False
 
     def missing(self) -> Iterator[str]:
@@ -149,7 +147,7 @@ class _ListCheck(ValueCheck):
         return self._element.missing()
 
     def _elements(self, value: object) -> Iterable[object]:
-        """Return the elements of a list value that need a check; none if Arrow checks them itself."""
+        """Return the elements of a list that need a check; none if Arrow checks them. Refuse text and bytes."""
         if isinstance(value, _TEXTS):
             raise UnfitValueError(self.path, self.kind, value, "text and bytes are not accepted as lists")
         numpy = sys.modules.get("numpy")
@@ -231,7 +229,7 @@ class _StructCheck(ValueCheck):
             return None
 
     def _as_dict(self, value: object) -> dict[str, object] | None:
-        """Return one struct as a dict by field name; None for a value that Arrow refuses or checks itself."""
+        """Return a struct value as a dict by field name; None for a value that Arrow refuses or checks itself."""
         if isinstance(value, tuple):
             return dict(zip(self._fields, value, strict=True)) if len(value) == len(self._fields) else None
         if isinstance(value, list):
@@ -250,7 +248,7 @@ class _StructCheck(ValueCheck):
 
 
 def strange_key(key: object, names: Iterable[str]) -> str:
-    """Return a text that there is no field `key`; it suggests the most similar of `names`, if there is one."""
+    """Return an error text that says there is no `key`, and suggests the most similar of `names`, if there is one."""
     known = {name.lower(): name for name in names}
     near = get_close_matches(key.lower(), known, 1) if isinstance(key, str) else []
     return f"there is no {key!r}" + (f"; did you mean {known[near[0]]!r}?" if near else "")
@@ -260,4 +258,4 @@ STRANGE_KEY_ADVICE: Final = (
     "name the keys in read() as schema() does, or add the field to schema(); or set extra_keys = True on the class "
     "to ignore keys that are not in the schema"
 )
-"""The next step in the error for a key that is not in the schema."""
+"""The next step of errors about a key that is not in the schema."""

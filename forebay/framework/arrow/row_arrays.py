@@ -26,7 +26,7 @@ Row = Mapping[str, object] | tuple[object, ...]
 
 
 class RowConverter:
-    """Converts rows to record batches of a schema. One per read of a split; not thread-safe.
+    """Converts dicts and tuples to record batches of a schema. One per read of a split; not thread-safe.
 
     `labels` takes a row number and returns the labels (source, split, position) of an error about this row. With
     `extra_keys`, keys of dicts that are not in the schema are dropped instead of refused.
@@ -45,12 +45,12 @@ class RowConverter:
         self._given: set[object] = set()
 
     def take(self, row: object, number: int) -> tuple[object, ...]:
-        """Return the values of a row in schema order. The author may change the dict afterwards.
+        """Return the values of a row in schema order; a missing key gives None. The caller may then reuse the dict.
 
-        A missing key is null. `number` is the row number, for errors.
+        `number` is the row number, for errors.
 
         Raises:
-            ContractError: The row has an unknown key, is a tuple of another length, or neither a dict nor a tuple.
+            ContractError: The row has an unknown key, is a tuple of another length, or is neither a dict nor a tuple.
         """
         if type(row) is dict:  # a defaultdict would create missing keys
             try:
@@ -68,9 +68,7 @@ class RowConverter:
         raise self._broken(f"read() yielded a row that is a {type(row).__name__}", number)
 
     def record_batch(self, rows: Sequence[tuple[object, ...]], first: int) -> pa.RecordBatch:
-        """Return `rows`, at least one result of `take`, as one record batch.
-
-        `first` is the row number of the first of them, for errors.
+        """Convert one or more results of `take` to one record batch; `first` is the first row's number, for errors.
 
         Raises:
             ContractError: A value does not fit its column, or a column has more than 2 GiB.
@@ -83,9 +81,9 @@ class RowConverter:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def never_given(self, rows: int) -> list[str]:
-        """Return the columns, and the struct fields inside them, that were missing from every row.
+        """Return the columns, and the struct fields inside them, whose keys were missing from every row.
 
-        `rows` is the number of rows read so far. A tuple has all columns, and so has a dict without a missing key.
+        `rows` is the number of rows read so far. A tuple counts as a row with all keys.
         """
         columns = [name for name in self._names if name not in self._given] if rows and self._partial == rows else []
         return columns + [path for check in self._checks if check.path not in columns for path in check.missing()]
@@ -94,10 +92,12 @@ class RowConverter:
         """Return the values of a dict that has missing or unknown keys."""
         unknown = [key for key in row if key not in self._known]
         if row and len(unknown) == len(row) and self._names:
-            raise self._broken(f"a row has none of the columns {self._names}, only the keys {unknown[:10]}", number)
+            raise self._broken(
+                f"read() yielded a row with none of the columns {self._names}, only the keys {unknown[:10]}", number
+            )
         if unknown and not self._extra_keys:
             raise self._broken(
-                f"a row has a key that is not a column: {strange_key(unknown[0], self._names)}",
+                f"read() yielded a row with a key that is not a column: {strange_key(unknown[0], self._names)}",
                 number,
                 advice=STRANGE_KEY_ADVICE,
             )
@@ -143,7 +143,7 @@ class RowConverter:
     def _unfit(
         self, values: Sequence[object], field: pa.Field, check: ValueCheck, first: int, error: Exception
     ) -> ContractError:
-        """Return the error about the first value that Arrow or `check` refuses; `error` is about all of them."""
+        """Return the error about the first value that Arrow or `check` refuses; `error` is the error of the column."""
         for index, value in enumerate(values):
             try:
                 check.check([value], convert=True)
@@ -163,7 +163,7 @@ class RowConverter:
 
 
 def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
-    """Return a function that returns the values of a dict for `names`; it raises KeyError for a missing key."""
+    """Return a function that gets the values of `names` from a dict; it raises KeyError for a missing key."""
     if len(names) > 1:
         return itemgetter(*names)
     return lambda row: tuple([row[name] for name in names])  # with one name, itemgetter returns no tuple

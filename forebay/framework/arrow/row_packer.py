@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs the rows that an author yields into record batches, each with its position."""
+"""Packs the rows that a connector's `read()` yields into record batches, each with its position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.framework.split import Position, Split
 Rows = Row | pa.RecordBatch | pa.Table
 
 _FIRST_CHUNK: Final = 16
-"""Rows of the first conversion, before their size is known; each later chunk has at most four times as many."""
+"""Rows that are converted first, before their size is known; each later chunk has at most four times as many."""
 _EITHER: Final = "in read(), yield either only Batch objects or only plain rows"
 
 
@@ -78,7 +78,7 @@ class RowPacker:
         self._chunk = _FIRST_CHUNK
         self._since = 0.0
         self.position: Position | None = split.position
-        """The position after all rows so far."""
+        """The position after all rows that were added."""
         self._converted: Position | None = split.position
         self._counting: bool | None = None
         self._converter = RowConverter(schema, self._labels, extra_keys=extra_keys)
@@ -86,11 +86,11 @@ class RowPacker:
 
     @property
     def at_end(self) -> bool:
-        """Whether the split's end is reached, so that no more rows may be added."""
+        """Whether the rows reach the split's end, so that no more rows may be added."""
         return self._split.end is not None and self.position == self._split.end
 
     def add(self, item: object) -> Packed | None:
-        """Add an item that `read()` yielded; return a record batch if it is full now, else None.
+        """Add an item that `read()` yielded; return the record batch if it is now full, else None.
 
         Raises:
             ContractError: The item is not of a type that `read()` may yield, or its position breaks the contract.
@@ -110,7 +110,7 @@ class RowPacker:
             self._advance(rows, position)
         else:
             raise self._broken(
-                f"read() yielded a {type(item).__name__}", "yield dicts, tuples, record batches or Batch"
+                f"read() yielded a {type(item).__name__}", "yield dicts, tuples, record batches or Batch objects"
             )
         if len(self._rows) >= self._chunk:
             self._convert()
@@ -121,8 +121,8 @@ class RowPacker:
         """Check that `read()` returned at the planned end of the split.
 
         The next read begins at that end, so it would skip unread rows. Called when the generator has returned, if the
-        end was planned. Only row numbers are checked: positions of an author's own may have gaps. Positions are row
-        numbers if `read()` yields plain rows, or if the source sets `counted`.
+        end was planned. Only row numbers are checked, because other positions may have gaps. Positions are row numbers
+        if `read()` yields plain rows, or if `counted` is True.
 
         Raises:
             ContractError: `read()` returned too early.
@@ -147,7 +147,7 @@ class RowPacker:
         return self._converter.never_given(self._taken + self._count)
 
     def due_in(self) -> float | None:
-        """Return the seconds until the waiting rows are due; None if no rows wait."""
+        """Return the seconds until the first waiting row has waited for `maxBatchDelay`; None if no rows wait."""
         return None if not self._count else max(0.0, self._since + self._max_delay - self._clock.monotonic())
 
     def take_due(self) -> Packed | None:
@@ -163,7 +163,7 @@ class RowPacker:
         batches = self._batches
         if len(batches) > 1:
             batches = pa.Table.from_batches(batches, self._schema).combine_chunks().to_batches()
-        if len(batches) != 1:  # the first one alone must not have the position after all rows
+        if len(batches) != 1:  # returned alone, the first batch would have the position after all of them
             raise self._broken(
                 f"a column of {self._count} rows has more than 2 GiB of text or bytes, which no record batch can hold",
                 "yield record batches, tables or Batch objects with fewer rows",
@@ -183,7 +183,7 @@ class RowPacker:
         if count and position == self.position:
             raise self._broken(
                 f"read() yielded {count} rows with the position {position!r}, where the split was before these rows",
-                "give the position after the rows: a read from there must not repeat them",
+                "give Batch the position after its rows: a read from there must not repeat them",
             )
         self._check_range(position)
         if isinstance(rows, (pa.RecordBatch, pa.Table)):
@@ -194,7 +194,7 @@ class RowPacker:
         self._advance(count, position)
 
     def _check_range(self, position: Position) -> None:
-        """Refuse a position beyond the split's end or before the previous position.
+        """Raise a ContractError for a position beyond the split's end or before the previous position.
 
         Positions of a split without an end are not compared: they need no order.
         """
@@ -223,7 +223,7 @@ class RowPacker:
         if int(one) > int(two):
             return None
         return ContractError(
-            f"the positions {before!r} and {after!r} are numbers in text: as text, {after!r} orders before {before!r}",
+            f"the positions {before!r} and {after!r} are numbers in text: as text, {after!r} sorts before {before!r}",
             source=self._source,
             split=self._split.id,
             rule="SPL-3",
@@ -241,7 +241,7 @@ class RowPacker:
         self._bytes += sum(batch.nbytes for batch in cast)
 
     def _count_on(self, rows: int) -> tuple[int, int]:
-        """Return the row number after `rows` more plain rows, and how many of these are before the split's end."""
+        """Return the row number after `rows` more plain rows, and how many of these rows are before the split's end."""
         if self._counting is False:
             raise self._broken("read() yielded plain rows after a Batch", _EITHER)
         self._counting = True
@@ -265,7 +265,7 @@ class RowPacker:
             self._converted = position
 
     def _convert(self) -> None:
-        """Convert the waiting Python rows to a record batch; choose from its bytes how many to convert next time."""
+        """Convert the waiting Python rows to a record batch; from its bytes, choose the size of the next chunk."""
         if not self._rows:
             return
         rows, self._rows = self._rows, []

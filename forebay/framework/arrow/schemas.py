@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema of a read: resolved once for each source, and the columns that the option `columns` selects."""
+"""The schema of a read, which is inferred only once, and the columns that the option `columns` selects."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _RESOLVED = "_resolved_schema"  # without annotation, so not an option; pickled 
 
 
 def resolve_schema(source: S, schema: pa.Schema) -> S:
-    """Return a copy of the source that keeps `schema` as the answer of `schema()` for this read.
+    """Return a copy of the source that stores `schema`, the result of `source.schema()`, for this read.
 
-    Hosts call it once per read, before all other calls of the source. `schema` is the result of `source.schema()`; a
-    source with the method `with_inferred_schema` may also keep what it learned while it inferred the schema.
+    Hosts call it once per read, before all other uses of the source, so that the schema is inferred only once. The
+    source's `with_inferred_schema`, or else `with_schema`, may make the copy, and store more, such as a list of files.
     """
     own = getattr(source, "with_inferred_schema", source.with_schema)(schema)
     if own is not None:
@@ -38,13 +38,13 @@ class HasSchema(Protocol):
 
 
 def resolved_schema(source: HasSchema) -> pa.Schema:
-    """Return the schema that `resolve_schema` stored in the source; else ask `source.schema()`."""
+    """Return the schema that `resolve_schema` stored in the source; if there is none, `source.schema()`."""
     schema = vars(source).get(_RESOLVED)
     return schema if isinstance(schema, pa.Schema) else source.schema()
 
 
 def select(names: Sequence[str], columns: Sequence[str], source: str) -> list[str]:
-    """Return those of `names` that the option `columns` selects, in the order of the option.
+    """Return the column names that the option `columns` selects from `names`, in the order of the option.
 
     Case is ignored, unless two names differ only in case. `source` is the name of the source, for errors.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for each Python type and column type: accept all values, refuse all, or check each value."""
+"""Which Python values a column type holds without loss: a rule for each pair of Python type and column type."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import pyarrow.types as kinds
 from forebay.framework.arrow.casting import is_bytes, is_text
 
 Mismatch = tuple[object, str]
-"""A value that does not fit, and the reason."""
+"""A value that does not fit its column type, and the reason."""
 Rule = Callable[[Sequence[Any]], Mismatch | None]
-"""Checks values of one Python type for one column type; returns the first one that does not fit."""
+"""Checks values of one Python type for one column type; returns the first value that does not fit, or None."""
 
 _MISSING: Final = ("NaTType", "NAType")
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
 """Microseconds in one unit, rounded up."""
 _DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _EXACT_HALF: Final = 1 << 11
-"""Largest range of integers that float16 holds exactly; Arrow checks wider floats itself."""
+"""float16 holds all integers up to this absolute value exactly; Arrow checks wider floats itself."""
 
 _FAMILIES: Final[tuple[tuple[type, str], ...]] = (
     (bool, "bool"),
@@ -64,7 +64,7 @@ _ACCEPTED: Final = {
     "time": {"time", "integer"},
     "duration": {"duration", "numpy duration", "integer"},
 }
-"""Kinds of values by kind of column that lose no information. Integers count units of time."""
+"""By kind of column: the kinds of values that it may hold without loss. In times, integers count units."""
 _COUNTED: Final = ("timestamp", "date", "time", "duration")
 """Kinds of columns in which integers count units of time."""
 _REASONS: Final = {
@@ -92,9 +92,9 @@ _KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
 
 
 def rule_of(cls: type, kind: pa.DataType) -> Rule | None:
-    """Return the rule for values of a Python type in a column type; None = no value can lose information."""
+    """Return the rule for values of the Python type `cls` in a column of type `kind`; None = every value fits."""
     if is_missing(cls):
-        return _refused("Arrow does not know it")
+        return _refused("Arrow does not accept the missing values of pandas")
     plain = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     have = _family(cls)
     want = next((name for holds, name in _KINDS if holds(plain)), "")
@@ -132,15 +132,15 @@ def _value_rule(cls: type, have: str, want: str, kind: pa.DataType) -> Rule | No
     unit = getattr(kind, "unit", "")
     match have, want:
         case "integer", "float" if kinds.is_float16(kind):
-            return _each(lambda value: abs(value) > _EXACT_HALF, "it is beyond the exact integers of this type")
+            return _each(lambda value: abs(value) > _EXACT_HALF, f"float16 is exact only up to {_EXACT_HALF}")
         case "float", "float" if not kinds.is_float64(kind):
             return lambda values: _out_of_range(values, kind)
         case "integer", "date" if kinds.is_date64(kind):
             return _each(lambda value: value % _DAY["ms"] != 0, "it is not a whole number of days")
         case "integer", "time":
-            return _each(lambda value: not 0 <= value < _DAY[unit], f"it is not within a day, counted in {unit}")
+            return _each(lambda value: not 0 <= value < _DAY[unit], f"it is not a time of day, counted in {unit}")
         case "numpy timestamp" | "numpy duration", _:
-            return _each(lambda value: _numpy_unit(value) != unit, f"numpy counts it in another unit than {unit}")
+            return _each(lambda value: _numpy_unit(value) != unit, f"its unit in numpy is not {unit}")
         case "time", _:
             finer, zone = _finer(cls, unit, "microsecond"), _each(_has_zone, "its zone would be lost")
             return lambda values: (finer and finer(values)) or zone(values)
@@ -156,7 +156,7 @@ def _refused(reason: str) -> Rule:
 
 
 def _each(loses: Callable[[Any], bool], reason: str) -> Rule:
-    """Return a rule that checks each value, and refuses the first one for which `loses` is true."""
+    """Return a rule that refuses the first value for which `loses` is true, with `reason`."""
     return lambda values: next(((value, reason) for value in values if loses(value)), None)
 
 

@@ -11,8 +11,8 @@ from forebay.framework.split import Split
 class AssignmentTracker:
     """Keeps assignments until a completed checkpoint contains them. Used on the coordinator thread only.
 
-    A completed checkpoint contains the splits that were assigned before it, in the state of their reader. Splits
-    assigned later are recorded only here; when their reader is reset, they return to the enumerator.
+    A completed checkpoint contains the splits that were assigned before it, in the snapshots of their readers. Splits
+    that were assigned later are recorded only here. When their reader is reset, they return to the enumerator.
 
     Example (TRK-2): assign {0}; checkpoint 100; assign {3}; checkpoint 101. `take` returns {0, 3} for a reset to
     checkpoint 99, {3} for a reset to 100, and nothing for a reset to 101.
@@ -42,7 +42,7 @@ class AssignmentTracker:
     def take(self, subtask: int, restored_checkpoint: int) -> list[Split]:
         """Remove and return the splits that a reader got after `restored_checkpoint`, in assignment order (TRK-2).
 
-        Checkpoint ids grow. For an id below all of them, these are all splits recorded for the reader.
+        Checkpoint ids increase. If `restored_checkpoint` is below all of them, all splits of the reader are returned.
         """
         taken: list[Split] = []
         for key in sorted(self._cut):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous calls: work on another thread, its result on the coordinator thread (CTX-5 … CTX-7)."""
+"""Asynchronous calls: work runs on another thread, its handler on the coordinator thread (CTX-5 … CTX-7)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class AsyncCalls:
     Args:
         name: The name of the source, for the names of threads.
         runtime: Threads and time.
-        inbox: Receives the results, and calls the handlers on the coordinator thread.
-        on_start: Called with the handler when a run starts; returns the handler to use, or None to skip the run.
+        inbox: Gets the results as actions, which call the handlers on the coordinator thread.
+        on_start: Called with the handler when a run starts; returns the handler to use, or None to skip this run.
         now: The monotonic time at which calls count as due; by default that of the runtime's clock.
     """
 
@@ -62,16 +62,17 @@ class AsyncCalls:
         self._all_done: Signal = runtime.signal()
 
     def call(self, work: Callable[[], Any], handler: Handler, delay: float, period: float | None) -> None:
-        """Schedule `work`; `handler` gets its result or its error. Without a delay it starts in the next `fire_due`.
+        """Schedule `work`; `handler` gets its result or its error.
 
-        `delay` and `period` are in seconds; without a period, `work` runs once.
+        `delay` and `period` are in seconds. With a delay of 0, `work` starts at the next `fire_due`. Without a period,
+        it runs once.
 
         Raises:
             ContractError: The delay is negative, or the period is not positive.
         """
         if delay < 0 or (period is not None and period <= 0):
             raise ContractError(
-                f"the delay {delay!r} s or the period {period!r} s of call_async is invalid",
+                f"call_async() got a delay of {delay!r} s and a period of {period!r} s, which is invalid",
                 rule="CTX-7",
                 advice="give a delay of at least 0 and a period above 0, in seconds",
             )
@@ -84,7 +85,7 @@ class AsyncCalls:
         self._inbox.wake()
 
     def awaited(self) -> bool:
-        """Whether a call without delay has not yet returned its first result."""
+        """Whether a call without a delay has not yet returned its first result or error."""
         with self._lock:
             return bool(self._immediate)
 
@@ -100,7 +101,7 @@ class AsyncCalls:
         return max(0.0, self._due[0].at - now) if self._due else None
 
     def close(self, timeout: float) -> bool:
-        """Start no more work, and wait at most `timeout` seconds for running work; return whether all of it ended."""
+        """Start no more work, and wait at most `timeout` seconds for running work; return whether it has all ended."""
         self._due.clear()
         with self._lock:
             busy = bool(self._running)

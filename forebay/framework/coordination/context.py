@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator as an enumerator sees it: readers, assignment, signals, asynchronous calls (CTX-1 … CTX-11)."""
+"""What an enumerator may do in a run: assign splits, send events, make asynchronous calls (CTX-1 … CTX-11)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ T = TypeVar("T")
 class CoordinatorContext(SplitEnumeratorContext):
     """The `SplitEnumeratorContext` that the coordinator gives to its enumerator.
 
-    The enumerator calls the methods of `SplitEnumeratorContext` on any thread; calls from other threads move to the
+    The enumerator may call the methods of `SplitEnumeratorContext` on any thread; those that change state run on the
     coordinator thread (CTX-9). The coordinator calls the other methods, on its own thread.
     """
 
     start_positions: StartPositions | None = None
-    """Where the splits of a raw enumerator begin; a `DiscoveringEnumerator` applies its own."""
+    """Start positions for the splits of a raw `SplitEnumerator`; a `DiscoveringEnumerator` applies its own."""
 
     def __init__(
         self, source: str, runtime: Runtime, inbox: Inbox, tracker: AssignmentTracker, parallelism: int
@@ -64,11 +64,11 @@ class CoordinatorContext(SplitEnumeratorContext):
         return self._parallelism
 
     def registered_readers(self) -> Mapping[int, str | None]:
-        """Return the live readers: subtask → host name, in order (CTX-4)."""
+        """Return the live readers: subtask → host name, sorted by subtask (CTX-4)."""
         return self._hosts
 
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        """Assign splits to readers, by subtask: all of them or none (CTX-1 … CTX-3, SPL-1).
+        """Assign splits to readers, by subtask. After an error, no split is assigned (CTX-1 … CTX-3, SPL-1).
 
         Each message to a reader has at most `MAX_SPLITS_PER_MESSAGE` splits.
         """
@@ -80,7 +80,7 @@ class CoordinatorContext(SplitEnumeratorContext):
         self._inbox.call(lambda: self._signal_no_more(subtask))
 
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
-        """Send an event to a reader, in order with the splits that it is assigned (CTX-10)."""
+        """Send an event to a reader; events and assignments keep their order (CTX-10)."""
         self._inbox.call(lambda: self._gateway(subtask, "CTX-10")(EnumeratorEvent(event)))
 
     def call_async(
@@ -95,13 +95,13 @@ class CoordinatorContext(SplitEnumeratorContext):
         self._inbox.call(lambda: self.async_calls.call(work, handler, delay, period))
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Queue an action for the coordinator thread, behind all actions queued before (CTX-8)."""
+        """Queue an action for the coordinator thread, behind all earlier ones (CTX-8)."""
         self._inbox.post(action)
 
     # ---- called by the coordinator
 
     def register(self, subtask: int, host: str | None, gateway: Gateway) -> None:
-        """Register a reader; `gateway` sends messages to it."""
+        """Register a reader and the host name of its machine; `gateway` sends messages to it."""
         self._check_index(subtask)
         self._gateways[subtask] = gateway
         self._hosts = MappingProxyType(dict(sorted({**self._hosts, subtask: host}.items())))
@@ -112,19 +112,19 @@ class CoordinatorContext(SplitEnumeratorContext):
         self._hosts = MappingProxyType({each: host for each, host in self._hosts.items() if each != subtask})
 
     def clear_no_more_splits(self, subtask: int) -> None:
-        """Forget that a reader was sent "no more splits", because its replacement was not (CTX-3)."""
+        """Forget that a reader got "no more splits", because its replacement did not get it (CTX-3)."""
         self._no_more_sent.discard(subtask)
 
     def accepts_request(self, subtask: int) -> bool:
-        """Whether a reader may request a split: it is registered, and was not sent "no more splits" (CTX-3)."""
+        """Whether a reader may request a split: it is registered, and did not get "no more splits" (CTX-3)."""
         return subtask in self._hosts and subtask not in self._no_more_sent
 
     def holder(self, split_id: str) -> int | None:
-        """Return the reader that a split is assigned to, or None."""
+        """Return the subtask of the reader that a split is assigned to; None if it is not assigned."""
         return self._holders.get(split_id)
 
     def release(self, split_id: str) -> None:
-        """Record that a split is finished or was returned by its reader, so that its id may be assigned again."""
+        """Record that a reader has finished or returned a split, so that its id may be assigned again."""
         self._holders.pop(split_id, None)
 
     def _assign(self, assignment: Mapping[int, tuple[Split, ...]]) -> None:
@@ -151,7 +151,7 @@ class CoordinatorContext(SplitEnumeratorContext):
         ids: set[str] = set()
         for split in splits:
             if not isinstance(split, Split):
-                raise self._broken(f"{split!r} was assigned, but is not a Split", "SPL-1", "assign Split objects")
+                raise self._broken(f"assign_splits() got {split!r}, not a Split", "SPL-1", "assign Split objects")
             if split.id in ids or split.id in self._holders:
                 raise self._broken(
                     f"the split {split.id!r} is already assigned",
@@ -171,7 +171,7 @@ class CoordinatorContext(SplitEnumeratorContext):
         gateway = self._gateways.get(subtask)
         if gateway is None:
             raise self._broken(
-                f"reader {subtask!r} is not registered; registered are {sorted(self._gateways)}",
+                f"reader {subtask!r} is not registered; the registered readers are {sorted(self._gateways)}",
                 rule,
                 "wait for add_reader, and check context.registered_readers() before each call",
             )
@@ -180,7 +180,7 @@ class CoordinatorContext(SplitEnumeratorContext):
     def _check_index(self, subtask: int) -> None:
         if not 0 <= subtask < self._parallelism:
             raise self._broken(
-                f"there is no reader {subtask!r}; there are {self._parallelism}, counted from 0",
+                f"there is no reader {subtask!r}; the run has {self._parallelism}, counted from 0",
                 "CTX-3",
                 "take the number of readers from context.current_parallelism(): it may differ after a restart",
             )

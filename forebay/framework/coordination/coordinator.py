@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator: calls one enumerator in steps, in order, and keeps the error that ends it (COO-1 … COO-6)."""
+"""The coordinator: calls one enumerator in steps, in order, and keeps the error that ends the run (COO-1 … COO-6)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from forebay.framework.split import Json, Position, Split
 SnapshotDone = Callable[[Json, Exception | None], None]
 
 _CLOSE_ASYNC_CALLS = 5.0
-"""Maximum seconds that closing waits for work in flight. Later results are dropped; the threads of this work are
+"""Maximum seconds that `close` waits for running asynchronous calls. Later results are dropped; their threads are
 daemons."""
 
 
@@ -87,18 +87,18 @@ class Coordinator:
     ) -> None:
         """Create, restore and start the enumerator, in the first step of the coordinator.
 
-        `restored_splits`, which readers held at the checkpoint, go through `add_splits_back`, after the enumerator's
-        `start` and before any reader registers (FLIP-537). `positions` are start positions by split id, for a run
-        without a checkpoint.
+        `restored_splits` are the splits that readers held at the checkpoint. They are passed to `add_splits_back` after
+        the enumerator's `start` and before any reader registers (FLIP-537). `positions` are start positions by split
+        id, for a run without a checkpoint.
         """
         if self._started:
-            raise _misused("start came twice")
+            raise _misused("start was called twice")
         self._started = True
         splits, starts = list(restored_splits), StartPositions(self._source.name, positions)
         self._inbox.post(lambda: self._begin(splits, starts))
 
     def register_reader(self, subtask: int, host: str | None, gateway: Gateway) -> None:
-        """Register a reader; `gateway` takes the messages to it (ENU-4)."""
+        """Register a reader and the host name of its machine; `gateway` sends messages to it (ENU-4)."""
 
         def register(enumerator: SplitEnumerator) -> None:
             self._context.register(subtask, host, gateway)
@@ -109,7 +109,7 @@ class Coordinator:
     def handle_split_request(self, subtask: int, host: str | None) -> None:
         """Pass a reader's request for a split to the enumerator (CTX-3).
 
-        The request is dropped if the reader has failed, or was sent "no more splits".
+        The request is dropped if the reader has failed, or got "no more splits".
         """
 
         def request(enumerator: SplitEnumerator) -> None:
@@ -123,7 +123,7 @@ class Coordinator:
         self._post(lambda enumerator: enumerator.handle_source_event(subtask, event))
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Record that a reader delivered these splits to their end: a reset of the reader does not return them."""
+        """Tell the enumerator which splits a reader delivered to their end; a later reset does not return them."""
         finished = list(splits)
 
         def finish(enumerator: SplitEnumerator) -> None:
@@ -142,8 +142,8 @@ class Coordinator:
     def subtask_reset(self, subtask: int, restored_checkpoint: int, held: Sequence[Split] = ()) -> None:
         """Return the splits of a failed reader to the enumerator, before its replacement registers (COO-4).
 
-        First come the splits that the reader held, at the positions to resume from; then those that the tracker
-        recorded for it after the restored checkpoint.
+        The splits are `held`, which the reader held, at the positions to resume from, and then those that it was
+        assigned after the checkpoint `restored_checkpoint`.
         """
         held = list(held)
 
@@ -164,9 +164,8 @@ class Coordinator:
     def snapshot(self, checkpoint_id: int, done: SnapshotDone) -> None:
         """Take the enumerator's snapshot for a checkpoint, and pass it to `done(state, error)` (COO-6).
 
-        `done` is called on the coordinator thread, in order with the other actions.
-
-        An error of the enumerator fails only this checkpoint (COO-3).
+        `done` is called on the coordinator thread, in order with the other actions. An error of the snapshot is passed
+        to `done`, and does not fail the run (COO-3).
         """
 
         def snapshot(enumerator: SplitEnumerator) -> None:
@@ -183,7 +182,7 @@ class Coordinator:
     def notify_checkpoint_complete(
         self, checkpoint_id: int, positions: Mapping[str, Position], done: Callable[[], None] = lambda: None
     ) -> None:
-        """Record that a checkpoint is durable: trim the assignment tracker, then notify the enumerator (COO-6).
+        """Record that a checkpoint is durable: trim the assignment tracker, and notify the enumerator (COO-6).
 
         `positions` are the durably delivered positions by split id. `done` is called last, on the coordinator thread.
         """
@@ -198,7 +197,7 @@ class Coordinator:
         self._post(complete)
 
     def step(self) -> Next | WaitFor:
-        """Start asynchronous work that is due, then run one queued action. Does not raise, but sets `error`."""
+        """Start asynchronous calls that are due, then run one queued action. Sets `error` instead of raising."""
         with self._lock:
             if self._closed or self.error is not None:
                 return Next.DONE
@@ -267,7 +266,7 @@ class Coordinator:
 
     def _post(self, action: Callable[[SplitEnumerator], None]) -> None:
         if not self._started:
-            raise _misused("it was used before start")
+            raise _misused("a method was called before start")
 
         def run() -> None:
             if self._enumerator is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The enumerator around a `DiscoveryEnumerator`: runs discovery, assigns splits and stores their states."""
+"""Turns a connector's `DiscoveryEnumerator` into a `SplitEnumerator`: discovers, assigns, and stores splits."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _INTERVAL = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How far a run is.
+    """The amount of work that a run has done and has left.
 
     Args:
-        splits: All known splits.
-        finished: Known splits that have been delivered to their end.
+        splits: The number of known splits.
+        finished: The number of known splits that have been delivered to their end.
         bytes_left: Estimated bytes of the unfinished splits, each counted from the position of its last assignment;
             None if unknown.
     """
@@ -44,7 +44,7 @@ class Backlog:
 
 
 class DiscoveringEnumerator(SplitEnumerator):
-    """Runs an author's `DiscoveryEnumerator`.
+    """Runs a connector's `DiscoveryEnumerator` (the "author's enumerator"): discovers splits and assigns them.
 
     The next discovery is scheduled only after the result of the last, so no two results contain the same new split. A
     `RetriableError` is retried with back-off. If the first discovery of a query still fails after `retries`, the run
@@ -52,10 +52,10 @@ class DiscoveringEnumerator(SplitEnumerator):
     discovery, and one more after each stage of an enumerator with `in_stages`.
 
     A bounded source is discovered once. Each request of a reader gets one split; when no split is left, all readers
-    are told so. The splits of an unbounded source are pushed, each to the reader with the fewest splits, but only
-    while all readers are registered: otherwise the other readers would keep the splits of a failed reader for ever.
-    With start positions, the first discovery of an unbounded source gets `first=False`: "start at the latest" was
-    applied in the run that the positions come from.
+    get "no more splits". The splits of an unbounded source are pushed, each to the reader with the fewest splits, but
+    only while all readers are registered: otherwise the other readers would keep the splits of a failed one for ever.
+    With start positions, the first discovery of an unbounded source gets `first=False`, because a setting such as
+    "start at the latest record" was already applied in the earlier run, which the positions come from.
     """
 
     def __init__(
@@ -95,24 +95,24 @@ class DiscoveringEnumerator(SplitEnumerator):
 
     @property
     def in_stages(self) -> bool:
-        """Whether an unbounded source has more splits once all known ones are finished."""
+        """Whether the source is unbounded, and `discover` returns more splits once all known splits are finished."""
         return not self._bounded and bool(self._author.in_stages)
 
     def splits(self) -> Mapping[str, tuple[Split, SplitState]]:
-        """Return by id all splits not yet forgotten, at the position of their last assignment, with their state."""
+        """Return all known splits by id, each at the position of its last assignment, with its state."""
         return {split_id: (split, self._life.state(split_id)) for split_id, split in self._life.known().items()}
 
     def backlog(self) -> Backlog:
-        """Return how many splits are known and finished, and the bytes of the others."""
+        """Return the numbers of known and finished splits, and the estimated bytes of the unfinished ones."""
         known = self._life.known().values()
         left = [self._author.size(split) for split in known if self._life.state(split.id) is not SplitState.FINISHED]
         sizes = [size for size in left if size is not None]
         return Backlog(len(known), len(known) - len(left), sum(sizes) if len(sizes) == len(left) else None)
 
     def caught_up(self, behind: Iterable[str]) -> bool:
-        """Whether a discovery of this run has succeeded and the readers have caught up with all its splits.
+        """Whether a discovery of this run has succeeded, and the readers have caught up with all its splits.
 
-        `behind` are the splits that readers have not caught up with; those that discovery dropped do not count.
+        `behind` are the ids of the splits that readers have not caught up with. Dropped splits do not count.
         """
         return (
             self._discovered
@@ -122,18 +122,18 @@ class DiscoveringEnumerator(SplitEnumerator):
         )
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Report durably delivered positions to the author; after a `RetriableError` the next report repeats them."""
+        """Pass durably delivered positions to the author's `committed`. A `RetriableError` of it is only logged."""
         try:
             self._author.committed(positions)
         except RetriableError as error:
             _log.warning(
-                "%s: committed() failed; the next checkpoint reports the positions again: %s", self._source.name, error
+                "%s: committed() failed; after the next checkpoint it is called again: %s", self._source.name, error
             )
 
     # ---- called by the coordinator
 
     def restore_state(self, state: Json) -> None:
-        """Restore what `snapshot_state` returned (ENU-6)."""
+        """Restore a result of `snapshot_state` (ENU-6)."""
         self._first, self._state, self._dropped = load_state(state, self._source, self._life)
         # Reported again: they may have finished just before the crash.
         self._finished_in[-1] = self._life.finished()
@@ -152,9 +152,9 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._assign_waiting()
 
     def handle_split_request(self, subtask: int, host: str | None) -> None:
-        """Assign one split of a bounded source to a reader, now or when there is one.
+        """Assign one split of a bounded source to a reader, now or once there is one.
 
-        Requests of an unbounded source are ignored: its splits are pushed.
+        If the source is unbounded, requests are ignored, because its splits are pushed.
         """
         if self._bounded:
             self._requests.append(subtask)
@@ -171,7 +171,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._assign_waiting()
 
     def handle_splits_finished(self, subtask: int, splits: Sequence[Split]) -> None:
-        """Mark splits as finished. The author's `finished` is called when a durable checkpoint contains them."""
+        """Mark splits as finished. The author's `finished` is called once a durable checkpoint contains them."""
         self._finished += [split for split in splits if not self._forget_dropped(split.id) and self._life.finish(split)]
         if self.in_stages and not self._life.has_unfinished():
             self._stage_over = True
@@ -185,7 +185,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         return dump_state(self._first, self._state, self._life, self._dropped)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Report to the author which splits are finished in this durable checkpoint."""
+        """Pass the splits that are finished in this durable checkpoint to the author's `finished`."""
         self._report_finished(checkpoint_id)
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._context.call_async(lambda: self._author.discover(known, first), self._on_discovered)
 
     def _discover_in(self, seconds: float) -> None:
-        # A timer first: the known splits must be copied on this thread, when the discovery begins.
+        # A timer, not a delayed `discover`: the known splits are copied on this thread when the discovery begins.
         self._timer += 1
         timer = self._timer
         self._context.call_async(
@@ -251,7 +251,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._discover_in(pause)
 
     def _drop_vanished(self, present: Mapping[str, Split]) -> None:
-        self._dropped -= present.keys()  # back before its reader returned it
+        self._dropped -= present.keys()  # it exists again, before its reader returned it
         alive = (*self._life.waiting(), *self._life.assigned())
         gone = [split for split in alive if split.id not in present and split.id not in self._dropped]
         if gone and self._author.vanished(gone):
@@ -314,7 +314,7 @@ class DiscoveringEnumerator(SplitEnumerator):
             self._life.forget(lambda split: split.id not in unreported and below(split))
 
     def _forget_dropped(self, split_id: str) -> bool:
-        """Forget a split that its reader finished or returned, if discovery has dropped it; return whether it has."""
+        """Forget a split that a reader finished or returned, if discovery had dropped it; return whether it had."""
         if split_id not in self._dropped:
             return False
         self._dropped.discard(split_id)
@@ -330,7 +330,7 @@ class DiscoveringEnumerator(SplitEnumerator):
             self._author.finished(finished)
         except RetriableError as error:
             _log.warning(
-                "%s: finished() failed; the next checkpoint reports these splits again: %s", self._source.name, error
+                "%s: finished() failed; after the next checkpoint it is called again: %s", self._source.name, error
             )
             return
         for key in keys:

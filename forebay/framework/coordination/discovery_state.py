@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoint of a `DiscoveringEnumerator`: JSON-ready, versioned, canonical (SER-1, SER-2)."""
+"""The snapshot of a `DiscoveringEnumerator`: JSON-ready, with a version, in canonical order (SER-1, SER-2)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dump_state(first: bool, author: Json, life: LifeCycle, dropped: Collection[s
         first: Whether no discovery has succeeded yet.
         author: The state of the author's enumerator, from `Discovered.state`.
         life: The splits with their states.
-        dropped: Ids of splits that no longer exist, but are still read.
+        dropped: Ids of splits that no longer exist, but that readers still read.
     """
     return {
         "v": _VERSION,
@@ -37,7 +37,7 @@ def dump_state(first: bool, author: Json, life: LifeCycle, dropped: Collection[s
 
 
 def load_state(state: Json, source: Source, life: LifeCycle) -> tuple[bool, Json, set[str]]:
-    """Add the splits of a snapshot to `life`; return its `first`, `author` and `dropped` (see `dump_state`).
+    """Add the splits of a snapshot to `life`; return the other arguments of `dump_state`: first, author, dropped.
 
     Raises:
         ContractError: `state` is a snapshot of a newer version, or not a snapshot.
@@ -45,7 +45,7 @@ def load_state(state: Json, source: Source, life: LifeCycle) -> tuple[bool, Json
     stored: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
     version = stored.get("v")
     if not isinstance(version, int) or version > _VERSION:
-        raise _unreadable(source, f"its version is {version!r}, and this release knows only {_VERSION}")
+        raise _unreadable(source, f"its version is {version!r}, but this release reads only version {_VERSION}")
     try:
         for name in ("new", "assigned", "finished"):
             for split in map(source.split_class.from_json, stored[name]):
@@ -61,7 +61,7 @@ def load_state(state: Json, source: Source, life: LifeCycle) -> tuple[bool, Json
 
 def _unreadable(source: Source, reason: str) -> ContractError:
     return ContractError(
-        f"the enumerator's checkpointed state cannot be read: {reason}",
+        f"the state of the enumerator in the checkpoint cannot be read: {reason}",
         source=source.name,
         rule="SER-1",
         advice="run the release of forebay that wrote the checkpoint, or start with a new checkpoint",

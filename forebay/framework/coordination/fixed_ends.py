@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ends of splits that are read once: fixed when the read is planned, before any record is read."""
+"""Fixes the ends of splits for a read that ends, before any record is read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from forebay.framework.split import Position, Split, normalise
 
 
 def fixed_ends(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]) -> Sequence[Split]:
-    """Return the splits with fixed ends: the split's own end, or its present end in `ends` if that comes first.
+    """Return each split with the end of this read: its own end, or its present end in `ends` if that comes first.
 
-    In a bounded source, the split's own end is used even if its present end comes first.
+    A split with an own end keeps it if the source is bounded or `Split.ends_itself` is True. A split that is not in
+    `ends` stays unchanged.
     """
     if not ends:
         return splits
@@ -30,7 +31,10 @@ def fixed_ends(source: Source, splits: Sequence[Split], ends: Mapping[str, Posit
 
 
 def unread(source: Source, splits: Sequence[Split]) -> Sequence[Split]:
-    """Return the splits that have something to read."""
+    """Return the splits that are not read to their end.
+
+    In an unbounded source, a split whose position is after its end also counts as read.
+    """
 
     def done(split: Split) -> bool:
         position, end = split.position, split.end

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordinator's queue of actions: any thread puts, only the coordinator thread takes."""
+"""The coordinator's queue of actions: any thread adds actions, only the coordinator thread takes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Inbox:
-    """A FIFO queue. `post` and `call` may be called on any thread, `take` only on the coordinator thread."""
+    """A FIFO queue of actions. `post` and `call` may be called on any thread, `take` on the coordinator thread only."""
 
     def __init__(self, runtime: Runtime, signal: Signal) -> None:
         self._runtime = runtime
@@ -53,7 +53,7 @@ class Inbox:
     def call(self, action: Callable[[], T]) -> T:
         """Run an action on the coordinator thread and return its result (CTX-9).
 
-        A call on the coordinator thread itself runs the action at once. Another thread queues it and waits.
+        If the caller is on the coordinator thread, the action runs at once. On any other thread, the caller waits.
 
         Raises:
             FatalError: The coordinator closed before the action ran.
@@ -73,7 +73,7 @@ class Inbox:
         return cast("T", call.result)
 
     def close(self) -> None:
-        """Drop all actions and refuse new ones; each waiting `call` raises a FatalError."""
+        """Drop all queued actions and refuse new ones; each waiting `call` raises a FatalError."""
         with self._lock:
             self._open = False
             self._actions.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life cycle of a split: NEW → ASSIGNED → FINISHED → FORGOTTEN."""
+"""The states of splits in a coordinator: NEW → ASSIGNED → FINISHED → FORGOTTEN."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SplitState(Enum):
 
 
 class LifeCycle:
-    """All splits not yet forgotten, with their states. Used on the coordinator thread only.
+    """Holds all splits that are not forgotten, with their states. Used on the coordinator thread only.
 
-    New splits wait in the order of discovery. Returned splits go before them, because they have progress.
+    NEW splits wait in the order of discovery. Splits that readers returned go before them, because they have progress.
     """
 
     def __init__(self) -> None:
@@ -75,14 +75,14 @@ class LifeCycle:
         self._new[split.id] = None
 
     def assign(self, split_id: str, subtask: int | None) -> None:
-        """NEW → ASSIGNED to a reader; `subtask` is None for a split that a reader held before a restart."""
+        """Move a split from NEW to ASSIGNED; `subtask` is its reader, None if a reader held it before a restart."""
         del self._new[split_id]
         self._owner[split_id] = subtask
 
     def give_back(self, splits: list[Split]) -> None:
-        """Any state → NEW, at the positions reached, before all other new splits (ENU-3).
+        """Move splits from any state to NEW, at their given positions, before all other NEW splits (ENU-3).
 
-        A split may be FINISHED if its reader was reset to an older checkpoint, and it may be unknown.
+        A split may be FINISHED, if its reader was reset to an older checkpoint, or unknown.
         """
         for split in splits:
             self._leave_state(split.id)
@@ -92,7 +92,7 @@ class LifeCycle:
             self._new.move_to_end(split.id, last=False)
 
     def finish(self, split: Split) -> bool:
-        """ASSIGNED → FINISHED; return False, and do nothing, in any other state (a late or repeated message)."""
+        """Move a split from ASSIGNED to FINISHED; in any other state (a late message) do nothing and return False."""
         if split.id not in self._owner:
             return False
         del self._owner[split.id]
@@ -101,12 +101,12 @@ class LifeCycle:
         return True
 
     def drop(self, split_id: str) -> None:
-        """Any state → FORGOTTEN, because the split no longer exists."""
+        """Move a split from any state to FORGOTTEN, because it no longer exists or its id is not needed."""
         self._leave_state(split_id)
         self._splits.pop(split_id, None)
 
     def forget(self, below_horizon: Callable[[Split], bool]) -> list[Split]:
-        """FINISHED → FORGOTTEN for the splits below the horizon, which no discovery can return; return them."""
+        """Move the FINISHED splits that no discovery can return (below the horizon) to FORGOTTEN; return them."""
         gone = [self._splits[split_id] for split_id in self._finished if below_horizon(self._splits[split_id])]
         for split in gone:
             self.drop(split.id)
@@ -121,7 +121,7 @@ class LifeCycle:
         return next((self._splits[split_id] for split_id in self._new), None)
 
     def assigned(self) -> list[Split]:
-        """Return the ASSIGNED splits, sorted by id, at the positions where they were assigned."""
+        """Return the ASSIGNED splits, sorted by id, at the positions that they had when they were assigned."""
         return [self._splits[split_id] for split_id in sorted(self._owner)]
 
     def finished(self) -> list[Split]:
@@ -129,9 +129,9 @@ class LifeCycle:
         return [self._splits[split_id] for split_id in sorted(self._finished)]
 
     def balanced(self, subtasks: Iterable[int]) -> dict[int, list[Split]]:
-        """Return by reader the NEW splits that it should get: each goes to the reader with the fewest splits.
+        """Divide the NEW splits over readers: each split goes to the reader with the fewest splits.
 
-        If several readers have the fewest, the lowest subtask gets the split.
+        If several readers have the fewest, the lowest subtask gets the split. The result is by subtask.
         """
         loads = dict.fromkeys(subtasks, 0)
         for owner in self._owner.values():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of the coordinator to a reader."""
+"""The messages that the coordinator sends to a reader."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ class EnumeratorEvent:
 ToReader = AddSplits | NoMoreSplits | EnumeratorEvent
 
 Gateway = Callable[[ToReader], None]
-"""Takes the messages of one registration, in order. Called on the coordinator thread; must not block or raise."""
+"""Sends messages to one registered reader, in order. Called on the coordinator thread; must not block or raise."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start positions of a run, which its consumer stored in an earlier run."""
+"""The start positions of a run: positions that its user stored in an earlier run, by split id."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ _log = logging.getLogger(__name__)
 
 
 class StartPositions:
-    """Moves each split to its start position once.
+    """Moves each split to its start position, once. Used on the coordinator thread only.
 
-    That is when it is discovered, or when a raw enumerator first assigns it.
-
-    Used on the coordinator thread only.
+    A split is moved when it is discovered, or when a raw `SplitEnumerator` first assigns it.
     """
 
     def __init__(self, source: str, positions: Mapping[str, Position]) -> None:
@@ -28,15 +26,15 @@ class StartPositions:
         return split_id in self._left
 
     def apply(self, split: Split) -> Split:
-        """Return the split at its start position if it has one that was not applied yet, else unchanged."""
+        """Return the split at its start position; unchanged if it has none, or if it was applied before."""
         return split.at(self._left.pop(split.id)) if split.id in self._left else split
 
     def warn_of_unused(self) -> None:
-        """Log the positions that no split used."""
+        """Log a warning if there are start positions that no split used."""
         if self._left:
             _log.warning(
-                "%s: %d of the given positions match no discovered split, first %r, and are not used; if these "
-                "splits still exist, check that their ids are the same as in the earlier run",
+                "%s: %d of the given start positions match no discovered split and are not used; one is for the split "
+                "%r. If these splits still exist, check that their ids are the same as in the earlier run",
                 self._source,
                 len(self._left),
                 next(iter(self._left)),

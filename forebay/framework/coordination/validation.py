@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what an author's enumerator returned, for all hosts."""
+"""Checks the results of a source's `create_enumerator` and `discover`, for all hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checked_enumerator(source: Source, made: object) -> SplitEnumerator | Discov
     if isinstance(made, (SplitEnumerator, DiscoveryEnumerator)):
         return made
     raise ContractError(
-        f"create_enumerator() returned {type(made).__name__}",
+        f"create_enumerator() returned {type(made).__name__}, which is not an enumerator",
         source=source.name,
         rule="SRC-1",
         advice="return a SplitEnumerator or a DiscoveryEnumerator",
@@ -33,7 +33,7 @@ def checked_enumerator(source: Source, made: object) -> SplitEnumerator | Discov
 
 
 def checked_discovery(source: Source, result: object) -> tuple[Discovered, dict[str, Split]]:
-    """Check `result`, which the author's `discover()` returned; return it, and its splits by id, in order.
+    """Check `result`, which the source's `discover()` returned; return it, and its splits by id, in order.
 
     Raises:
         ContractError: `result` is not a `Discovered`, contains an object that is not a Split, or a split id twice.
@@ -49,10 +49,12 @@ def checked_discovery(source: Source, result: object) -> tuple[Discovered, dict[
 
 
 def checked_splits(source: Source, result: object) -> Sequence[Split]:
-    """Check `result` as `checked_discovery` does; return its splits. A lazy sequence stays lazy, with 8 bytes a split.
+    """Check `result` as `checked_discovery` does; return its splits. A lazy sequence stays lazy.
+
+    The check takes 8 bytes for each split.
 
     Raises:
-        ContractError: As `checked_discovery`.
+        ContractError: See `checked_discovery`.
     """
     discovered = _checked_type(source, result)
     splits: object = discovered.splits
@@ -71,7 +73,7 @@ def _checked_type(source: Source, result: object) -> Discovered:
     if isinstance(result, Discovered):
         return result
     raise ContractError(
-        f"discover() returned {type(result).__name__}",
+        f"discover() returned {type(result).__name__}, which is not a Discovered",
         source=source.name,
         rule="SRC-1",
         advice="return Discovered(splits)",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which reader reads each split, and up to which positions its rows are delivered and acknowledged."""
+"""Records which reader reads each split, and up to which positions its rows are delivered and acknowledged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SplitProgress:
     """The progress of one split.
 
     Args:
-        split_id: The split.
+        split_id: The id of the split.
         position: The position after the last record batch that was yielded.
         end: The end of the split, exclusive; None if it has no end, or it is unknown.
         rows: Rows yielded in this run.
@@ -50,7 +50,7 @@ class _Entry:
 
 
 class DeliveryLog:
-    """Up to which position each split of a run is delivered and covered. The consumer's thread calls all methods.
+    """Records for each split of a run its delivered and its covered position. Used on the consumer's thread.
 
     A batch that the run has yielded is *delivered*: it is not read again after its reader fails. When the consumer
     acknowledges it, or asks for the next one, it is *covered*: checkpoints include it. So at most one delivered batch
@@ -74,16 +74,16 @@ class DeliveryLog:
             self._entries[split.id] = _Entry(split, split.position, subtask, rows, nbytes)
 
     def owner(self, split_id: str) -> int | None:
-        """Return the subtask that reads an unfinished split, or None."""
+        """Return the subtask of the reader that reads an unfinished split; None if no reader does."""
         entry = self._entries.get(split_id)
         return None if entry is None else entry.owner
 
     def unfinished(self) -> list[str]:
-        """Return the ids of the assigned splits that are not finished."""
+        """Return the ids of all splits that were assigned and are not finished."""
         return list(self._entries)
 
     def position(self, split_id: str) -> Position | None:
-        """Return the delivered position of a split; None if it is at its start, or unknown."""
+        """Return the delivered position of a split; None if the split is at its start, or unknown."""
         entry = self._entries.get(split_id) or self._finished.get(split_id)
         return None if entry is None else entry.position
 
@@ -98,11 +98,11 @@ class DeliveryLog:
         self.delivered = (split_id, position)
 
     def cover(self) -> None:
-        """Record that the consumer has processed the last delivered batch: checkpoints may include it."""
+        """Record that the consumer has processed the last delivered batch, so that checkpoints include it."""
         self._uncovered = None
 
     def caught_up(self, split_id: str) -> None:
-        """Record that a split has no more rows for now."""
+        """Record that a reader has caught up with a split: it has no more rows for now."""
         if split_id in self._entries:
             self._entries[split_id].caught_up = True
             self._never_caught_up.pop(split_id, None)
@@ -113,7 +113,7 @@ class DeliveryLog:
         return split_id in self._finished if entry is None else entry.caught_up
 
     def never_caught_up(self) -> Collection[str]:
-        """Return the ids of the unfinished splits that have not caught up since the run began."""
+        """Return the ids of the unfinished splits that readers have never caught up with in this run."""
         return self._never_caught_up.keys()
 
     def finish(self, split_id: str) -> Split:
@@ -127,7 +127,7 @@ class DeliveryLog:
         return entry.split.at(entry.position)
 
     def take_back(self, subtask: int) -> list[Split]:
-        """Unassign the unfinished splits of a failed reader, and return them at their delivered positions."""
+        """Record that a reader lost its unfinished splits; return them at their delivered positions."""
         held = [entry for entry in self._entries.values() if entry.owner == subtask]
         for entry in held:
             entry.owner = None
@@ -143,8 +143,7 @@ class DeliveryLog:
 
         Args:
             snapshots: The readers' snapshots of their splits, by id. If all emitted rows of a split are covered, the
-                position in its snapshot is used. That position may be after the last batch, if records in between gave
-                no rows.
+                position in its snapshot is used. It may be after the last batch, if later records gave no rows.
             queued: Ids of splits with batches that a reader has emitted and the run has not yielded.
         """
         splits = []
@@ -160,14 +159,14 @@ class DeliveryLog:
         return splits
 
     def covered(self) -> dict[str, Position]:
-        """Return the covered positions, by split id."""
+        """Return the covered positions by split id, without splits at their start."""
         positions = {split_id: entry.position for split_id, entry in (*self._finished.items(), *self._entries.items())}
         if self._uncovered is not None:
             positions[self._uncovered[0]] = self._uncovered[1]
         return {split_id: position for split_id, position in positions.items() if position is not None}
 
     def progress(self, paused: Iterable[str]) -> dict[str, SplitProgress]:
-        """Return by id the progress of each split that was assigned; `paused` are the ids of the paused splits."""
+        """Return, by split id, the progress of each split that was assigned; `paused` are ids of paused splits."""
         paused = set(paused)
         found = {split_id: entry.progress("finished") for split_id, entry in self._finished.items()}
         for split_id, entry in self._entries.items():

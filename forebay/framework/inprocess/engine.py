@@ -29,7 +29,7 @@ from forebay.watermarks.strategy import WatermarkStrategy
 
 
 class PollTimeoutError(Exception):
-    """`Engine.next_batch` timed out."""
+    """No record batch came within the `timeout` of `Engine.next_batch`."""
 
 
 class Engine:
@@ -40,13 +40,13 @@ class Engine:
     reader closes or a checkpoint is written.
 
     Args:
-        source: The source.
+        source: The source, with its schema resolved.
         schema: The schema that every record batch must have.
         runtime: Threads, locks, time and random numbers.
         options: The host's options.
         parallelism: The number of readers.
-        checkpoints: How checkpoints are taken. None for a peek, which has no side effects: the source is not notified
-            of what was read, and failed readers are not replaced.
+        checkpoints: How checkpoints are taken. None for a peek, which has no side effects: the source gets no notice of
+            delivered positions, and failed readers are not replaced.
         strategy: How event time is processed; None to ignore it.
     """
 
@@ -137,7 +137,7 @@ class Engine:
             self._event_time.consumer_busy(busy=True)
 
     def take(self) -> pa.RecordBatch | None:
-        """Return the record batch that the last step produced, if any, and withdraw the request."""
+        """Return the record batch that the last step produced, and withdraw the request; None if there is none."""
         batch, self._ready = self._ready, None
         if batch is not None:
             self.stop_asking()
@@ -147,7 +147,7 @@ class Engine:
         """Do one unit of work if a batch is requested; return when to step again, or DONE if all readers have ended.
 
         Raises:
-            BaseException: The error that ended the run; every later step raises it again.
+            BaseException: The error that ended the run. Each later step raises it again.
         """
         if self.failed is not None:
             raise self.failed
@@ -165,7 +165,7 @@ class Engine:
             raise shown from shown.__cause__
 
     def next_batch(self, *, until_caught_up: bool, timeout: float | None = None) -> pa.RecordBatch | None:
-        """Step until there is a record batch, and return it; None if all readers have ended.
+        """Step until there is a record batch, and return it; return None once all readers have ended.
 
         With `until_caught_up`, None is also returned once the readers have caught up (see `caught_up`).
 
@@ -211,7 +211,7 @@ class Engine:
         return [found[split_id] for split_id in sorted(found)]
 
     def backlog(self) -> Backlog | None:
-        """Return how far the run is; None if its enumerator assigns splits itself. Costs 1 µs for each split."""
+        """Return the amount of work done and left; None for a raw `SplitEnumerator`. Takes about 1 µs per split."""
         discovering = self._coordinator.discovering
         return None if discovering is None else discovering.backlog()
 
@@ -219,7 +219,7 @@ class Engine:
         """Whether the readers have caught up with every split at least once, after a discovery of this run.
 
         It becomes true even if new records keep arriving. A raw `SplitEnumerator` must also have handled all requests
-        and events of the readers, because only its assignments show which splits exist.
+        and events of the readers, because only its assignments tell which splits exist.
         """
         if len(self._outputs) or self._ready is not None:
             return False
@@ -236,7 +236,7 @@ class Engine:
         A second call does nothing.
 
         Args:
-            orderly: First take a checkpoint, unless the run has failed or is done, and wait for threads to end.
+            orderly: First take a checkpoint, unless the run has failed or is done; then wait for threads to end.
         """
         if self._closed:
             return []
@@ -267,7 +267,7 @@ class Engine:
         if event is not None:
             self._process(event)
             return Next.AGAIN
-        # One action of the coordinator and one other action per step: neither starves the other.
+        # Each step runs one action of the coordinator and one other action, so that neither starves the other.
         wait = self._coordinator.step()
         if self._coordinator.error is not None:
             raise self._coordinator.error

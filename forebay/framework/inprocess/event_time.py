@@ -22,15 +22,14 @@ Deliver = Callable[[str, pa.RecordBatch, Position | None], None]
 class EventTime:
     """Watermark and alignment over all readers of a run. The consumer's thread calls all methods.
 
-    The watermark is the lowest one of the readers that have an active split, and never falls. A split holds the
-    watermark back from its assignment until it is finished, also before its first record (OUT-3, OUT-4). The splits of
-    a failed reader hold the watermark back until another reader gets them. Splits that were never assigned do not
-    count.
+    The watermark is the minimum of the watermarks of all readers that have an active split, and never falls. A split
+    holds it back from its assignment until it is finished, also before its first record (OUT-3, OUT-4). The splits of
+    a failed reader hold it back until another reader gets them. Splits that were never assigned do not count.
 
     Args:
         strategy: Generates watermarks and sets the limits of idleness and alignment.
         clock: The time of the run.
-        silent: Returns whether a split, by id, has no more rows for now: only such a split may become idle.
+        silent: Takes a split id; returns whether the split has no more rows for now. Only such a split can become idle.
     """
 
     def __init__(self, strategy: WatermarkStrategy, clock: Clock, silent: Callable[[str], bool]) -> None:
@@ -46,7 +45,7 @@ class EventTime:
 
     @property
     def watermark(self) -> int | None:
-        """The watermark over all readers, in microseconds since 1970; None before the first."""
+        """The watermark over all readers, in microseconds since 1970; None before the first watermark."""
         return None if self._combined.watermark == MIN_WATERMARK else self._combined.watermark
 
     def open(self, subtask: int, deliver: Deliver) -> None:
@@ -96,7 +95,7 @@ class EventTime:
             self._next_tick = self._clock.monotonic()  # pause a fast split before the next regular tick
 
     def consumer_busy(self, *, busy: bool) -> None:
-        """Stop the idle timeouts while the consumer processes a batch, and let them go on afterwards (WM-4)."""
+        """Stop the idle time-outs while the consumer processes a batch (`busy`), and resume them afterwards (WM-4)."""
         for reader in self._readers.values():
             reader.outputs.set_backpressured(busy)
 
@@ -109,9 +108,9 @@ class EventTime:
         return max(0.0, self._next_tick - self._clock.monotonic())
 
     def tick(self, tasks: Iterable[ReaderTask]) -> bool:
-        """If due, emit the readers' watermarks, combine them, and pause or resume splits; return whether it was due.
+        """If a tick is due, combine the readers' watermarks, and pause or resume splits; return whether it was due.
 
-        `tasks` pause and resume their splits.
+        `tasks` are the reader tasks, which pause and resume their splits.
         """
         if self.due_in() > 0:
             return False
@@ -124,7 +123,7 @@ class EventTime:
         return True
 
     def end_of_input(self) -> None:
-        """Record that all splits have been read: the watermark moves to the end of time (WM-1)."""
+        """Record that all splits have been read, so that the watermark moves to the end of time (WM-1)."""
         self._combined.finish()
 
     def _align(self, max_drift: float, tasks: Iterable[ReaderTask]) -> None:
@@ -151,7 +150,7 @@ class EventTime:
 
 
 class _Reader:
-    """The outputs of one reader, until it fails or ends: delivers its batches, and reports its watermark."""
+    """The outputs of one reader, until the reader fails or ends: delivers its batches, and reports its watermark."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failures of readers: which are retried with a new reader, how often, and the error that ends the run."""
+"""Failures of readers: after which errors, and how often, a reader is replaced; the error that ends the run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.retry import RetryPolicy
 
 MAX_RESTARTS = 3
-"""Maximum consecutive restarts without a delivered record batch of the split."""
+"""Maximum consecutive replacements of a reader without a delivered record batch of the split."""
 
 
 class ReaderFailures:
-    """Counts consecutive failures of each split, and of a reader that failed without having a split.
+    """Counts consecutive failures of each split, and of each reader that failed without having a split.
 
     With `restarts` False, no reader is replaced.
     """
@@ -30,7 +30,7 @@ class ReaderFailures:
         self._in_a_row: dict[str | int, int] = {}
 
     def progressed(self, subtask: int, split_id: str) -> None:
-        """Record that a reader delivered a record batch of a split or finished it: its failures count from 0 again."""
+        """Record that a reader delivered a batch of a split or finished it: the counts of both start from 0 again."""
         self._in_a_row.pop(split_id, None)
         self._in_a_row.pop(subtask, None)
 
@@ -40,7 +40,7 @@ class ReaderFailures:
         `chance` makes the pause random, see `RetryPolicy`.
 
         Raises:
-            BaseException: The reader is not replaced. It is `error`, with source, split, position and advice.
+            BaseException: The reader must not be replaced. The error is `error`, with source, split and position.
         """
         held = self._deliveries.held_by(subtask)
         times = self._count(subtask, held, error)
@@ -49,7 +49,7 @@ class ReaderFailures:
         raise self._surfaced(subtask, held, error, times)
 
     def _count(self, subtask: int, held: Collection[str], error: BaseException) -> int:
-        """Count a failure for the split that the error names, else for all splits held, else for the reader.
+        """Count a failure for the split that the error names, else for all splits of the reader, else for the reader.
 
         Returns:
             The highest of the counts that were increased.
@@ -68,15 +68,15 @@ class ReaderFailures:
             doing = f"reader {subtask}"
             error = connector_error(error, source=self.source, doing=doing, split=split, position=position)
         if times > MAX_RESTARTS:
-            error.add_note(f"reader {subtask} failed, and had been replaced {MAX_RESTARTS} times in a row")
+            error.add_note(f"reader {subtask} failed again after it was replaced {MAX_RESTARTS} times in a row")
         return error
 
 
 def may_pass(error: BaseException) -> bool:
     """Whether a new reader may succeed after this error.
 
-    That is true of a `RetriableError` and of exceptions of client libraries. All other errors of forebay (options,
-    data, contract, loss) are final, as are mistakes in the connector's code.
+    True for a `RetriableError` and for exceptions of client libraries. False for all other errors of forebay (options,
+    data, contract, loss), and for mistakes in the connector's code.
     """
     if isinstance(error, FatalError) and error.__cause__ is not None:
         return may_pass(error.__cause__)  # the framework wrapped an exception of the connector

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of what the readers emit: record batches are checked when they are added; the order is kept."""
+"""The queue of the readers' output. Record batches are checked when they are added, and keep their order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Event = Collected | CaughtUp | Released | Ended
 
 
 class OutputQueue:
-    """Queues the events of all readers, and gives each reader its output. The consumer's thread calls all methods.
+    """Queues the events of all readers, and makes the output of each reader. Used on the consumer's thread.
 
     An event takes effect when it is taken. If its reader fails before that, the event is dropped and its rows are read
     again. With event time, record batches pass through `SourceOutputs`.
@@ -90,7 +90,7 @@ class OutputQueue:
         return [event.split_id for event in self._events if isinstance(event, Collected)]
 
     def open(self, subtask: int) -> None:
-        """With event time, create the outputs of a reader that starts."""
+        """Record that a reader starts: with event time, create its outputs."""
         if self._event_time is not None:
             self._event_time.open(
                 subtask, lambda split_id, batch, position: self.put(Collected(subtask, split_id, batch, position))
@@ -142,7 +142,11 @@ class _Output:
 
     def _problem(self, split_id: str, batch: object, position: Position | None) -> tuple[str, str, str] | None:
         if not isinstance(batch, pa.RecordBatch):
-            return f"a reader emitted a {type(batch).__name__}", "RDR-2", "emit pyarrow.RecordBatch objects"
+            return (
+                f"a reader emitted a {type(batch).__name__} instead of a record batch",
+                "RDR-2",
+                "emit pyarrow.RecordBatch objects",
+            )
         if self._collected:
             advice = "emit one record batch, then return MORE_AVAILABLE"
             return "a reader emitted two record batches in one poll_next()", "RDR-2", advice
@@ -155,7 +159,7 @@ class _Output:
             return (
                 f"a record batch has the schema {_columns(batch.schema)}, but schema() is {_columns(self._schema)}",
                 "SR-2",
-                "emit record batches with exactly the schema of schema()",
+                "emit record batches with exactly the schema that schema() returns",
             )
         return None
 

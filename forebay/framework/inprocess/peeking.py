@@ -21,16 +21,16 @@ from forebay.options import Duration, redact
 _log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT: Final = Duration("1s")
-"""Maximum close timeout of a peek. The reader of a stream may block until new data arrives."""
+"""Maximum close time-out of a peek. It is short, because the reader of a stream may block until new data arrives."""
 
 
 def peek(
     source: Source, n: int = 20, *, options: HostOptions | None = None, runtime: Runtime | None = None
 ) -> pa.Table:
-    """Return at most `n` rows of a source, and stop reading. A reader that does not end in a second is abandoned.
+    """Return the first rows of a source, at most `n`, and stop reading.
 
-    An unbounded source is read up to its current end. Nothing is written, committed or archived. A reader that fails
-    is not replaced: its error is raised.
+    An unbounded source is read up to its current end. Nothing is written, committed or archived. If the reader fails,
+    its error is raised. A reader that does not close within a second is abandoned.
 
     Args:
         source: The source.
@@ -67,6 +67,6 @@ def peek(
                 rows += batch.num_rows
         finally:
             for problem in engine.close():
-                _log.info("%s: while closing a peek: %s", source.name, redact(str(problem)))
+                _log.info("%s: closing a peek failed: %s", source.name, redact(str(problem)))
     table = pa.Table.from_batches(batches, schema).slice(0, n)
     return table if columns is None else table.select(columns)

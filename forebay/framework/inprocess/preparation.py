@@ -21,7 +21,7 @@ from forebay.watermarks.strategy import WatermarkStrategy
 
 
 def require_source(source: object, who: str) -> None:
-    """Check that the user gave a source. `who` is the function that the user called, for the error.
+    """Check that the user passed a source. `who` names the function that the user called, for the error.
 
     Raises:
         ConfigurationError: `source` is a class, or an object that is not a `Source`.
@@ -52,7 +52,7 @@ def check_parallelism(source: Source, parallelism: int) -> None:
 
 
 def positive_seconds(source: Source, option: str, value: DurationLike) -> float:
-    """Return a duration as seconds; `option` is the name of the argument, for the error.
+    """Return a positive duration in seconds; `option` is the name of the argument, for the error.
 
     Raises:
         ConfigurationError: `value` is not a duration, not more than 0, or infinite.
@@ -79,7 +79,7 @@ def checked_positions(source: Source, positions: object, *, checkpoint: bool) ->
     `checkpoint` says whether the run has a checkpoint directory.
 
     Raises:
-        ConfigurationError: `positions` is no mapping of split ids to positions, or there is a checkpoint directory too.
+        ConfigurationError: `positions` is not a mapping of split ids to positions, or `checkpoint` is True too.
     """
     if positions is None:
         return {}
@@ -95,7 +95,7 @@ def checked_positions(source: Source, positions: object, *, checkpoint: bool) ->
             return {split_id: normalise(position, split_id) for split_id, position in positions.items()}
         problem = f"positions={positions!r:.80} is not a dict of split ids and positions"
     except ContractError as error:
-        problem = f"the start of the split {error.split!r} is not a position: {error.message}"
+        problem = f"the start position of the split {error.split!r} is invalid: {error.message}"
     raise ConfigurationError(
         problem,
         source=source.name,
@@ -107,9 +107,9 @@ def checked_positions(source: Source, positions: object, *, checkpoint: bool) ->
 def with_columns(
     source: Source, columns: list[str] | None, *, also: str | None = None
 ) -> tuple[Source, list[str] | None]:
-    """Return the source, narrowed to `columns` if it supports that, and the columns that the host must select.
+    """Return the source, which reads only `columns` if it supports that, and the columns that the host must select.
 
-    None as columns means all of them. `also` is a column that the source must read even if it is not selected.
+    None as columns means all columns. `also` is a column that the source must read even if it is not selected.
     """
     if columns is None:
         return source, None
@@ -122,16 +122,18 @@ def with_columns(
 
 
 def schema_of(source: Source) -> pa.Schema:
-    """Return the result of `source.schema()`; errors name the source.
+    """Return the result of `source.schema()`, checked; errors name the source.
 
     Raises:
-        ForebayError: `schema()` failed, or returned something else than a `pyarrow.Schema`.
+        ForebayError: `schema()` failed, or returned an object that is not a `pyarrow.Schema`.
     """
     with wrap_errors(source.name, "schema()"):
         schema = source.schema()
     if not isinstance(schema, pa.Schema):
         raise FatalError(
-            f"schema() returned a {type(schema).__name__}", source=source.name, advice="return a pyarrow.Schema"
+            f"schema() returned a {type(schema).__name__} instead of a schema",
+            source=source.name,
+            advice="return a pyarrow.Schema",
         )
     return schema
 
@@ -141,8 +143,8 @@ def event_time_strategy(
 ) -> tuple[WatermarkStrategy | None, str | None]:
     """Return the watermark strategy of a run, and the top-level column that it reads event times from.
 
-    Both are None if event time is not processed; the column is None if the strategy reads no column. A strategy
-    without a timestamp assigner reads the event time column of the source.
+    Both are None if event time is not processed. The column is None if the strategy reads no column. A strategy
+    without a timestamp assigner reads the column that `Source.event_time` names.
 
     Raises:
         ConfigurationError: Both `watermarks` and event time options are given, or the column is missing or of an
@@ -153,7 +155,7 @@ def event_time_strategy(
         strategy = watermark_strategy(source.name, source.event_time, options)
     elif given:
         raise ConfigurationError(
-            f"watermarks= and the options {', '.join(given)} both say how event time is processed",
+            f"watermarks= and the options {', '.join(given)} both set how event time is processed",
             source=source.name,
             option=given[0],
             advice="give either watermarks= or these options",

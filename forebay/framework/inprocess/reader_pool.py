@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readers of a run: starts them, polls them in turn, and replaces failed ones."""
+"""Starts the readers of a run, polls them in turn, and replaces failed ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReaderPool:
-    """The readers of a run. The consumer's thread calls all methods.
+    """Starts, polls and replaces the readers of a run. The consumer's thread calls all methods.
 
     `completed` returns the number of the last completed checkpoint, or 0.
     """
@@ -62,7 +62,7 @@ class ReaderPool:
         return [max(0.0, task.restart_at - now) for task in self.tasks if task.restart_at is not None]
 
     def start_one(self) -> bool:
-        """Start one reader that is due to start or restart; return whether there was one."""
+        """Start one reader whose start or restart is due; return whether there was one."""
         now = self._runtime.clock.monotonic()
         for task in self.tasks:
             if task.restart_at is not None and task.restart_at <= now:
@@ -85,7 +85,7 @@ class ReaderPool:
         return False
 
     def _guarded(self, task: ReaderTask, call: Callable[[], object]) -> None:
-        """Call a method of a reader; if it raises a transient error, replace the reader.
+        """Call a method of a reader; if the call raises a transient error, replace the reader.
 
         Raises:
             BaseException: The error is not transient, or the reader has failed too often.

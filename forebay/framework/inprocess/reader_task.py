@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One subtask of a run: its mailbox, its reader, and the replacements of a failed reader."""
+"""One subtask of a run: the reader, its messages from the coordinator, and its replacements after failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ReaderTask:
         runtime: Threads, locks, time and random numbers.
         options: The host's options.
         parallelism: The number of readers of the run.
-        signal: Set when the reader may have data, or has a message.
+        signal: Set when the reader may have data, or a message has arrived.
         received: Called with the subtask and the splits when the coordinator has assigned splits to the reader.
     """
 
@@ -69,7 +69,7 @@ class ReaderTask:
         self._awaited: Future[None] | None = None
 
     def start(self) -> None:
-        """Create, register and start a reader (RDR-1). An error of these steps is a failure of this reader (SRC-3)."""
+        """Create, register and start a reader (RDR-1). An error here counts as a failure of the reader (SRC-3)."""
         self.restart_at = None
         self._awaited = None
         mailbox = self._mailbox = deque()
@@ -120,9 +120,9 @@ class ReaderTask:
             self._reader.notify_checkpoint_complete(checkpoint_id)
 
     def close(self, timeout: float, *, failed: bool) -> list[Exception]:
-        """Close the reader within `timeout` seconds, and return its clients to the pool; return the errors.
+        """Close the reader within `timeout` seconds, and return its clients to the pool; return all errors.
 
-        After a failure, its clients are closed instead.
+        If `failed`, the clients are closed instead.
         """
         reader, self._reader = self._reader, None
         context, self._context = self._context, None
@@ -191,7 +191,7 @@ class InProcessReaderContext(SourceReaderContext):
 
     @property
     def options(self) -> HostOptions:
-        """The host's options; while closing, `close_timeout` is the remaining time for all readers."""
+        """The host's options. While the run closes, `close_timeout` is the time that remains for all readers."""
         return self._options
 
     def current_parallelism(self) -> int:
@@ -209,13 +209,13 @@ class InProcessReaderContext(SourceReaderContext):
             self._coordinator.handle_source_event(self._subtask, event)
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Borrow the client of this process for `key` until the reader closes; `factory` creates it if needed."""
+        """Borrow a client of this process for `key` until the reader closes; `factory` makes one if needed."""
         return self._loans.borrow(key, factory)
 
     # ---- called by the host
 
     def detach(self, close_timeout: float) -> None:
-        """Discard what the reader sends from now on, and limit its `close` to `close_timeout` seconds."""
+        """Drop all requests and events of the reader from now on; limit its `close` to `close_timeout` seconds."""
         self._coordinator = None
         self._options = dataclasses.replace(self._options, close_timeout=Duration(max(0.0, close_timeout)))
 

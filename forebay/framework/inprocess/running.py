@@ -131,7 +131,7 @@ class Run(Iterator[pa.RecordBatch]):
 
     @property
     def delivered(self) -> tuple[str, Position | None] | None:
-        """The split id of the last yielded batch, and the position after that batch; None before the first batch.
+        """The split id of the last yielded batch, and the position after this batch; None before the first batch.
 
         For exactly-once results, store the position of each split in one transaction with the rows of the batch, and
         start the next run with `forebay.run(…, positions=…)`. Do not compare batches of different runs: they begin and
@@ -145,7 +145,7 @@ class Run(Iterator[pa.RecordBatch]):
         return self._engine.watermark
 
     def positions(self) -> dict[str, Position]:
-        """Return by split id the position after the rows that were yielded, for `forebay.run(…, positions=…)`.
+        """Return, by split id, the position after the rows that were yielded, for `forebay.run(…, positions=…)`.
 
         Splits that are still at their start are omitted. Of finished splits, only the last 10,000 are kept.
         """
@@ -156,7 +156,7 @@ class Run(Iterator[pa.RecordBatch]):
         return self._engine.progress()
 
     def backlog(self) -> Backlog | None:
-        """Return how many splits are known and finished, and the bytes of the others.
+        """Return the numbers of known and finished splits, and the estimated bytes of the unfinished ones.
 
         None for a source with a `SplitEnumerator` of its own. The cost grows with the number of splits.
         """
@@ -189,8 +189,8 @@ class Run(Iterator[pa.RecordBatch]):
         """Take a checkpoint of the acknowledged batches, and return its file.
 
         Raises:
-            ConfigurationError: The run has no checkpoint directory, or is closed.
-            ForebayError: The checkpoint failed; the run continues.
+            ConfigurationError: The run has no checkpoint directory, or it is closed.
+            ForebayError: The checkpoint failed. The run continues.
         """
         path = self._engine.checkpoint() if self._checkpoints and self._open else None
         if path is None:

@@ -37,13 +37,14 @@ def plan_bounded(
 
     Args:
         source: The source.
-        options: The options `num_partitions`, `retries` and `planning_timeout` are used.
-        parallelism: The number of cores, if `num_partitions` is not set; by default that of this machine.
+        options: The host's options; `num_partitions`, `retries` and `planning_timeout` are used.
+        parallelism: The number of tasks if `num_partitions` is not set, usually the cores of the cluster; by default
+            the cores of this machine. Very large inputs get a multiple of it.
         runtime: Threads and time.
 
     Raises:
-        ForebayError: The source raised it; the name of the source and the split are added.
-        FatalError: The source raised another exception, or did not answer within `planning_timeout`.
+        ForebayError: The source raised it; the names of source and split are added.
+        FatalError: The source raised an exception of another class, or did not answer within `planning_timeout`.
         ContractError: The source broke a rule: repeated split ids, positions of an unknown kind, wrong types.
     """
     runtime = runtime or ThreadRuntime()

@@ -37,7 +37,7 @@ def open_stream(
         source: The source, with its resolved schema.
         options: The host's options.
         parallelism: The number of cores that run tasks; by default that of this machine.
-        inferred: The schema, if it was inferred from the input; it may differ at the next start. Else None.
+        inferred: The schema, if it was inferred from the input and may differ at the next start; else None.
         runtime: Threads and time.
 
     Raises:

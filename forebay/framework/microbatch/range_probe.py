@@ -34,7 +34,7 @@ _LONGEST_HOLD: Final = 600.0
 
 
 class RangeProbe:
-    """Reads in the planner whether there is any record between the splits' positions and the ends from `latest`.
+    """Finds out, by reading in the planner, whether there is a record before the ends that `latest` returned.
 
     An end such as "now less a delay" moves forward without records, and tasks cannot report empty reads to the planner.
     If the probe fails or finds no answer in time, the micro-batch is planned. Called on the planning thread.
@@ -57,14 +57,17 @@ class RangeProbe:
         self._holding = False
 
     def finds_nothing(self, available: Sequence[Planned]) -> bool:
-        """Return whether the available splits are known to have no record. May block while it reads."""
+        """Return whether a probe has found that the available splits have no record. May block while it reads."""
         self._holding = self._needed and bool(available) and not self._worth_planning(available)
         if not self._holding:
             self._planned_at = self._clock.monotonic()
         return self._holding
 
     def due_soon(self, since: float, within: float) -> float | None:
-        """Return the seconds until the next probe, if `finds_nothing` was true; see `RefreshPolicy.due_soon`."""
+        """Return the seconds until the next probe, None if the caller should not wait for it.
+
+        It should wait if `finds_nothing` returned True, under the conditions of `RefreshPolicy.due_soon`.
+        """
         return self._refresh.due_soon(since, within) if self._holding else None
 
     def _worth_planning(self, available: Sequence[Planned]) -> bool:
@@ -77,12 +80,12 @@ class RangeProbe:
             try:
                 self._refresh.measure(lambda: self._probe(available))
             except ForebayError as error:
-                # Tasks may reach what the planner does not: their attempt shows whether the source can be read.
+                # Executors may reach a server that the driver does not: the tasks show whether the source can be read.
                 self._has_record = True
                 pause = self._refresh.put_off(error)
                 _log.warning(
                     "%s: reading a first record in the planner failed and is retried in %.1f s; until then, "
-                    "micro-batches are planned without it: %s",
+                    "micro-batches are planned without this check for new records: %s",
                     self._source.name,
                     pause,
                     error,
@@ -99,6 +102,6 @@ class RangeProbe:
         if probe.silent:
             probe.close()
             if not with_record:
-                text = f"reading returned no record within {_PATIENCE:g} s"
+                text = f"read() returned no record within {_PATIENCE:g} s"
                 raise RetriableError(text, source=self._source.name, split=min(probe.silent))
         self._has_record = bool(with_record)

@@ -24,7 +24,7 @@ __all__ = ["Delivered", "ReadTask", "run_task"]
 
 @dataclass(frozen=True)
 class ReadTask:
-    """Everything that one task needs, pickled for another process (S3).
+    """Everything that one task needs to read its slices; it is pickled and sent to another process (S3).
 
     Args:
         source: The source, with its resolved schema.
@@ -33,7 +33,7 @@ class ReadTask:
         index: The number of the task, from 0.
         count: The number of tasks of the read.
         version: The version of forebay that planned the task.
-        negotiation: What is needed to negotiate the ends of some slices; None = all ends are planned.
+        negotiation: Names the slices whose ends the task must negotiate; None = all ends are planned.
     """
 
     source: Source
@@ -52,7 +52,7 @@ def run_task(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Del
 
     Raises:
         ConfigurationError: The planner ran another version of forebay.
-        ForebayError: The source raised it, or raised another exception; source and split are named.
+        ForebayError: The source failed; the error names source and split. Exceptions of other classes are wrapped.
     """
     _check_version(task)
     runtime = runtime or ThreadRuntime()
@@ -83,7 +83,7 @@ def _read_planned(task: ReadTask, slices: Sequence[Split], runtime: Runtime) -> 
 
 
 def _deliver(reader: SourceReader, source: str, slices: Sequence[Split]) -> Iterator[Delivered]:
-    """Yield what the reader emits for these slices. It gets the next slice of a split when the one before is read."""
+    """Yield the record batches of these slices. The reader gets the next slice of a split after the one before."""
     output = Output(source)
     waiting: dict[str, deque[Split]] = {}
     for one in slices:

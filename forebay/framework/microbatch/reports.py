@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Progress reports of a stream: totals, and details of the splits that are furthest behind (S12).
 
-Reports are made from what the planner knows; the source is not asked.
+A report contains what the planner knows already; making it does not access the source.
 
 ```
 {"source": "orders", "n": 12, "idle": false,
@@ -10,7 +10,7 @@ Reports are made from what the planner knows; the source is not asked.
   "error": {"at": "2026-01-31T12:00:00Z", "text": "…", "split": "eu", "over": true}},
  "worst": [{"split": "eu", "position": 400, "end": 2500, "behind": 2100, "last": {"rows": 125}}, …]}
 ```
-With `alignmentMaxDrift`, it also has `eventTime`, see `event_time_report`.
+If `alignmentMaxDrift` is set, it also has the field `eventTime`, see `event_time_report`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from forebay.framework.microbatch.split_providers.split_provider import SplitPro
 from forebay.framework.split import Json
 
 WORST: Final = 20
-"""Maximum splits that are reported in detail."""
+"""Maximum number of splits that are reported in detail."""
 
 _MEASURED: Final = 5_000
-"""Maximum splits that are measured: a report must not take longer than a micro-batch."""
+"""Maximum number of splits that are measured: a report must not take longer than a micro-batch."""
 
 _LONGEST: Final = 120
-"""Maximum characters of an id or of a position."""
+"""Maximum characters of a split id or a position in a report."""
 
 _LONGEST_ERROR: Final = 500
-"""Maximum characters of an error."""
+"""Maximum characters of an error text in a report."""
 
 
 class Report:
@@ -129,7 +129,7 @@ class Report:
         return {**discovery, "error": {"at": at, "text": text, **split, "over": failure.over}}
 
     def _finished_beyond(self, measured: Sequence[_Rest]) -> int:
-        """Return how many of the available splits that are not in `measured` the micro-batch reads to their end."""
+        """Return how many available splits that are not in `measured` the micro-batch reads to their present end."""
         missing = self._taken.keys() - {one.planned.split.id for one in measured}
         finished = 0
         for planned in islice(self._available, _MEASURED, None):
@@ -141,7 +141,7 @@ class Report:
         return finished
 
     def _measured(self, planned: Planned, known: Mapping[str, tuple[Planned, _Amount]]) -> _Rest:
-        """Return what is left of a split after the micro-batch.
+        """Return the position of a split after the micro-batch, and the rows and bytes that are left of it then.
 
         A split that the micro-batch does not read is measured once, not in every report: `known` has earlier results.
         """
@@ -199,7 +199,7 @@ _UNKNOWN: Final = _Amount(None, None)
 
 
 class _Rest(NamedTuple):
-    """An available split, its position after the micro-batch, and how much of it is left; None = nothing is left."""
+    """An available split, its position after the micro-batch, and how much is left then; `left` is None for nothing."""
 
     planned: Planned
     at: To | None
@@ -212,7 +212,7 @@ class _Rest(NamedTuple):
 
 
 def _total(amounts: Sequence[_Amount]) -> dict[str, Json]:
-    """Return the sum of rows and the sum of bytes, each only if it is known of all amounts."""
+    """Return the sum of rows and the sum of bytes; leave out a sum if one of the amounts is unknown."""
     rows = [amount.rows for amount in amounts if amount.rows is not None]
     sizes = [amount.size for amount in amounts if amount.size is not None]
     total: dict[str, Json] = {"rows": sum(rows)} if len(rows) == len(amounts) else {}
@@ -220,7 +220,7 @@ def _total(amounts: Sequence[_Amount]) -> dict[str, Json]:
 
 
 def _shown(position: To | None) -> Json:
-    """Return a position as it is shown to people: long texts are cut, tuples and unknown ends become texts."""
+    """Return a position in the form of reports: long texts are cut, tuples and unknown ends become texts."""
     if isinstance(position, UnknownEnd):
         return str(position.value)
     if isinstance(position, tuple):

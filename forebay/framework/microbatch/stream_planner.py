@@ -106,9 +106,9 @@ class StreamPlanner:
         return dump_offset(Offset(self._source.name))
 
     def prepare_available_now(self) -> None:
-        """Let all following calls read only the data that is available at the next call of `latest` (S17).
+        """Let all following micro-batches read only the data that is available at the next call of `latest` (S17).
 
-        May be the first call.
+        May be called before any other method.
         """
         self._trigger = AvailableNow()
 
@@ -120,7 +120,7 @@ class StreamPlanner:
 
         Args:
             start: The offset of the last micro-batch, which is committed by this call.
-            limited: Whether limits apply.
+            limited: Whether limits apply; False = one micro-batch of all available data.
 
         Raises:
             ForebayError: The source failed, or the stream cannot continue from this offset.
@@ -140,10 +140,10 @@ class StreamPlanner:
         return start if offset is None else offset
 
     def tasks(self, start: Mapping[str, Json], end: Mapping[str, Json]) -> list[ReadTask]:
-        """Return the tasks of a micro-batch. They depend on `end` alone, and nothing is changed (S2, S5).
+        """Return the tasks of a micro-batch. They depend on `end` alone; the call changes no splits (S2, S5).
 
         Args:
-            start: The offset of the last micro-batch. If it is that of `end`, there are no tasks.
+            start: The offset of the last micro-batch. If it is equal to `end`, there are no tasks.
             end: The offset of the micro-batch.
         """
         offset = self._committed.read(end)
@@ -167,11 +167,11 @@ class StreamPlanner:
         ]
 
     def commit(self, end: Mapping[str, Json]) -> None:
-        """Report to the source which splits the micro-batch with the offset `end` has finished. Never raises."""
+        """Report to the source the splits that the micro-batch with the offset `end` finished. Never raises."""
         self._committed.commit(end)
 
     def report(self) -> dict[str, Json]:
-        """Return the progress of the query when the source was last polled; the source is not asked (S12)."""
+        """Return the progress of the query, as of the last poll of the source; the source is not asked (S12)."""
         return self._report.payload()
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class StreamPlanner:
         self._split_provider.close()
 
     def _wait_for_poll(self, asked: float) -> bool:
-        """If a cached answer from before `asked`, a monotonic time, expires soon, wait for that; return whether so."""
+        """Wait until a cached answer from before `asked` (monotonic time) expires; return False if that is not soon."""
         due = [one.due_soon(asked, _SOON) for one in (self._split_provider, self._probe)]
         soon = min((seconds for seconds in due if seconds is not None), default=None)
         if soon is None:
@@ -229,7 +229,7 @@ class StreamPlanner:
         return self._plan(taken, trigger)
 
     def _poll(self, trigger: Trigger) -> None:
-        """Ask for new splits; add them, and drop those that are gone or no longer have to be remembered."""
+        """Ask for new splits and add them; drop splits that are gone, or no longer have to be remembered."""
         provider, committed = self._split_provider, self._committed
         ending = trigger.target is not None
         if ending and not (provider.always_polls or provider.in_order):
@@ -270,7 +270,7 @@ class StreamPlanner:
         return due if self._negotiated is None else min(due, self._negotiated.due())
 
     def _wait_for_more(self, available: Sequence[Planned]) -> bool:
-        """Return whether to wait for more rows: `minRowsPerTrigger` is not reached, nor `maxTriggerDelay` over."""
+        """Return whether to wait for more rows: `minRowsPerTrigger` is not reached, and `maxTriggerDelay` not over."""
         least = self._options.min_rows_per_trigger
         if least is None or not available:
             return False
@@ -283,7 +283,7 @@ class StreamPlanner:
         return True
 
     def _aligned(self, available: Sequence[Planned], trigger: Trigger) -> Sequence[Planned]:
-        """Return the part of the available splits that does not run ahead in event time."""
+        """Return the part of the available splits that alignment in event time does not hold back."""
         if self._alignment is None or not trigger.limited:
             return available
         return self._alignment.hold_back(available, self._committed.open, ending=trigger.target is not None)
@@ -293,7 +293,7 @@ class StreamPlanner:
         return None if self._alignment is None else event_time_report(self._alignment, self._options)
 
     def _take(self, available: Sequence[Planned], trigger: Trigger) -> Sequence[Planned]:
-        """Return the part of the available splits that the micro-batch reads: what limits and the offset allow."""
+        """Return the part of the available splits that the micro-batch reads, by limits and by room in the offset."""
         taken, in_order = available, self._split_provider.in_order
         if trigger.limited and self._limits and available:
             admit = self._admission.admit_in_order if in_order else self._admission.admit
@@ -301,7 +301,7 @@ class StreamPlanner:
             mine, others = ([], available) if negotiated is None else negotiated.admit(available)
             taken = [*mine, *(self._calls.call("advance() or size()", lambda: admit(others)) if others else ())]
             self._range.check_within(taken, available)
-        # Open splits are in every offset anyway; only finished ones that are remembered need room.
+        # Open splits are in every offset anyway; only splits in order, which are remembered when finished, need room.
         room = self._codec.room(taken) if in_order else None
         if room is not None and room < len(taken) and not trigger.limited:
             _log.warning(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reading side: hand-over queue, fetchers, the default reader, generator workers."""
+"""Reads splits in one task: fetchers, the queue of fetched results, the default reader, generator workers."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fetcher: runs one split reader on one thread and hands over the results."""
+"""A fetcher: runs one split reader on one thread, and passes the results to the source reader by a queue."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _log = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """A worker that fetches from its splits and offers the results to the queue (FET-1 … FET-6).
+    """A worker that calls the `fetch` of a split reader, and offers the results to the queue (FET-1 … FET-6).
 
-    The task thread queues changes and wakes the fetcher. A step applies the oldest change; without one it offers the
-    pending hand-over; without one it fetches. So a refused hand-over is never lost or repeated (FET-3). Consecutive
-    retriable errors are counted per split if the error names one. With `until_caught_up`, each split is finished once
-    it has caught up, for hosts that read once.
+    The task thread queues changes, such as new splits, and wakes the fetcher. Each step does the first of these that is
+    possible: apply the oldest change, offer the result of the last fetch, fetch again. So a result that the full queue
+    refused is never lost or repeated (FET-3). Consecutive retriable errors are counted per split if the error names
+    one. With `until_caught_up`, for hosts that read once, a split is finished once it has caught up.
     """
 
     def __init__(
@@ -64,23 +64,23 @@ class Fetcher:
     # ---- called on the task thread
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Give the reader more splits, after earlier changes (FET-2)."""
+        """Queue splits for the split reader, behind earlier changes (FET-2)."""
         self._enqueue(lambda: self._add_splits(splits))
 
     def pause_or_resume(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Pause and resume splits of this fetcher, after earlier changes (FET-2)."""
+        """Queue the pausing and resuming of splits of this fetcher, behind earlier changes (FET-2)."""
         change = frozenset(pause), frozenset(resume)
         self._enqueue(lambda: self._pause_or_resume(*change))
 
     def is_idle(self) -> bool:
-        """Whether the fetcher has no split, no change and no running call (FET-5). A new fetcher is idle."""
+        """Whether the fetcher has no split, no queued change and no running call (FET-5). A new fetcher is idle."""
         with self._lock:
             return not (self._busy or self._changes or self._assigned or self._pending)
 
     def close(self, *, after_recycling: bool = False) -> None:
-        """End the fetcher in any state (FET-6).
+        """End the fetcher, in any state (FET-6).
 
-        With `after_recycling`, the split reader is closed only after all earlier hand-overs have been used.
+        With `after_recycling`, the split reader is closed only after the source reader has used all earlier hand-overs.
         """
         with self._lock:
             if after_recycling and not self._closing and self._draining is None:
@@ -103,7 +103,7 @@ class Fetcher:
     # ---- called on the fetcher thread
 
     def step(self) -> Next | WaitFor:
-        """Apply one change, offer once or fetch once. An error ends the fetcher and closes the reader."""
+        """Apply one change, offer once or fetch once. An error ends the fetcher and closes the split reader."""
         try:
             return self._step()
         except BaseException as error:  # noqa: BLE001 - the task thread raises it
@@ -136,7 +136,7 @@ class Fetcher:
         self._reader.add_splits(splits)
 
     def _pause_or_resume(self, pause: frozenset[str], resume: frozenset[str]) -> None:
-        # If the split reader cannot pause, fetching goes on and the reader holds back what it emits.
+        # If the split reader cannot pause, fetching goes on, and the source reader buffers the records.
         if self._reader.pause_or_resume_splits(pause, resume):
             self._paused = (self._paused - resume) | (pause & self._assigned.keys())
 
@@ -168,7 +168,7 @@ class Fetcher:
         if count.exhausted:
             raise count.last_error(error)
         _log.warning(
-            "%s: fetch %d of %d failed and is retried in %.1f s: %s",
+            "%s: fetch() failed (try %d of %d) and is retried in %.1f s: %s",
             self._source,
             count.failures,
             policy.retries + 1,
@@ -184,9 +184,9 @@ class Fetcher:
         for part in fetched:
             if part.split_id not in self._assigned or part.split_id in finished:
                 if part.split_id in self._caught_up:
-                    continue  # finished below when it caught up; its reader does not know
+                    continue  # finished below, because it had caught up; the split reader does not know that
                 raise ContractError(
-                    "fetch() returned records or an end for a split that this reader does not hold",
+                    "fetch() returned records or an end for a split that the split reader does not hold",
                     split=part.split_id,
                     rule="RB-5",
                     advice="return only splits that were added and have not been finished",
@@ -202,7 +202,7 @@ class Fetcher:
         if not self._queue.offer(hand_over, self.signal):
             return Next.WAIT
         with self._lock:
-            # Finished splits leave only now that their last hand-over is in the queue (FET-4).
+            # Finished splits are removed only now, when their last hand-over is in the queue (FET-4).
             for part in hand_over.fetched:
                 if part.finished:
                     self._assigned.pop(part.split_id, None)

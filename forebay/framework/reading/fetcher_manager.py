@@ -24,9 +24,9 @@ class _Running(NamedTuple):
 
 
 class FetcherManager:
-    """Starts fetchers, routes splits to them, ends idle ones and keeps their first error (FM-1 … FM-5).
+    """Starts fetchers, routes splits to them, ends idle fetchers and keeps the first error (FM-1 … FM-5).
 
-    All methods are called on the task thread; errors arrive from fetcher threads.
+    All methods are called on the task thread. Fetcher threads report their errors to it.
     """
 
     def __init__(
@@ -52,14 +52,16 @@ class FetcherManager:
         self._closed = False
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Route splits to their fetchers; start missing fetchers (FM-2).
+        """Pass splits to their fetchers; start fetchers that do not run (FM-2).
 
         Raises:
             FatalError: The manager is closed (FM-3).
         """
         if self._closed:
             raise FatalError(
-                f"splits were assigned to a closed reader of {self._source.name}", rule="FM-3", advice="report a defect"
+                f"splits were assigned to a closed reader of {self._source.name}",
+                rule="FM-3",
+                advice="report this as a bug",
             )
         routed: dict[str, list[Split]] = {}
         for split in splits:
@@ -70,8 +72,8 @@ class FetcherManager:
             self._running[key].fetcher.add_splits(group)
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Route the change to the fetchers of the splits (FM-4)."""
-        # In the order of the splits, not of a set: a simulation must be the same in every process.
+        """Pause and resume splits, given by id, in their fetchers (FM-4)."""
+        # In the order of the splits, not of a set: a simulation must run alike in every process.
         keys = dict.fromkeys(self._route(split_id) for split_id in (*pause, *resume))
         for key in (one for one in keys if one in self._running):
             self._running[key].fetcher.pause_or_resume(
@@ -80,14 +82,14 @@ class FetcherManager:
             )
 
     def check_errors(self) -> None:
-        """Raise the first error of a fetcher, now and on every later call; later errors are its notes (FM-1)."""
+        """Raise the first error of any fetcher, if there is one, at every call; later errors are its notes (FM-1)."""
         with self._lock:
             error = self._error
         if error is not None:
             raise error
 
     def shutdown_finished(self) -> bool:
-        """End idle fetchers; return whether none is left (FM-2)."""
+        """End idle fetchers; return whether no fetcher is left (FM-2)."""
         for key, running in list(self._running.items()):
             if running.fetcher.is_idle():
                 running.fetcher.close(after_recycling=True)
@@ -95,7 +97,7 @@ class FetcherManager:
         return not self._running
 
     def close(self, timeout: float) -> list[str]:
-        """End all fetchers within `timeout` seconds (FM-3); return the names of blocked threads, now abandoned.
+        """End all fetchers within `timeout` seconds (FM-3); return the names of blocked threads, which are abandoned.
 
         A second call does nothing.
         """
@@ -105,7 +107,7 @@ class FetcherManager:
         for _, running in fetchers:
             running.fetcher.close()
         while self._queue.poll() is not None:
-            pass  # room for fetchers that wait with a hand-over
+            pass  # make room for fetchers that wait with a hand-over
         abandoned = []
         for key, running in fetchers:
             if not running.handle.join(max(0.0, deadline - self._runtime.clock.monotonic())):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the generators of a `SimpleSource` on daemon threads, so that a blocked one can be abandoned."""
+"""Runs the generators of a `SimpleSource` on daemon threads, so that a blocked generator can be abandoned."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 
 _UNBOUNDED_WORKERS = 8
-"""Splits of an unbounded source that one reader reads at a time; other splits take turns."""
+"""Maximum splits of an unbounded source that one reader reads at the same time; more splits take turns."""
 _TURN = 5.0
-"""Seconds after which a worker yields to a waiting split: some generators never catch up."""
+"""Seconds after which a worker must make room for a waiting split, because some generators never return."""
 
 
 class GeneratorSplitReader(SplitReader):
-    """The split reader of every `SimpleSource`: workers run the generators, `fetch` collects their record batches."""
+    """The split reader of every `SimpleSource`: workers run the generators; `fetch` returns their record batches."""
 
     def __init__(self, source: GeneratorSource, context: SourceReaderContext) -> None:
         self._source = source
@@ -38,12 +38,12 @@ class GeneratorSplitReader(SplitReader):
         self._failed: deque[tuple[GeneratorWorker, BaseException]] = deque()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Schedule splits."""
+        """Schedule splits for the workers."""
         for split in splits:
             self._scheduler.add(split)
 
     def fetch(self) -> Sequence[Fetched]:
-        """Collect the packed batches; if there are none, wait for some until woken."""
+        """Return the record batches of the workers; if there are none, first wait for one, or for `wake_up`."""
         self._start_workers()
         fetched = self._collect()
         if not fetched:
@@ -58,7 +58,7 @@ class GeneratorSplitReader(SplitReader):
         self._ready.set()
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
-        """Stop collecting from the workers of paused splits: they fill up and wait."""
+        """Pause and resume splits: the workers of paused splits wait once they have packed a few batches."""
         self._scheduler.pause(pause, resume)
         return True
 
@@ -100,7 +100,7 @@ class GeneratorSplitReader(SplitReader):
             self._workers[split.id] = (worker, self._context.runtime.start(name, worker))
 
     def _preempt(self, now: float) -> bool:
-        """End the turn of the oldest worker if another split waits for a worker; return whether a turn was ended."""
+        """If a split waits, end the oldest worker that has run for `_TURN` seconds; return whether there was one."""
         oldest = next(self._running(), None)
         if oldest is None or self._source.bounded or now < oldest.began + _TURN or not self._scheduler.has_next(now):
             return False
@@ -108,7 +108,7 @@ class GeneratorSplitReader(SplitReader):
         return True
 
     def _running(self) -> Iterator[GeneratorWorker]:
-        """Return the workers that count against the maximum, oldest first: all but the preempted and the paused."""
+        """Return the workers that count against the maximum, oldest first: all except preempted and paused ones."""
         paused = self._scheduler.paused
         return (one for one, _ in self._workers.values() if one.split.id not in paused and not one.preempted)
 
@@ -139,7 +139,9 @@ class GeneratorSplitReader(SplitReader):
         return fetched
 
     def _raise_failure(self) -> None:
-        """Raise the error of a run whose batches are all collected. After a retriable error its split starts again.
+        """Raise the error of a failed worker, if there is one whose batches were all returned.
+
+        After a retriable error, the split is scheduled again.
 
         Batches of other workers in the same fetch are returned first, because raising would lose them.
         """
@@ -150,7 +152,7 @@ class GeneratorSplitReader(SplitReader):
             raise error
 
     def _end_of_run(self, worker: GeneratorWorker) -> Fetched:
-        """Finish the split if it is bounded or at its end; otherwise it has caught up and is read again later."""
+        """Report the split of a worker that has returned: as finished, or as caught up, to be read again later."""
         split = worker.split.at(worker.position())
         if self._source.bounded or (split.end is not None and split.position == split.end):
             self._scheduler.paused.discard(split.id)  # a later split may have its id
@@ -160,7 +162,7 @@ class GeneratorSplitReader(SplitReader):
         return Fetched(split.id, position=split.position, caught_up=True)
 
     def _next_event_in(self) -> float | None:
-        """Return the seconds until a fetch has work without being woken; None = unknown."""
+        """Return the seconds after which `fetch` has work even if nothing wakes it; None = never."""
         now = self._clock.monotonic()
         waits = [wait for worker, _ in self._workers.values() if (wait := worker.due_in()) is not None]
         due = now if self._scheduler.has_next(now) else self._scheduler.next_due()

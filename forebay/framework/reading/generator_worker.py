@@ -26,17 +26,17 @@ _MAX_PACKED = 2
 
 @cache
 def _warn_of_missing(source: str, missing: tuple[str, ...]) -> None:
-    """Log columns that are null in every row, once per process instead of once per split and micro-batch."""
+    """Warn of columns that are null in every row, once per process, not for each split and micro-batch."""
     _log.warning(
-        "%s: no row of a read() had the key %s, so this column is null in every row: use the names of schema() as "
-        "keys; if rows may omit columns, set partial_rows = True on the class",
+        "%s: no row of a read() had the key %s, so this column is null in every row: in read(), use the names of "
+        "schema() as keys; if rows may omit columns, set partial_rows = True on the class",
         source,
         ", ".join(map(repr, missing)),
     )
 
 
 class GeneratorSource(Protocol):
-    """The part of `SimpleSource` that a worker uses."""
+    """The methods of `SimpleSource` that a generator worker uses."""
 
     @property
     def name(self) -> str: ...  # noqa: D102 - see Source
@@ -57,8 +57,8 @@ class GeneratorSource(Protocol):
 class GeneratorWorker:
     """Runs `read(split)` once and packs its rows, at most `_MAX_PACKED` record batches ahead of the fetcher.
 
-    A split without an end gets the end that the source's `latest` returns. If the host promised its end, the next read
-    starts there, so missing rows are an error. `ready` is set when `take` has a result.
+    If the split has no end, the source's `latest` gives one. With `ends_are_promises`, the next read starts at the end,
+    so it is an error if the generator returns before it. The worker sets `ready` when `take` has a result.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class GeneratorWorker:
         self._promised = context.ends_are_promises and split.end is not None
         self.began = runtime.clock.monotonic()
         self.preempted = False
-        """Whether the run must end because it is the turn of another split."""
+        """Whether the worker must end because another split waits for it."""
         self._lock = runtime.lock()
         self._packer: RowPacker | None = None
         self._rows: Iterator[object] | None = None
@@ -91,7 +91,7 @@ class GeneratorWorker:
     # ---- called on the fetcher thread
 
     def take(self) -> tuple[list[Packed], bool, BaseException | None]:
-        """Return the packed batches, whether the run has ended, and its error."""
+        """Remove and return the packed batches; also return whether the worker has ended, and its error or None."""
         with self._lock:
             if not self._packed and self._packer is not None and not self._ended:
                 due = self._packer.take_due()
@@ -105,30 +105,30 @@ class GeneratorWorker:
         return packed, ended, error
 
     def due_in(self) -> float | None:
-        """Return the seconds until an unfilled record batch is due; None without rows."""
+        """Return the seconds until an incomplete record batch is due; None if no rows wait."""
         with self._lock:
             return None if self._packer is None else self._packer.due_in()
 
     def position(self) -> Position | None:
-        """Return the position after all rows of the generator."""
+        """Return the position after all rows that the generator has yielded."""
         with self._lock:
             return self.split.position if self._packer is None else self._packer.position
 
     def close(self) -> None:
-        """End the run at its next step."""
+        """End the worker at its next step. Rows that are not packed yet are dropped."""
         with self._lock:
             self._closing = True
         self.signal.set()
 
     def preempt(self) -> None:
-        """End the run at its next record, which is delivered."""
+        """End the worker after the next record of the generator. This record and all before it are delivered."""
         self.preempted = True
         self.close()
 
     # ---- called on the worker thread
 
     def step(self) -> Next:
-        """Take some items from the generator; keep its error for the fetcher."""
+        """Take some items from the generator and pack them; keep an error for `take`."""
         with self._lock:
             closing, full = self._closing, len(self._packed) >= _MAX_PACKED
         if full and not closing:
@@ -140,7 +140,7 @@ class GeneratorWorker:
         return Next.AGAIN if more else self._end(None)
 
     def _run(self) -> bool:
-        """Take up to `_ITEMS_PER_STEP` items; return whether there may be more."""
+        """Take up to `_ITEMS_PER_STEP` items from the generator; return whether there may be more."""
         if self._rows is None:
             split = self._with_end()
             if self._is_empty(split):
@@ -180,7 +180,7 @@ class GeneratorWorker:
         return True
 
     def _iterator(self, given: object) -> Iterator[object]:
-        """Return an iterator of rows; refuse a single batch or dict, which is iterable too."""
+        """Return an iterator over the result of `read()`; refuse a single batch, dict or text, though iterable."""
         single = (Batch, Mapping, pa.RecordBatch, pa.Table, str, bytes)
         if isinstance(given, Iterable) and not isinstance(given, single):
             return iter(given)
@@ -220,7 +220,7 @@ class GeneratorWorker:
                 error = error or self._connector_error(late)
         with self._lock:
             try:
-                wanted = self.preempted or not self._closing  # else a slow generator would never progress
+                wanted = self.preempted or not self._closing  # without these rows a slow generator never progresses
                 tail = self._packer.take() if self._packer is not None and wanted else None
             except ForebayError as late:
                 tail, error = None, error or late

@@ -14,9 +14,9 @@ from forebay.framework.split_reader import Fetched
 
 @dataclass(slots=True)
 class HandOver:
-    """The result of one fetch, on its way to the reader.
+    """The result of one fetch, on its way from a fetcher to the source reader.
 
-    `recycle` is called once, on the task thread, after the last part was used (RB-4).
+    `recycle` is called once, on the task thread, after the last part of the result was used (RB-4).
     """
 
     fetched: Sequence[Fetched]
@@ -28,11 +28,10 @@ class HandOver:
 
 
 class HandOverQueue:
-    """First in, first out: many fetchers offer, one reader polls, no call blocks (Q-1 … Q-4).
+    """A FIFO queue of hand-overs: many fetchers offer, one source reader polls, no call blocks (Q-1 … Q-4).
 
-    Where Flink's queue blocks a putter, `offer` returns False. The caller keeps the hand-over and is signalled once
-    there is room, which corresponds to waking a putter. A hand-over larger than `max_bytes` passes if the queue is
-    empty.
+    Flink's queue blocks a fetcher while it is full. Here `offer` returns False, the fetcher keeps the hand-over, and
+    its signal is set once there is room. An empty queue accepts a hand-over larger than `max_bytes`.
 
     Raises:
         ValueError: A bound is not positive.
@@ -52,7 +51,7 @@ class HandOverQueue:
         self._notice: Future[None] = Future()
 
     def offer(self, hand_over: HandOver, signal: Signal) -> bool:
-        """Put a hand-over, or return False if the queue is full. Called by fetcher threads.
+        """Add a hand-over and return True, or return False if the queue is full. Called by fetcher threads.
 
         A refused hand-over stays with the caller; `signal` is set once there is room.
         """
@@ -70,7 +69,7 @@ class HandOverQueue:
         return True
 
     def poll(self) -> HandOver | None:
-        """Take the oldest hand-over, or None. Called by the task thread; never blocks (Q-3)."""
+        """Remove and return the oldest hand-over, or return None. Called by the task thread; never blocks (Q-3)."""
         with self._lock:
             hand_over = self._waiting.popleft() if self._waiting else None
             if hand_over is not None:
@@ -89,19 +88,19 @@ class HandOverQueue:
             return not self._waiting
 
     def availability(self) -> Future[None]:
-        """Return a future that is done while the queue is not empty; each emptying starts a new one (Q-4)."""
+        """Return a future that is done while the queue is not empty; when it gets empty, a new future begins (Q-4)."""
         with self._lock:
             return self._available
 
     def notice(self) -> Future[None]:
-        """Return a future that only `notify_available` completes, for a reader that cannot take a hand-over now."""
+        """Return a future that only `notify_available` completes, for a reader that has no room for a hand-over."""
         with self._lock:
             if self._notice.done():
                 self._notice = Future()
             return self._notice
 
     def notify_available(self) -> None:
-        """Complete `notice`, and `availability` until the next empty poll, without a hand-over (Q-4)."""
+        """Complete the futures of `notice` and `availability` although no hand-over was added (Q-4)."""
         with self._lock:
             available = self._mark_available()
             # Replaced, so that two callers at once do not complete the same future.

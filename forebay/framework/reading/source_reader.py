@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default reader: emits what fetcher threads fetched, and owns the progress of its splits."""
+"""The default source reader: emits the records that fetcher threads fetched, and tracks the splits' positions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class SourceReaderBase(SourceReader):
     """The default reader: `SplitReader`s fetch on fetcher threads, this class emits their batches (RB-1 … RB-9).
 
     Args:
-        source: Makes the split readers and gives the number of fetchers.
-        context: The host.
+        source: Makes the split readers, and sets the number of fetchers.
+        context: What the host offers to the reader.
         options: Bounds of the queue, retries, time-outs.
         until_caught_up: Finish each split once it has caught up, for hosts that read once.
     """
@@ -68,7 +68,7 @@ class SourceReaderBase(SourceReader):
                 self._context.send_split_request()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Take more splits; their outputs open at the next poll, before their records (OUT-4)."""
+        """Take more splits; the next poll opens their outputs, before it emits their records (OUT-4)."""
         for split in splits:
             if split.id in self._states:
                 raise ContractError(
@@ -90,14 +90,15 @@ class SourceReaderBase(SourceReader):
     def is_available(self) -> Future[None]:
         """Return a completed future while there is a current hand-over, else the future of the queue (RB-7).
 
-        While the buffer of paused splits is full, no hand-over can be taken: the future is then the next notice.
+        While the buffer for paused splits is full, no hand-over can be taken. Then it is the future of
+        `HandOverQueue.notice`.
         """
         if self._current is not None:
             return self._available_now
         return self._full_notice or self._queue.availability()
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """Emit at most one record batch, of the current hand-over or the next one (RB-2)."""
+        """Emit at most one record batch, from the current hand-over or the next one (RB-2)."""
         while self._unopened:
             output.split_added(self._unopened.pop(0))
         while True:
@@ -120,7 +121,7 @@ class SourceReaderBase(SourceReader):
         return [state.snapshot() for state in self._states.values()]
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Buffer the batches of paused splits; split readers that can pause stop fetching them (RDR-8)."""
+        """Buffer the batches of paused splits, and emit those of resumed ones; pass the change to fetchers (RDR-8)."""
         pause = [split_id for split_id in pause if split_id in self._states]
         self._paused = (self._paused - set(resume)) | set(pause)
         self._release()
@@ -130,13 +131,13 @@ class SourceReaderBase(SourceReader):
         """End all fetchers within `closeTimeout` (RDR-9).
 
         Raises:
-            FatalError: Threads were still blocked and are abandoned; the text names them.
+            FatalError: Threads were still blocked. They are abandoned, and the error names them.
             ForebayError: The `close` of a split reader failed.
         """
         timeout = self._context.options.close_timeout.total_seconds()
         if abandoned := self._fetchers.close(timeout):
             raise FatalError(
-                f"blocked for more than {timeout:g} s while closing, abandoned: {', '.join(abandoned)}",
+                f"these threads blocked closing for more than {timeout:g} s and were abandoned: {', '.join(abandoned)}",
                 source=self._source.name,
                 rule="RDR-9",
                 advice="give the connector's network calls a time-out shorter than closeTimeout",
@@ -145,8 +146,8 @@ class SourceReaderBase(SourceReader):
             raise late
 
     def _next_hand_over(self) -> bool:
-        """Make the queue's next hand-over the current one; errors come first (RB-1)."""
-        # If the buffer is full, fetchers wait until a split is resumed; the notice also reports later errors.
+        """Make the queue's next hand-over the current one; return whether there was one. Raise errors first (RB-1)."""
+        # If the buffer is full, fetchers wait until a split is resumed. A later error also completes the notice.
         self._full_notice = self._queue.notice() if self._held_bytes > self._max_held else None
         self._fetchers.check_errors()
         if self._full_notice is not None or (hand_over := self._queue.poll()) is None:
@@ -156,7 +157,7 @@ class SourceReaderBase(SourceReader):
         return True
 
     def _hold(self, part: Fetched) -> None:
-        """Buffer a part of a paused split: it was in the queue, or its split reader cannot pause."""
+        """Buffer a fetched part of a paused split: it was in the queue, or the split reader cannot pause."""
         self._held.append(part)
         self._held_bytes += _nbytes(part)
 
@@ -199,9 +200,9 @@ class SourceReaderBase(SourceReader):
         problem = None
         key, position, end = self._source.order_key, part.position, state.split.end
         if position is None or position == state.position:
-            problem = f"records came, but the position stayed at {state.position!r}: a resumed read would repeat them"
+            problem = f"fetch() returned records, but the position stayed at {state.position!r}: a restart repeats them"
         elif end is not None and key(position) > key(end):
-            problem = f"records came up to {position!r}, but the read ends at {end!r}: the next read would repeat them"
+            problem = f"fetch() returned records up to {position!r}, beyond the end {end!r}: the next read repeats them"
         elif end is not None and state.position is not None and key(position) < key(state.position):
             problem = f"the position went backwards, from {state.position!r} to {position!r}"
         if problem:
@@ -215,7 +216,7 @@ class SourceReaderBase(SourceReader):
             )
 
     def _finish_hand_over(self, output: ReaderOutput) -> None:
-        """Drop the finished splits and report them once, then recycle the hand-over once (RB-3, RB-4)."""
+        """Remove and report finished splits, then recycle the current hand-over, each once (RB-3, RB-4)."""
         finished, self._finished = self._finished, {}
         for split_id in finished:
             del self._states[split_id]
@@ -228,14 +229,14 @@ class SourceReaderBase(SourceReader):
             current.recycle()
 
     def on_splits_finished(self, splits: Sequence[Split]) -> None:
-        """Request as many splits as have finished. Called once per hand-over, with splits at their last position."""
+        """Request one split for each finished one. Called once per hand-over; `splits` are at their last positions."""
         if not self._no_more_splits:
             for _ in splits:
                 self._context.send_split_request()
 
     def _end_or_wait(self) -> InputStatus:
-        """Return the status for an empty queue (RB-6)."""
-        # A shared fetcher stays, with its client, for later splits; the fetcher of a single split ends with it.
+        """Return the result of `poll_next` if the queue is empty: wait, poll again, or end of input (RB-6)."""
+        # A shared fetcher, with its client, is kept for later splits; the fetcher of a single split ends with it.
         none_left = (self._no_more_splits or self._source.fetchers is None) and self._fetchers.shutdown_finished()
         self._fetchers.check_errors()
         if none_left and self._no_more_splits and not self._states:
@@ -250,6 +251,6 @@ def _nbytes(part: Fetched) -> int:
 def create_reader(
     source: Source, context: SourceReaderContext, options: HostOptions, *, until_caught_up: bool = False
 ) -> SourceReader:
-    """Make the source's own reader or the default one. Called by hosts, on the task thread."""
+    """Make the source's own reader, or else a `SourceReaderBase`. Called by hosts, on the task thread."""
     own = source.create_reader(context)
     return own if own is not None else SourceReaderBase(source, context, options, until_caught_up=until_caught_up)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules the splits of a `SimpleSource` that no generator worker reads."""
+"""Decides which split of a `SimpleSource` the next free generator worker reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Entry:
 
 
 class SplitScheduler:
-    """The splits without a worker: ready, delayed or paused. Used on the fetcher thread only.
+    """The splits that no generator worker reads now: ready, delayed or paused. Used on the fetcher thread only.
 
     The cost of one `take` does not depend on the number of splits.
     """
@@ -29,13 +29,10 @@ class SplitScheduler:
         self._held: dict[str, _Entry] = {}
         self._count = 0
         self.paused: set[str] = set()
-        """The paused splits, with or without a worker."""
+        """The ids of the paused splits, with or without a worker."""
 
     def add(self, split: Split, *, until: float | None = None) -> None:
-        """Add a split, or replace the one with the same id.
-
-        It must not run before the monotonic time `until`.
-        """
+        """Add a split, or replace the one with the same id. It is not ready before the monotonic time `until`."""
         entry = self._entries[split.id] = _Entry(split)
         if until is None:
             self._ready.append(entry)
@@ -44,7 +41,7 @@ class SplitScheduler:
             heapq.heappush(self._timers, (until, self._count, entry))
 
     def has_next(self, now: float) -> bool:
-        """Whether at least one split is ready to run now."""
+        """Whether a split is ready at the monotonic time `now`, and not paused."""
         while self._timers and self._timers[0][0] <= now:
             self._ready.append(heapq.heappop(self._timers)[2])
         while self._ready:
@@ -57,7 +54,7 @@ class SplitScheduler:
         return False
 
     def take(self, now: float) -> Split | None:
-        """Remove and return the split that has waited longest, if one may run."""
+        """Remove and return the ready split that has waited longest; None if no split is ready."""
         if not self.has_next(now):
             return None
         entry = self._ready.popleft()
@@ -65,10 +62,10 @@ class SplitScheduler:
         return entry.split
 
     def next_due(self) -> float | None:
-        """Return when the first delayed split may run."""
+        """Return the monotonic time at which the first delayed split is ready; None if no split is delayed."""
         return self._timers[0][0] if self._timers else None
 
     def pause(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Pause some splits and resume others."""
+        """Pause some splits and resume others, given by id."""
         self.paused = (self.paused - set(resume)) | set(pause)
         self._ready.extend(self._held.pop(one) for one in resume if one in self._held)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that outlive one read: `cached` for methods of a source, `Loans` behind `SourceReaderContext.lease`."""
+"""Clients that outlive one read: shared ones (`cached`), and borrowed ones (`SourceReaderContext.lease`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 UNUSED: Final = 300.0
 """Seconds after which an unused client is closed, as in Spark's pool of Kafka consumers."""
 MOST: Final = 64
-"""Maximum number of unused clients."""
+"""Maximum number of unused clients in a pool; the oldest ones are closed first."""
 
 C = TypeVar("C")
 
@@ -37,7 +37,7 @@ S = TypeVar("S", bound=Configuration)
 
 
 class _Entry:
-    """A cached client. The first caller makes it and others wait; a factory may request other clients."""
+    """A cached client. The first caller makes it, while others wait. A factory may itself use cached clients."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -59,7 +59,7 @@ _clients_lock = threading.Lock()
 
 
 def discard(client: object) -> None:
-    """Close a dead client of `cached` and forget it, so that the next use makes a new one. Any thread.
+    """Close a broken client of `cached` and forget it, so that the next use makes a new one. Any thread.
 
     A client that is not cached, or was discarded before, is only closed.
     """
@@ -71,8 +71,8 @@ def discard(client: object) -> None:
 def drop_clients(source: str, error: BaseException) -> None:
     """Forget the cached clients of a source after an error, so that the next try connects again.
 
-    Clients are not closed, because other threads may use them: the garbage collector closes them. If the service only
-    asked for a pause (`retry_after`), the clients are kept.
+    Clients are not closed here, because other threads may use them: the garbage collector closes them. If the error
+    has a `retry_after`, the service only asked for a pause, and the clients are kept.
     """
     if not isinstance(error, RetriableError) or error.retry_after is None:
         _forget(lambda entry: entry.source == source)
@@ -91,7 +91,9 @@ def _is_closed(client: object) -> bool:
 
 
 class cached(Generic[S, C]):  # noqa: N801 - used as a decorator
-    """A thread-safe client, made once per process and per set of options, never pickled.
+    """A decorator for a source's method that makes a client. The client becomes an attribute, and is never pickled.
+
+    Each process makes one client per set of option values. Its threads share the client, so it must be thread-safe.
 
     ```python
     class Orders(SimpleSource):
@@ -101,7 +103,7 @@ class cached(Generic[S, C]):  # noqa: N801 - used as a decorator
     ```
 
     Args:
-        factory: Makes the client. Called once, while other callers wait.
+        factory: The method that makes the client. Called once, while other callers wait.
     """
 
     def __init__(self, factory: Callable[[S], C]) -> None:
@@ -130,7 +132,7 @@ class cached(Generic[S, C]):  # noqa: N801 - used as a decorator
 
 
 def _hashable(value: object) -> Hashable:
-    """Return a hashable that is equal for equal option values."""
+    """Return an option value as a hashable object; equal values give equal objects."""
     if isinstance(value, dict):
         return tuple(sorted((key, _hashable(part)) for key, part in value.items()))
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -147,7 +149,7 @@ class _Free(NamedTuple):
 class LeasePool:
     """The unused clients of a process, for readers to borrow. Thread-safe.
 
-    Each borrow and return closes clients that were unused for `UNUSED` seconds, and the oldest beyond `MOST`.
+    Each borrow and each return closes the clients that were unused for `UNUSED` seconds, and the oldest beyond `MOST`.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -156,7 +158,7 @@ class LeasePool:
         self._lock = threading.Lock()
 
     def borrow(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Take the most recently used client of this key, or make one."""
+        """Remove and return the unused client of `key` that was used last; if there is none, make one."""
         with self._lock:
             at = next((at for at in reversed(range(len(self._free))) if self._free[at].key == key), None)
             free = None if at is None else self._free.pop(at)
@@ -165,7 +167,7 @@ class LeasePool:
         return client
 
     def give_back(self, key: Hashable, client: object) -> None:
-        """Keep a client for the next reader."""
+        """Return a client to the pool, for the next reader that borrows `key`."""
         with self._lock:
             self._free.append(_Free(self._clock.monotonic(), key, client))
         self._close_unused()
@@ -193,7 +195,7 @@ def _close(client: object) -> Exception | None:
 
 
 leases = LeasePool()
-"""The pool of this process."""
+"""The pool of clients of this process."""
 
 
 class Loans:
@@ -208,7 +210,7 @@ class Loans:
         self._borrowed: list[tuple[Hashable, object]] = []
 
     def borrow(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Borrow a free client of `key`, or make one; the reader keeps it until `hand_back`."""
+        """Borrow an unused client of `key`, or make one; the reader keeps it until `hand_back`."""
         full_key = (self._owner, key)
         client = leases.borrow(full_key, factory)
         with self._lock:
@@ -216,7 +218,7 @@ class Loans:
         return client
 
     def hand_back(self, *, failed: bool) -> list[Exception]:
-        """Return the clients to the pool, or close them after a failure; return the errors of closing."""
+        """Give all borrowed clients back to the pool, or close them if `failed`; return the errors of closing."""
         with self._lock:
             borrowed, self._borrowed = self._borrowed, []
         if failed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a planner into a connector: with a time limit, retries, and errors that name the call."""
+"""Calls connector methods for a planner: with a time limit, retries, and errors that name the method."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class ConnectorCalls:
-    """Runs a connector's blocking calls one at a time, each on a new thread.
+    """Calls a connector's blocking methods one at a time, each on a new thread.
 
-    A call, retries included, may take `timeout` seconds; the thread of a longer one is abandoned.
+    A call may take `timeout` seconds, including its retries. After that, its thread is abandoned.
     """
 
     def __init__(self, source: str, runtime: Runtime, *, retry: RetryPolicy, timeout: float) -> None:
@@ -28,13 +28,14 @@ class ConnectorCalls:
         self._timeout = timeout
 
     def call(self, doing: str, work: Callable[[], T], *, within: tuple[str, float] | None = None) -> T:
-        """Return the result of `work`. Called on the planning thread.
+        """Run `work` on a new thread, and return its result. Called on the planning thread.
 
-        `within` replaces the time-out `planningTimeout`: the name of its option, and seconds.
+        `doing` names the call in errors, such as `latest()`. `within` replaces the time-out `planningTimeout`: the name
+        of the option to report, and seconds.
 
         Raises:
-            ForebayError: The connector's error, wrapped in a `FatalError` unless it is one of forebay's own.
-            FatalError: The time-out has passed.
+            ForebayError: The connector's error, wrapped in a `FatalError` unless it is a `ForebayError`.
+            FatalError: The call did not return within the time-out.
         """
         option, timeout = within or ("planningTimeout", self._timeout)
         clock, pauses = self._runtime.clock, self._runtime.service_pauses

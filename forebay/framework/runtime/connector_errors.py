@@ -15,10 +15,10 @@ from forebay.errors import FatalError, ForebayError
 from forebay.options import redact
 
 MISSING_MODULE: Final = (
-    "install it on every worker (without Spark: here), or send it with spark.addArtifacts or --py-files; import your "
-    "own modules at the top of the source's module, not inside functions: then they are sent with it"
+    "install it on every worker (without Spark: on this machine), or send it with spark.addArtifacts or --py-files; "
+    "import your own modules at the top of the source's module, not inside functions, so that they are sent with it"
 )
-"""The advice for a missing module, in any process."""
+"""The next step in the error for a missing module, in any process."""
 
 _PROGRAMMING: Final = (
     AssertionError,
@@ -30,12 +30,12 @@ _PROGRAMMING: Final = (
     SyntaxError,
     TypeError,
 )
-"""Mistakes in the connector's code, which no retry corrects; includes KeyError and FrozenInstanceError."""
+"""Exceptions that show a mistake in the connector's code; includes their subclasses, such as KeyError."""
 _FOREBAY: Final = str(Path(__file__).absolute().parents[2]) + os.sep
 
 
 class ConcealedError(Exception):
-    """Replaces an exception whose text showed a secret; keeps its traceback and its text without the secret."""
+    """Replaces an exception whose text contained a secret; has its traceback, and its text without the secret."""
 
     def __init__(self, text: str, original: type[BaseException] = Exception) -> None:
         super().__init__(text)
@@ -43,17 +43,17 @@ class ConcealedError(Exception):
 
 
 def is_programming_error(error: BaseException) -> bool:
-    """Whether an exception is a mistake in the connector's code, which neither a retry nor another reader corrects."""
+    """Whether an exception shows a mistake in the connector's code, so that neither a retry nor a new reader helps."""
     return issubclass(getattr(error, "original", type(error)), _PROGRAMMING)
 
 
 def connector_error(
     error: BaseException, *, source: str, doing: str, split: str | None = None, position: object = None
 ) -> ForebayError:
-    """Return a typed error with the exception's type and message in its text. Any thread.
+    """Return a `FatalError` whose text has the exception's type and message, and whose cause is the exception.
 
-    The exception is its cause, or a `ConcealedError` if the exception's text shows a secret. `doing` is the call as the
-    connector's author knows it, such as `schema()`. A `ForebayError` is returned itself, with missing labels filled in.
+    If the exception's text contains a secret, the cause is a `ConcealedError`. `doing` names the connector's method
+    that failed, such as `schema()`. A `ForebayError` is returned itself, with missing labels filled in. Any thread.
     """
     shown = without_secrets(error)
     if isinstance(shown, ForebayError):
@@ -78,14 +78,14 @@ def _advice(error: BaseException) -> str:
             f"keep no state on self{place and f' as {place} does'}: use local variables in read(), positions for "
             "progress, and a method with @forebay.cached for a client"
         )
-    passing = "raise forebay.RetriableError in the connector for temporary failures"
+    passing = "if the failure is temporary, raise forebay.RetriableError in the connector, so that it is retried"
     if is_programming_error(error):
         return f"correct the connector{place and f' at {place}'}; {passing}"
     return f"see the cause{place and f', at {place}'}; {passing}"
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost line of the connector's own code in the traceback, or "".
+    """Return file, line and function of the innermost call in the connector's own code; "" without a traceback.
 
     The connector's code is in the folder of the first function that forebay called; client libraries are elsewhere.
     """
@@ -100,10 +100,10 @@ def _place(error: BaseException) -> str:
 
 
 def without_secrets(error: BaseException) -> BaseException:
-    """Return an error that shows no secret, also in its chain of causes; usually the same object. Any thread.
+    """Return the error without secrets, in itself and in its chain of causes. Any thread.
 
-    A `ForebayError` that shows a secret is changed in place. Any other error that shows one is replaced by a
-    `ConcealedError`, because its class may keep the text in several places.
+    An error without a secret is returned unchanged. A `ForebayError` with a secret is changed in place. Any other error
+    with one is replaced by a `ConcealedError`, because its class may keep the text in several places.
     """
     return _concealed(error, {})
 
@@ -149,12 +149,12 @@ def _text(error: BaseException) -> str:
 
 @contextmanager
 def wrap_errors(source: str, doing: str, split: str | None = None) -> Iterator[None]:
-    """Raise every error of the block as a `connector_error`. Any thread.
+    """Raise each exception of the `with` block as the typed error that `connector_error` returns. Any thread.
 
-    Engines keep only the text of an error that crosses processes; `forebay.errors.unwrap` restores the error from it.
+    Spark keeps only the text of an error that crosses processes; `forebay.errors.unwrap` restores the error from it.
 
     Raises:
-        ForebayError: The error of the block, wrapped in a `FatalError` unless it is one of forebay's own.
+        ForebayError: The exception of the block, wrapped in a `FatalError` unless it is a `ForebayError`.
     """
     try:
         yield
@@ -167,10 +167,10 @@ def wrap_errors(source: str, doing: str, split: str | None = None) -> Iterator[N
 
 @contextmanager
 def closing(source: str, close: Callable[[], None]) -> Iterator[None]:
-    """Call `close` at the end of the block, on every path. Its error becomes a note of an error in the block.
+    """Call `close` at the end of the `with` block, on every path.
 
     Raises:
-        ForebayError: The error of `close`, if the block itself did not fail.
+        ForebayError: The error of `close`. If the block failed too, that error is raised, with this one as a note.
     """
     try:
         yield
@@ -178,7 +178,7 @@ def closing(source: str, close: Callable[[], None]) -> Iterator[None]:
         try:
             close()
         except Exception as second:  # noqa: BLE001 - the first error is the one to act on
-            error.add_note(f"and then close() failed with {type(second).__name__}: {redact(_text(second))}")
+            error.add_note(f"and then close() failed too, with {type(second).__name__}: {redact(_text(second))}")
         raise
     with wrap_errors(source, "close()"):
         close()

@@ -21,24 +21,24 @@ def event_time_options(options: HostOptions) -> list[str]:
 
 
 def event_time_column(source: str, event_time: str | None, options: HostOptions) -> str:
-    """Return the event time column that the options name, or else that of the source.
+    """Return the name of the event time column: the option `eventTimeColumn`, or else the source's `event_time`.
 
     Args:
         source: The name of the source, for the error.
         event_time: `Source.event_time`.
-        options: `event_time_column`.
+        options: The host's options.
 
     Raises:
-        ConfigurationError: Neither names one.
+        ConfigurationError: Neither names a column.
     """
     column = options.event_time_column or event_time
     if column is None:
         given = event_time_options(options)[0]
         raise ConfigurationError(
-            f"{given} needs to know which column has the event time",
+            f"{given} needs to know which column has the event time, but neither the source nor an option names it",
             source=source,
             option="eventTimeColumn",
-            advice=f"name a timestamp column that is read, or leave {given} out",
+            advice=f"set eventTimeColumn to a timestamp column of the read, or leave {given} out",
         )
     return column
 
@@ -46,8 +46,8 @@ def event_time_column(source: str, event_time: str | None, options: HostOptions)
 def watermark_strategy(source: str, event_time: str | None, options: HostOptions) -> WatermarkStrategy | None:
     """Return the watermark strategy that the options describe; None if no event time option is set.
 
-    Called by the in-process host. Its watermarks are those of bounded disorder (WM-2). The arguments
-    are those of `event_time_column`.
+    Called by the in-process host. The strategy tolerates records that are late by up to `watermarkDelay` (WM-2). The
+    arguments are those of `event_time_column`.
 
     Raises:
         ConfigurationError: No event time column is known, or a value is out of range.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The retry policy: number, pauses and duration of retries after a `RetriableError`."""
+"""The retry policy: how often, after which pauses and for how long a `RetriableError` is retried."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _RESET_AFTER: Final = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Exponential back-off with jitter, within limits.
+    """Exponential back-off with jitter, and limits on the number and duration of retries.
 
     Args:
-        retries: Retries after the first try.
+        retries: Maximum retries after the first try.
         first_pause: Seconds before the first retry.
         factor: Growth of the pause from one retry to the next.
         max_pause: Maximum pause in seconds, unless the service asks for more.
-        timeout: Seconds after the first failure within which retries begin.
+        timeout: Seconds after the first failure; no retry begins later.
     """
 
     retries: int = 3
@@ -36,7 +36,7 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, options: HostOptions) -> RetryPolicy:
-        """Return the policy of a host's options."""
+        """Return the retry policy that the host's options set."""
         return cls(
             retries=options.retries,
             first_pause=options.retry_first_pause.total_seconds(),
@@ -60,10 +60,10 @@ _all_failures: Final = itertools.count(1)  # `next` of it is atomic
 
 
 class RetryCount:
-    """Counts the consecutive failures of one operation."""
+    """Counts the consecutive failures of one operation, and decides whether and when to retry it."""
 
     failures_in_process: ClassVar[int] = 0
-    """The failures of all operations of this process, for metrics."""
+    """The number of failures of all operations of this process, for metrics."""
 
     def __init__(self, policy: RetryPolicy, clock: Clock, random: Random) -> None:
         self._policy = policy
@@ -76,11 +76,11 @@ class RetryCount:
         """Whether the policy allows no further retry."""
 
     def succeed(self) -> None:
-        """Reset the count."""
+        """Reset the count after a success."""
         self.failures, self.exhausted = 0, False
 
     def fail(self, error: RetriableError) -> float:
-        """Count a failure; return the seconds until the next try and set `exhausted`."""
+        """Count a failure, return the seconds until the next try, and update `exhausted`."""
         now = self._clock.monotonic()
         if not self.failures or now - self._last_at > _RESET_AFTER + self._policy.max_pause:
             self.failures, self._first_at = 0, now
@@ -92,7 +92,7 @@ class RetryCount:
         return pause
 
     def last_error(self, error: RetriableError) -> RetriableError:
-        """Return the error that ends the retries, with the number and duration of tries and the next step."""
+        """Add the number and duration of the tries, and the next step, to the error that ends them; return it."""
         seconds = self._clock.monotonic() - self._first_at
         error.message += f" ({self.failures} {'tries' if self.failures > 1 else 'try'} in {seconds:.1f} s)"
         advice = "check that the service answers, or raise the options retries, retryFirstPause and retryMaxPause"
@@ -103,7 +103,7 @@ class RetryCount:
 
 
 class ServicePauses:
-    """The pauses that services requested. All readers that share this object observe them. Thread-safe."""
+    """Pauses that external services requested, by source. Readers that share the object observe them. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -116,9 +116,9 @@ class ServicePauses:
             self._until[source] = max(until, self._until.get(source, until))
 
     def remaining(self, source: str) -> float:
-        """Return the seconds left of a source's pause; 0 or less = no pause."""
+        """Return the seconds until a source's pause ends; 0 or less = no pause."""
         return self._until[source] - self._clock.monotonic() if source in self._until else 0.0
 
 
 PROCESS_PAUSES: Final = ServicePauses(SystemClock())
-"""The pauses of this process."""
+"""The pauses that all readers of this process observe."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads, locks, time and random numbers behind one object: `ThreadRuntime` in production, a simulated one in tests.
 
-The machinery consists of `Worker` objects. A `step` does little work and never waits for another worker, so a simulator
-can run all workers in one thread.
+All parallel work is done by `Worker` objects. A `step` does little work and never waits for another worker, so that a
+simulator can run all workers in one thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Next(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WaitFor:
-    """Step again when signalled, or after the given seconds."""
+    """A result of `Worker.step`: step again when signalled, or after the given seconds."""
 
     seconds: float
 
@@ -54,18 +54,18 @@ class Signal(Protocol):
 
 
 class Worker(Protocol):
-    """Runs in steps on its own thread.
+    """An activity that a runtime runs in steps, on a thread of its own.
 
-    Every change that the worker waits for sets `signal`. The runtime clears it *before* each step, so a change during
-    the step is never missed.
+    Whoever makes a change that the worker waits for sets `signal`. The runtime clears the signal *before* each step, so
+    a change during the step is never missed.
     """
 
     @property
     def signal(self) -> Signal:
-        """The signal that ends a wait of this worker between two steps."""
+        """The signal that wakes this worker between two steps."""
 
     def step(self) -> Next | WaitFor:
-        """Do a small piece of work. May block only in external I/O; must not raise."""
+        """Do a small piece of work, and return when to step again. May block only in external I/O; must not raise."""
 
 
 class WorkerHandle(Protocol):
@@ -75,11 +75,11 @@ class WorkerHandle(Protocol):
         """Whether the worker may still step."""
 
     def join(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds for the end; return whether it has ended."""
+        """Wait at most `timeout` seconds for the worker's end; return whether it has ended."""
 
 
 class Runtime(ABC):
-    """Threads, locks, time and random numbers."""
+    """Provides threads, locks, time and random numbers."""
 
     def __init__(self, clock: Clock, rng: random.Random) -> None:
         self.clock = clock
@@ -87,20 +87,20 @@ class Runtime(ABC):
         self.service_pauses = ServicePauses(clock)
 
     def thread_id(self) -> int:
-        """Return the id of the calling thread. A simulator has only one."""
+        """Return the id of the calling thread. In a simulator, all workers have the same thread."""
         return threading.get_ident()
 
     @abstractmethod
     def lock(self) -> AbstractContextManager[bool]:
-        """Return a new lock for `with` blocks; not re-entrant."""
+        """Return a new lock for `with` blocks. It is not re-entrant."""
 
     @abstractmethod
     def signal(self) -> Signal:
-        """Return a new signal, not set."""
+        """Return a new signal. It is not set."""
 
     @abstractmethod
     def start(self, name: str, worker: Worker) -> WorkerHandle:
-        """Run a worker on a new thread of that name until it is done."""
+        """Run a worker on a new thread with this name, until a step returns `Next.DONE`."""
 
     @abstractmethod
     def submit(self, name: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
@@ -108,7 +108,7 @@ class Runtime(ABC):
 
 
 def run_job(work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-    """Run `work`, then `done(result, error)`."""
+    """Run `work`, then pass its result or its exception to `done(result, error)`."""
     try:
         result = work()
     except BaseException as error:  # noqa: BLE001 - any error goes to `done`
@@ -141,7 +141,7 @@ class ThreadRuntime(Runtime):
         return _ThreadHandle(name, lambda: _drive(worker))
 
     def submit(self, name: str, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `work` once on a new daemon thread."""
+        """Run `work` once on a new daemon thread, then `done(result, error)` on the same thread."""
         _ThreadHandle(name, lambda: run_job(work, done))
 
 

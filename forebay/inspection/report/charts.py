@@ -37,7 +37,7 @@ class Line:
     Args:
         name: The text of the legend; lines of one name have one entry.
         style: The class of the page's style: `c0` to `c7`, `rest`, `spark` or `limit`.
-        points: Time and value; None where nothing is known, which interrupts the line.
+        points: Pairs of time and value. A value of None, which means unknown, interrupts the line.
         title: The text on hovering; `name` if empty.
     """
 
@@ -48,7 +48,7 @@ class Line:
 
 
 def lines(drawn: Sequence[Line], label: Callable[[float], str] | None = None) -> str:
-    """Return a chart of lines, with a legend if there is more than one; empty without a value.
+    """Return a line chart as SVG, with a legend if it has several lines; an empty text if no line has a value.
 
     Args:
         drawn: The lines; the last one is drawn above the others.
@@ -113,7 +113,7 @@ def longest_interval(times: Sequence[datetime]) -> float:
 
 
 def spans(rows: Mapping[str, Sequence[tuple[datetime, datetime, str]]], first: datetime, last: datetime) -> str:
-    """Return a chart with one row for each name, and a bar for each span (begin, end, kind) of `rows`.
+    """Return an SVG chart with one row for each name, and a bar for each span (begin, end, kind) of `rows`.
 
     Bars of the kind `idle` are lower, so that the kinds differ without colours.
     """
@@ -175,7 +175,7 @@ def _multiples(low: float, high: float, step: float) -> list[float]:
 def _clock(low: float, high: float) -> Callable[[float], str]:
     """Return a function that formats the times of an axis in UTC.
 
-    With the date, unless all times have the same date.
+    The format has the date, unless all times have the same date.
     """
     days = {datetime.fromtimestamp(at, UTC).date() for at in (low, high)}
     pattern = "%H:%M:%S" if len(days) == 1 else "%Y-%m-%d %H:%M:%S" if high - low < 3600 else "%Y-%m-%d %H:%M"

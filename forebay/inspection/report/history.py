@@ -16,7 +16,7 @@ from forebay.inspection.event_time import EventTimeState
 
 @dataclass
 class SourceHistory:
-    """The history of one source: what alignment did, and the backlog, at each report."""
+    """The history of one source: at each report, the state of alignment, and the lag in `unit`."""
 
     name: str
     states: list[tuple[datetime, EventTimeState]] = field(default_factory=list)

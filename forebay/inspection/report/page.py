@@ -61,7 +61,7 @@ def _query(history: History) -> str:
             parts.append(lines([Line("rows dropped", "c1", history.dropped)], _number))
             parts.append(f"<p>{_text(history.advice)}</p>")
     else:
-        parts.append("<p>A checkpoint tells neither lag nor dropped rows; forebay.record_progress keeps them.</p>")
+        parts.append("<p>A checkpoint has neither lag nor dropped rows; forebay.record_progress records them.</p>")
     return "".join(parts)
 
 
@@ -104,7 +104,7 @@ def _watermarks(history: History, source: SourceHistory, splits: Sequence[str]) 
 def _ahead(source: SourceHistory, splits: Sequence[str]) -> list[Line]:
     """Return the lines that show how far active splits were ahead of the slowest one, in seconds.
 
-    None for one split.
+    The list is empty for fewer than two splits.
     """
     if len(splits) < 2:
         return []
@@ -119,9 +119,9 @@ def _ahead(source: SourceHistory, splits: Sequence[str]) -> list[Line]:
 
 
 def _by_split(source: SourceHistory, splits: Sequence[str], values: Sequence[Mapping[str, float]]) -> list[Line]:
-    """Return a line for each split, from its value at each report. The lines of the splits with a colour come last.
+    """Return a line for each split. The splits that were furthest behind get colours, and their lines come last.
 
-    `splits` are the splits with a colour.
+    `values` has the value of each split, by split id, at each report.
     """
     behind: dict[str, float] = dict.fromkeys(splits, 0.0)
     for state in _of(source):

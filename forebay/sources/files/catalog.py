@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file formats by name, each with its options.
+"""Finds file formats by name, and creates them with the user's options.
 
 Refuses the options of Spark that forebay does not support; the error names the option.
 """
@@ -38,10 +38,10 @@ BUILT_INS = {
     "parquet": "forebay.formats.parquet.format:ParquetFormat",
     "text": "forebay.formats.text:TextFormat",
 }
-"""The formats that come with forebay. Each is imported on first use, because it loads its own modules of Arrow."""
+"""The built-in formats: name → module and class. Each is imported on first use, because it loads modules of Arrow."""
 
 GROUP = "forebay.formats"
-"""The entry-point group in which a package offers its formats: `lines = "shop.lines:LinesFormat"`."""
+"""The entry-point group in which other packages register formats, such as `lines = "shop.lines:LinesFormat"`."""
 
 _KIND = "file format"
 # Two registries: a built-in format is found without a search for installed packages.
@@ -53,7 +53,7 @@ ELSEWHERE = {
 }
 """File formats that Spark reads and forebay does not: name in lower case → end of the error text."""
 
-_LISTING = "a listing is cached in full; discoveryInterval sets how long"
+_LISTING = "forebay always caches a whole listing; the option discoveryInterval sets for how long"
 
 _ALIKE = 0.7
 """Minimum similarity of an unknown option to a suggestion: `maxStringLen` must not suggest `maxRowsPerTrigger`."""
@@ -61,15 +61,15 @@ _ALIKE = 0.7
 REFUSED = {
     "archivePathFilter": "files inside archives are not read",
     "discardCachedInputRatio": _LISTING,
-    "ignoredPathSegmentRegex": "hidden names are those that begin with a dot or an underscore",
-    "ignoreInvalidPartitionPaths": "contradicting directories are an error; name the directories to read in path",
+    "ignoredPathSegmentRegex": "forebay always skips hidden names: those that begin with a dot or an underscore",
+    "ignoreInvalidPartitionPaths": "forebay refuses directories that contradict each other; set path to those to read",
     "maxCachedFiles": _LISTING,
 }
 """Options of Spark's file sources that forebay refuses for every format: name → reason."""
 
 
 def format_of_path(path: str) -> str | None:
-    """Return the file format of a path's suffix; None if the suffix is unknown. A compression suffix is ignored."""
+    """Return the file format of a path's suffix; None if it is unknown. A suffix such as `.gz` is skipped."""
     suffixes = _suffixes(path)
     if suffixes and suffixes[-1].lower() in CODECS:
         suffixes.pop()
@@ -110,7 +110,7 @@ def format_class(name: str) -> type[FileFormat]:
         raise ConfigurationError(
             f"the file format {name!r} cannot be used: {found.__module__}.{found.__qualname__} is not a FileFormat",
             option="fileFormat",
-            advice="let the entry point name a subclass of forebay.formats.base.FileFormat",
+            advice=f"let the entry point {name!r} name a subclass of forebay.formats.base.FileFormat",
         )
     return found
 
@@ -167,7 +167,7 @@ def make_format(
 
 
 def refuse_unknown(given: Mapping[str, object], *, source: str, others: Collection[OptionSpec]) -> None:
-    """Refuse options that no built-in format has. Called while the format is not known yet.
+    """Refuse options that no built-in format has. Called if the format is known only after the files are listed.
 
     Args:
         given: The user's options, except those of the source and the host.

@@ -22,11 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 class FileEnumerator(DiscoveryEnumerator):
-    """Creates one split for each file. Slices are cut at positions that the file format allows.
+    """Creates one split for each file, and cuts slices at positions that the file format allows.
 
     Args:
-        source: The source.
-        listing: The result of the first discovery, if the files are already listed.
+        source: The file source.
+        listing: The listing that the first discovery uses; None = the first discovery lists the files.
     """
 
     def __init__(self, source: FileScan, listing: FileIndex | None = None) -> None:
@@ -49,17 +49,17 @@ class FileEnumerator(DiscoveryEnumerator):
 
     def _warn_left_out(self, index: FileIndex) -> None:
         warned, self._left_out = self._left_out, len(index.left_out)
-        # In a stream, a first partition directory that comes late adds to the files left out.
+        # In a stream, the first partition directory may appear late; the files outside it are left out from then on.
         if self._left_out > warned:
             _log.warning(
-                "%d files are not read, as in Spark: they are outside the partition directories or deeper than the "
-                "path, such as %s; set recursiveFileLookup=true to read them",
+                "%d files are not read, as in Spark, because they are outside the partition directories or in nested "
+                "directories, such as %s; set recursiveFileLookup=true to read them",
                 len(index.left_out),
                 index.left_out[0],
             )
 
     def size(self, split: Split) -> int | None:
-        """Return the size of a file or slice in bytes."""
+        """Return the size of a file or slice in bytes; for a file above `maxPartitionBytes`, `OPEN_COST` is added."""
         if not isinstance(split, FileSplit):
             return None
         if split.weight is not None:
@@ -68,12 +68,12 @@ class FileEnumerator(DiscoveryEnumerator):
         return split.size + (OPEN_COST if split.size > self._source.max_partition_bytes else 0)
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Cut a file, or the part of it that a micro-batch reads, into slices of at most `maxPartitionBytes`."""
+        """Cut a file, or its part in a micro-batch, into about `count` slices of at most `maxPartitionBytes`."""
         if not isinstance(split, FileSplit):
             return [split]
         start, end = bounds(split)
         if split.position not in (None, start) or split.end not in (None, end):
-            return [split]  # it begins or ends inside a block, which must not be cut
+            return [split]  # the split begins or ends inside a block, which must not be cut
         stored = self._source.stored(split.status)
         size = self._bytes(split)
         target = max(1, min(-(-size // max(1, count)), self._source.max_partition_bytes))
@@ -87,7 +87,7 @@ class FileEnumerator(DiscoveryEnumerator):
         cuts = [start, *(cut for cut in borders if start < cut and (end is None or cut < end)), end]
         if len(cuts) == 2:
             return [split]
-        # Only if it is read: the planner joins slices that differ in nothing but their borders.
+        # Only if `_metadata` is read: the planner can join slices only if they differ in nothing but their borders.
         with_block = whole and METADATA in self._source.schema().names
         shares = [size * number // (len(cuts) - 1) for number in range(len(cuts))]
         return [
@@ -102,13 +102,13 @@ class FileEnumerator(DiscoveryEnumerator):
         ]
 
     def _bytes(self, split: FileSplit) -> int:
-        """Return an upper bound of the bytes from the split's position to its end, without reading the file."""
+        """Return the maximum number of bytes from the split's position to its end, without reading the file."""
         return split.size
 
 
 def bounds(split: FileSplit) -> tuple[int, int | None]:
-    """Return the split's position and end in the file, ignoring rows within a block.
+    """Return the positions in the file where the split begins and ends, ignoring rows read within a block.
 
-    An end of None is the file's end.
+    The end None is the end of the file.
     """
     return offset_and_rows(split.position)[0], split.end if isinstance(split.end, int) else None

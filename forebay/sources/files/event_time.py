@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option `fileEventTime`: where the event time of a file comes from."""
+"""Parses the option `fileEventTime`, which says where the event time of a file comes from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTION = "fileEventTime"
 
 
 class FileEventTime(NamedTuple):
-    """A parsed value of the option `fileEventTime`: what holds the event time of a file.
+    """A parsed value of the option `fileEventTime`: where the event time of a file comes from.
 
     Attributes:
         kind: `footer`, `partition`, `path` or `modified`.
@@ -25,7 +25,7 @@ class FileEventTime(NamedTuple):
     argument: str = ""
 
     def pattern(self) -> DatePattern:
-        """Return the compiled date pattern of the kind `path`."""
+        """Return the compiled date pattern. Only for the kind `path`."""
         return DatePattern.inside(self.argument)
 
 
@@ -44,7 +44,7 @@ def parse_event_time(text: str, source: str) -> FileEventTime:
     argument = argument.strip()
     if kind is None or bool(argument) == (kind == "modified"):
         raise ConfigurationError(
-            f"the option fileEventTime cannot be {text!r}",
+            f"the option fileEventTime has the invalid value {text!r}",
             source=source,
             option=OPTION,
             advice="set fileEventTime to footer:<column> (Parquet), partition:<column>, path:<pattern> such as "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options `partitionFilter` and `rowFilter` of the file source."""
+"""Checks the options `partitionFilter` and `rowFilter` of the file source, and applies the row filter."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ ROW_FILTER: Final = "rowFilter"
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """The row filter of a read.
+    """The parsed `rowFilter` of a read.
 
     Args:
         expression: The filter, bound to its columns.
-        names: The columns to return. The columns of the filter are read, too.
+        names: The names of the columns to return. Columns that only the filter needs are read but not returned.
     """
 
     expression: Expression
     names: Sequence[str]
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that match, with the columns to return."""
+        """Return the rows of `batch` that match the filter, with the columns to return."""
         return matching(batch, self.expression).select(self.names)
 
 
 def check_filters(partition_filter: str | None, row_filter: str | None, *, recursive: bool) -> None:
-    """Refuse filters that cannot be parsed, and a partition filter where there are no partition columns.
+    """Refuse filters that cannot be parsed, and a partition filter together with `recursiveFileLookup`.
 
     Raises:
         ConfigurationError: A filter is invalid. The error names the option.
@@ -51,5 +51,5 @@ def check_filters(partition_filter: str | None, row_filter: str | None, *, recur
             f"{PARTITION_FILTER} needs partition columns, but recursiveFileLookup=true reads files without partition "
             "columns",
             option=PARTITION_FILTER,
-            advice="remove one of the two options",
+            advice=f"remove {PARTITION_FILTER} or recursiveFileLookup",
         )

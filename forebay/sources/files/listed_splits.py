@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The splits of a listing."""
+"""The splits of a bounded read, created from a listing on access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay.stores.file_table import sizes_of
 
 
 class ListedSplits(Sequence[FileSplit]):
-    """One split for each file that is not empty. Each access makes a new split: a million splits take 600 MB."""
+    """One split for each non-empty file of a listing, created at each access: a million stored splits take 600 MB."""
 
     def __init__(self, index: FileIndex) -> None:
         self._files = index.files

@@ -33,15 +33,15 @@ from forebay.stores.stored_file import StoredFile
 if TYPE_CHECKING:
     FormatOptions = Mapping[str, str | bool | int | float]
 else:
-    # Kept as texts: only the format knows the type of "1" or "TRUE".
+    # Values stay texts: only the file format knows the type of "1" or "TRUE".
     FormatOptions = dict[str, str]
 
 
 class FileScan(Source):
-    """The base of `FileSource`. Modules that `FileSource` imports depend on this class instead."""
+    """The base class of `FileSource`, with its options. Modules that `FileSource` imports use this class instead."""
 
-    path: str | None = option(default=None, doc="a file, a directory, a glob, or a URL of one")
-    paths: list[str] = option(default_factory=list, doc="several of them")
+    path: str | None = option(default=None, doc="a file, a directory or a glob, as a path or a URL")
+    paths: list[str] = option(default_factory=list, doc="a list of paths, each like the option `path`")
     file_format: str | None = option(
         default=None, doc="csv, json, orc, parquet, text …; by default inferred from suffixes"
     )
@@ -59,12 +59,14 @@ class FileScan(Source):
     )
     row_filter: str | None = option(
         default=None,
-        doc="read only rows for which this SQL condition is true; row groups and stripes without such are skipped",
+        doc="read only rows for which this SQL condition is true; row groups and stripes without such rows are skipped",
     )
     ignore_missing_files: bool = option(default=False, doc="skip files that no longer exist when they are read")
-    ignore_corrupt_files: bool = option(default=False, doc="keep the rows before the damage of a file, and continue")
-    max_partition_bytes: ByteSize = option(default="128m", doc="most bytes of a file in one slice")
-    time_zone: str = option(default="UTC", doc="time zone of times without one; by default the session's on Spark")
+    ignore_corrupt_files: bool = option(
+        default=False, doc="in a damaged file, keep the rows before the damage, and continue with the next file"
+    )
+    max_partition_bytes: ByteSize = option(default="128m", doc="maximum bytes of a slice of a file")
+    time_zone: str = option(default="UTC", doc="zone of timestamps that have none; by default the session's on Spark")
     latest_first: bool = option(
         default=False, may_change=False, doc="a stream reads the newest files first, and `maxFileAge` does not apply"
     )
@@ -74,7 +76,7 @@ class FileScan(Source):
         "`modified`",
     )
     max_file_age: Duration = option(
-        default="7d", doc="a stream skips files that are older than the newest one read by more than this"
+        default="7d", doc="a stream skips files that are older by more than this than the newest file it has read"
     )
     file_name_only: bool = option(
         default=False, doc="a stream treats files with the same name as one file, whatever their directory"
@@ -85,13 +87,13 @@ class FileScan(Source):
     clean_source: Literal["off", "delete", "archive"] = option(
         default="off", doc="what a stream does with files it has read to their end"
     )
-    source_archive_dir: str | None = option(default=None, doc="where `cleanSource=archive` moves files")
+    source_archive_dir: str | None = option(default=None, doc="directory into which `cleanSource=archive` moves files")
     schema_evolution: Literal["none", "addNewColumns"] = option(
         default="none", doc="what a stream does with columns that only later files have"
     )
-    list_after: str = option(default="", doc="on S3: list only keys that sort after this one")
+    list_after: str = option(default="", doc="on S3: list only keys that sort after this key")
     storage: dict[str, Secret] = option(
-        default_factory=dict, prefix="storage.", doc="arguments of the store of a URL, for fsspec"
+        default_factory=dict, prefix="storage.", doc="settings of the store of a URL: for S3, or arguments for fsspec"
     )
     format_options: FormatOptions = option(default_factory=dict, prefix="", doc="the options of the file format")
 
@@ -109,12 +111,12 @@ class FileScan(Source):
         if isinstance(self.format_options, Mapping):
             texts = {name: _text(value) for name, value in self.format_options.items()}
             object.__setattr__(self, "format_options", texts)
-        # The format that listed files have. All copies of this source share it, and it is pickled with them.
+        # The file format inferred from listed files. All copies of this source share this dict; pickles contain it.
         object.__setattr__(self, "_found", {})
         super().__post_init__()
 
     def check(self) -> None:
-        """Refuse a source without a path, of an unknown format, or with options that the format does not have.
+        """Refuse a source without a path, an unknown file format, unknown options of it, and options that conflict.
 
         Accesses no store. If the format depends on the files' suffixes, its options are checked after the files are
         listed.
@@ -127,7 +129,7 @@ class FileScan(Source):
                 "the option path is not set",
                 source=self.name,
                 option="path",
-                advice='name the files with path="…" or load("…")',
+                advice='set path="…" in Python, or call load("…") on Spark',
             )
         for path in self.all_paths():
             refuse_password(path)
@@ -153,7 +155,7 @@ class FileScan(Source):
         return [*([self.path] if self.path is not None else []), *self.paths]
 
     def format(self) -> FileFormat:
-        """Return the file format, with its options.
+        """Create the file format with the user's options.
 
         Raises:
             ConfigurationError: The format is unknown, or does not have one of the options.
@@ -208,11 +210,11 @@ class FileScan(Source):
 
     @abstractmethod
     def with_schema(self, schema: pa.Schema) -> Self:
-        """Return a copy of this scan with the user's schema."""
+        """Return a copy of this source with the user's schema."""
 
     @property
     def adds_columns(self) -> bool:
-        """Whether a restarted stream may infer more columns than before."""
+        """Whether `schemaEvolution` lets a restarted stream infer more columns than before."""
         return self.schema_evolution == "addNewColumns"
 
     @property
@@ -221,10 +223,10 @@ class FileScan(Source):
         return self._schema_inferred
 
     def bound_row_filter(self, full: pa.Schema) -> Expression | None:
-        """Return the row filter with the types of its columns; None if there is none.
+        """Return the parsed `rowFilter`, bound to the types of its columns in `full`; None if the option is not set.
 
         Raises:
-            ConfigurationError: A column does not exist, or a literal does not fit its type.
+            ConfigurationError: A column does not exist, or a literal does not fit the type of its column.
         """
         if self.row_filter is None:
             return None
@@ -235,7 +237,7 @@ class FileScan(Source):
 
         Raises:
             ConfigurationError: A path matches nothing, or an option is invalid.
-            RetriableError: A store did not answer, or something disappeared.
+            RetriableError: A store did not answer, or a file or directory disappeared while it was listed.
         """
         types = {} if self._schema is None else {field.name: field.type for field in self._schema}
         index = list_files(
@@ -275,7 +277,7 @@ class FileScan(Source):
         return StoredFile(status, self.storage_options())
 
     def storage_options(self) -> StorageOptions:
-        """Return the arguments of the store. References to secrets are resolved later, when they are used."""
+        """Return the user's `storage.*` settings. References to secrets are resolved later, when they are used."""
         return StorageOptions.of_secrets(self.storage)
 
     def _other_options(self) -> Sequence[OptionSpec]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests the next small files of a task ahead, so that the task does not wait a round trip for each file."""
+"""Requests the next small files of a task in advance, so that it does not wait a round trip for each file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ At 20 ms per request and 3 ms of work per file, seven requests run at the same t
 
 
 class SmallFiles:
-    """The next small files of one split reader, opened ahead. For one thread at a time.
+    """The next small files of one split reader, requested in advance. For one thread at a time.
 
     Args:
-        stored: Returns a listed file with the settings of its store.
+        stored: A function that returns a listed file with the settings of its store.
     """
 
     def __init__(self, stored: Callable[[FileStatus], StoredFile]) -> None:
@@ -31,7 +31,7 @@ class SmallFiles:
         self._opened: dict[str, FileOpenedAhead] = {}
 
     def request(self, waiting: Iterable[FileSplit]) -> None:
-        """Request the small S3 files among the next `AHEAD` splits. Does not block."""
+        """Request the small S3 files among the first `AHEAD` splits of `waiting`. Does not block."""
         for split in islice(waiting, AHEAD):
             if split.id in self._opened or not is_s3(split.path):
                 continue
@@ -39,7 +39,7 @@ class SmallFiles:
                 self._opened[split.id] = opened
 
     def take(self, split: FileSplit) -> StoredFile:
-        """Return the file of the split that the caller reads next, whether it was requested ahead or not."""
+        """Return the file of the split that is read next: as requested in advance, or else not opened yet."""
         return self._opened.pop(split.id, None) or self._stored(split.status)
 
     def close(self) -> None:

@@ -51,7 +51,11 @@ class FileSource(FileScan):
         return found.argument if found.kind == "footer" else None
 
     def schema(self) -> pa.Schema:
-        """Return the schema of the selected columns, from the user's schema or the inferred one."""
+        """Return the user's schema or the inferred one, with only the selected columns.
+
+        Raises:
+            ConfigurationError: A selected column, or a column of `rowFilter`, is not in the schema.
+        """
         full = self.full_schema()
         self.bound_row_filter(full)
         if self._columns is None:
@@ -93,12 +97,12 @@ class FileSource(FileScan):
         return self.with_schema(schema)._with(_schema_inferred=True, _listing=listing)  # noqa: SLF001 - of this class
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
-        """Return a copy of this source with only these columns; the others are not decoded."""
+        """Return a copy of this source that reads only these columns; other columns are not decoded."""
         return self._with(_columns=columns)
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
-        """Create the enumerator, for a bounded read or for a stream."""
-        # Only the first enumerator may use it, and tasks should not carry it.
+        """Create the enumerator: one for streams if the host plans a stream, else one for bounded reads."""
+        # Only the first enumerator may use the listing, and tasks should not carry it.
         listing = self._listing
         object.__setattr__(self, "_listing", None)
         if context.streaming:
@@ -117,7 +121,7 @@ class FileSource(FileScan):
         return FileSplitReader(self, context.options)
 
     def order_key(self, position: Position) -> tuple[int, int]:
-        """Return a sort key for a position: the position in the file, and the number of rows read after it."""
+        """Return the sort key of a position: the file format's position, then the number of rows read after it."""
         return offset_and_rows(position)
 
     def _with(self, **attributes: object) -> Self:

@@ -22,8 +22,8 @@ class FileSplit(Split):
     Args:
         size: Bytes of the whole file.
         modified_at: Time of the last change in nanoseconds since 1970; 0 if the store does not report it.
-        etag: The store's version of the content; None if the store has no versions.
-        partitions: Names and raw values of the partition columns, outermost first.
+        etag: The store's text for the version of the content; None if the store has no versions.
+        partitions: Names and raw directory values of the partition columns, outermost first.
         weight: Estimated bytes of a slice; None for the whole file.
         block: Start and length of a slice in bytes, for `_metadata`; None if `_metadata` is not read.
         mark: The version at the end of the split id; None for the first version that a stream read.
@@ -65,7 +65,7 @@ class FileSplit(Split):
 
 
 def offset_and_rows(position: Position | None) -> tuple[int, int]:
-    """Split a position into the file format's position and the number of rows read after it."""
+    """Split a position of a `FileSplit` into the file format's position and the number of rows read after it."""
     match position:
         case int():
             return position, 0
@@ -81,7 +81,7 @@ def version_mark(status: FileStatus) -> str:
 
 
 def version_id(status: FileStatus) -> str:
-    """Return the split id for a version of a file that is not the first one that the stream reads."""
+    """Return the split id of a later version of a file, after the stream read its first version."""
     return f"{status.path}{_VERSION}{version_mark(status)}"
 
 

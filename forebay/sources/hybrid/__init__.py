@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format `forebay_hybrid`: history first, then live data, such as files and then Kafka (FLIP-150)."""
+"""Format `forebay_hybrid`: reads history first, then live data, such as files and then Kafka (FLIP-150)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common schema of the legs of a hybrid, to which every leg can be cast safely."""
+"""Computes the common schema of a hybrid's legs (its sources), to which each leg can be cast without loss."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ _MISSING = "-"
 def common_schema(
     schemas: Sequence[pa.Schema], legs: Sequence[str], columns: Sequence[str] | None, *, source: str
 ) -> pa.Schema:
-    """Return the schema to which every leg can be cast safely.
+    """Return the schema to which every leg (source) of a hybrid can be cast without loss.
 
-    A column has the widest type of a leg to which those of all legs can be cast. It is nullable if it is so in one leg.
+    The type of a column is the widest of its types in the legs to which all the others can be cast. A column is
+    nullable if it is nullable in any leg.
 
     Args:
         schemas: The schema of each leg.
-        legs: The name of each leg, for the error.
-        columns: The columns to read, in order; None = those of the last leg, and all legs must have the same.
-        source: The name of the hybrid, for the error.
+        legs: The format name of each leg, for the error.
+        columns: The names of the columns to read, in order; None = the columns of the last leg, and all legs must have
+            the same columns.
+        source: The format name of the hybrid, for the error.
 
     Raises:
-        ConfigurationError: A leg lacks a column, has one more, or has a type without a safe cast. The error has a table
+        ConfigurationError: A column is missing in a leg, occurs twice, or has no common type. The error shows a table
             of these columns.
     """
     names = list(schemas[-1].names if columns is None else columns)
@@ -37,10 +39,10 @@ def common_schema(
     if wrong := [name for name, found in zip(dict.fromkeys(names), fields, strict=True) if found is None]:
         rows = [("column", *legs), *((name, *(_type_of(name, schema) for schema in schemas)) for name in wrong)]
         raise ConfigurationError(
-            "the sources of the hybrid differ in these columns, and have no common type for them:\n" + _table(rows),
+            "these columns are missing in a source of the hybrid, or have no common type:\n" + _table(rows),
             source=source,
-            advice="select the common columns: HybridSource(…, columns=[…]), or the option commonColumns; or give the "
-            "sources the same names and types",
+            advice="select only common columns, by HybridSource(…, columns=[…]) or the option commonColumns; or give "
+            "the sources the same column names and types",
         )
     return pa.schema([found for found in fields if found is not None])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The enumerator of a hybrid: discovers the splits of one source, and those of the next when they are finished."""
+"""The enumerator of a hybrid: discovers the splits of one source; once these are finished, those of the next source."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class HybridEnumerator(DiscoveryEnumerator):
-    """Runs the enumerators of the legs, one after the other.
+    """Runs the enumerators of the legs (the hybrid's sources), one after the other.
 
-    A leg before the last one is discovered once, and the ends of its splits are fixed then. If the host reads once, as
-    a batch does, or the hybrid is bounded, all legs are discovered at once.
+    Each leg but the last is discovered once, and this discovery fixes the ends of its splits. If the hybrid is bounded,
+    or the host reads only once, such as a batch query, the first discovery covers all legs.
 
     Args:
         source: The hybrid.
@@ -42,9 +42,9 @@ class HybridEnumerator(DiscoveryEnumerator):
         self._at_once = source.bounded or context.reads_once
         self._enumerators: dict[int, DiscoveryEnumerator] = {}
         self._leg = 0
-        self._found = False  # whether the present leg has been discovered
-        self._state: Json = None  # of the last leg's enumerator
-        self._live: set[str] | None = None  # ids of all splits of the last leg that were ever known; None = ask `known`
+        self._found = False  # whether leg number `_leg` has been discovered
+        self._state: Json = None  # the state of the last leg's enumerator
+        self._live: set[str] | None = None  # ids of all splits of the last leg ever known; None = take from `known`
         live = self._enumerator(self._last)
         self.in_stages = not self._at_once
         self.exact_ends = live.exact_ends
@@ -54,7 +54,7 @@ class HybridEnumerator(DiscoveryEnumerator):
     # ---- discovery
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """Return the splits of the present leg; if all of them are finished, those of the next leg that has any."""
+        """Return the splits of the leg being read; once they are finished, those of the next leg with splits."""
         if self._at_once:
             return Discovered(self._all_legs(), state=self._snapshot())
         if first:
@@ -71,10 +71,10 @@ class HybridEnumerator(DiscoveryEnumerator):
         return self._discover_live(known)
 
     def restore_state(self, state: Json) -> None:
-        """Restore the leg that was read, and the state of the last leg's enumerator.
+        """Restore which leg is being read, and the state of the last leg's enumerator.
 
         Raises:
-            ConfigurationError: The checkpoint is of other sources, or of another order.
+            ConfigurationError: The checkpoint belongs to a hybrid with other sources or another order of sources.
         """
         kept: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
         self._leg, self._found = int(kept.get("leg", 0)), bool(kept.get("found", False))
@@ -82,10 +82,10 @@ class HybridEnumerator(DiscoveryEnumerator):
         before = [str(name) for name in kept.get("sources", ())]
         if before != self._names:
             raise ConfigurationError(
-                f"the checkpoint is of a hybrid of {', then '.join(before)}; "
-                f"this hybrid is of {', then '.join(self._names)}",
+                f"the checkpoint belongs to a hybrid that reads {', then '.join(before)}; "
+                f"this hybrid reads {', then '.join(self._names)}",
                 source=self._source.name,
-                advice="give the hybrid the same sources in the same order, or start a new checkpoint",
+                advice="give the hybrid the same sources in the same order as before, or use a new checkpoint",
             )
         if self._leg == self._last and self._found:
             self._enumerator(self._last).restore_state(self._state)
@@ -95,7 +95,11 @@ class HybridEnumerator(DiscoveryEnumerator):
         return kept if self._state is None else {**kept, "state": self._state}
 
     def _history(self, leg: int) -> list[HybridSplit]:
-        """Return the splits of a leg that is read once, with fixed ends."""
+        """Discover a leg before the last one; return its non-empty splits, with fixed ends.
+
+        Raises:
+            ConfigurationError: The leg is unbounded, and the end of a split is unknown.
+        """
         enumerator, source = self._enumerator(leg), self._legs[leg]
         found = enumerator.discover({}, True).splits
         ends = enumerator.latest(found) if found else {}
@@ -103,23 +107,23 @@ class HybridEnumerator(DiscoveryEnumerator):
         for split in unread(source, fixed_ends(source, found, ends)):
             if split.end is None and not source.bounded:
                 raise ConfigurationError(
-                    f"the end of a split of {source.name} is unknown, so the next source would never begin",
+                    f"{source.name} does not know the end of this split, so the next source would never begin",
                     source=self._source.name,
                     split=self._mapping.outer_id(leg, split.id),
-                    advice="put a bounded source, or one whose latest() knows the ends, before the last one",
+                    advice="before the last source, use only bounded sources, or sources whose latest() returns ends",
                 )
             splits.append(self._mapping.outer(leg, split, whole=split.end is None))
         return splits
 
     def _begin(self, leg: int, known: KnownSplits) -> None:
-        """Go on to a leg. A switch function gets the finished splits of the leg before."""
+        """Begin to read this leg. If it is the last one, first call the switch function with the finished splits."""
         if leg == self._last and self._source.switch is not None:
             self._switch([self._mapping.inner(split) for split in known.values() if own_split(split).leg == leg - 1])
         self._leg, self._found = leg, False
-        _log.info("%s: the splits of source %d of %d begin", self._source.name, leg + 1, self._last + 1)
+        _log.info("%s: begins to read source %d of %d", self._source.name, leg + 1, self._last + 1)
 
     def _discover_live(self, known: KnownSplits) -> Discovered:
-        """Return the splits of the last leg."""
+        """Run the discovery of the last leg, and return its splits as splits of the hybrid."""
         own = self._known_live(known)
         found = self._enumerator(self._last).discover(own, not self._found)
         self._found, self._state = True, found.state
@@ -129,7 +133,7 @@ class HybridEnumerator(DiscoveryEnumerator):
         return Discovered(splits, horizon=self._horizon(found.horizon), state=self._snapshot())
 
     def _known_live(self, known: KnownSplits) -> KnownSplits:
-        """Return the known splits of the last leg. Those of the history may be very many, and are looked at once."""
+        """Return the known splits of the last leg. `known` may hold many other splits, so search it only once."""
         if self._live is None:
             self._live = {split.id for split in known.values() if own_split(split).leg == self._last}
         unfinished, finished = (
@@ -142,7 +146,10 @@ class HybridEnumerator(DiscoveryEnumerator):
         return KnownSplits(unfinished, finished)
 
     def _horizon(self, inner: Callable[[Split], bool] | None) -> Callable[[Split], bool]:
-        """Return the horizon after the switch: the history is forgotten, unless a restart may need it to switch."""
+        """Return the `Discovered.horizon` of the last leg.
+
+        Finished splits of the other legs are forgotten too, unless a restart may pass them to the switch function.
+        """
         mapping, last, switches = self._mapping, self._last, self._source.switch is not None
 
         def below(split: Split) -> bool:
@@ -153,7 +160,7 @@ class HybridEnumerator(DiscoveryEnumerator):
         return below
 
     def _all_legs(self) -> list[HybridSplit]:
-        """Return the splits of all legs, for a host that discovers once."""
+        """Return the splits of all legs, if the first discovery covers all of them."""
         splits: list[HybridSplit] = []
         before: list[Split] = []
         for leg in range(self._last):
@@ -179,18 +186,22 @@ class HybridEnumerator(DiscoveryEnumerator):
             raise ConfigurationError(
                 f"{source.name} assigns its splits itself, so it cannot be a part of a hybrid",
                 source=self._source.name,
-                advice="read it by itself; or, in the connector, return a DiscoveryEnumerator",
+                advice=f"read {source.name} without a hybrid; or make its connector return a DiscoveryEnumerator",
             )
         if leg == self._last and made.in_order and not self._at_once:
             raise ConfigurationError(
-                f"{source.name} reads its splits in order in a stream, which the last source of a hybrid cannot do",
+                f"a stream reads the splits of {source.name} in order, which a hybrid cannot do for its last source",
                 source=self._source.name,
-                advice="read the stream by itself after a bounded read of the history",
+                advice=f"read the history by a bounded read first; then read {source.name} without a hybrid",
             )
         return made
 
     def _switch(self, finished: Sequence[Split]) -> None:
-        """Replace the last leg's enumerator by that of the source that the switch function returns, if there is one."""
+        """Call the switch function, if there is one; replace the last leg's enumerator by that of the returned source.
+
+        Raises:
+            ContractError: The switch function returned a source of another class.
+        """
         if (switch := self._source.switch) is None:
             return
         then = self._legs[self._last]
@@ -200,7 +211,7 @@ class HybridEnumerator(DiscoveryEnumerator):
                 f"switch() returned {type(switched).__name__}, not {type(then).__name__}",
                 source=self._source.name,
                 rule="HYB-1",
-                advice="return the given source with another start: type(then)(**options)",
+                advice="let switch() return the source that it got, with another start: type(then)(**options)",
             )
         old, made = self._enumerator(self._last), self._create(self._last, switched)
         self._enumerators[self._last] = made
@@ -209,19 +220,19 @@ class HybridEnumerator(DiscoveryEnumerator):
     # ---- passed on to the legs
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the present ends of the splits of the last leg. Those of the others are fixed."""
+        """Return the present ends of the last leg's splits. Omit splits of the other legs: their ends are fixed."""
         live = [split for split in splits if own_split(split).leg == self._last]
         return self._by_leg(live, lambda leg, inner: leg.latest(inner))
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
-        """Return what the enumerators of the splits' legs know."""
+        """Return by id the positions for `event_time` that the enumerators of the legs find."""
         return self._by_leg(splits, lambda leg, inner: leg.positions_at(event_time, inner) or {})
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int | None] | None:
-        """Return what the enumerators of the splits' legs know; None for the splits of the others.
+        """Return by id the event times that the enumerators of the legs know; None for the splits of all other legs.
 
         Raises:
-            ConfigurationError: The splits are read whole, as files are, and their event times are unknown.
+            ConfigurationError: A leg does not know event times and reads its splits whole, as the file source does.
         """
         found: dict[str, int | None] = {}
         for leg, part in by_leg(splits).items():
@@ -230,10 +241,11 @@ class HybridEnumerator(DiscoveryEnumerator):
             if times is None and any(one.whole for one in part):
                 raise ConfigurationError(
                     f"{self._names[leg]} cannot be aligned while it is the history of a hybrid: the event times of its "
-                    "splits are unknown before they are read",
+                    "splits are not known before they are read",
                     source=self._source.name,
                     option="alignmentMaxDrift",
-                    advice="set alignmentMaxDrift after the switch only, with a restart; or read the history by itself",
+                    advice="remove alignmentMaxDrift until the history has been read, then restart with it; or read "
+                    "the history without a hybrid",
                 )
             if times is None:
                 found |= dict.fromkeys(inner)
@@ -242,17 +254,17 @@ class HybridEnumerator(DiscoveryEnumerator):
         return found
 
     def size(self, split: Split) -> int | None:
-        """Return the estimate of the leg's enumerator."""
+        """Return the size in bytes that the enumerator of the split's leg estimates."""
         return self._enumerator(own_split(split).leg).size(self._mapping.inner(split))
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Return the slices that the leg's enumerator cuts."""
+        """Return the slices into which the enumerator of the split's leg cuts it."""
         own = own_split(split)
         inner = self._enumerator(own.leg).slices(self._mapping.inner(split), count)
         return [self._mapping.outer(own.leg, one, whole=own.whole and one.end is None) for one in inner]
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
-        """Return the tasks that the leg's options decide; None if the slices are of several legs."""
+        """Return the slices of each task, as the leg's enumerator decides; None if the slices are of several legs."""
         parts = by_leg(slices)
         if len(parts) != 1:
             return None
@@ -268,22 +280,22 @@ class HybridEnumerator(DiscoveryEnumerator):
         ]
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
-        """Return the position that the leg's enumerator finds."""
+        """Return the position after a budget of rows or bytes that the enumerator of the split's leg finds."""
         leg = own_split(split).leg
         inner = self._enumerator(leg).advance(self._mapping.inner(split), rows=rows, byte_budget=byte_budget)
         return self._mapping.outer_position(leg, inner)
 
     def vanished(self, splits: Sequence[Split]) -> bool:
-        """Ask the last leg's enumerator. The splits of the others are fixed."""
+        """Return whether the last leg's enumerator drops these splits. Splits of the other legs never vanish."""
         return self._enumerator(self._last).vanished([self._mapping.inner(split) for split in splits])
 
     def finished(self, splits: Sequence[Split]) -> None:
-        """Report the splits to the enumerators of their legs."""
+        """Report finished splits to the enumerators of their legs."""
         for leg, part in by_leg(splits).items():
             self._enumerator(leg).finished([self._mapping.inner(split) for split in part])
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Report the positions to the enumerators of their legs."""
+        """Report committed positions to the enumerators of their legs."""
         parts: dict[int, dict[str, Position]] = {}
         for split_id, position in positions.items():
             leg, _, inner_id = split_id.partition("/")
@@ -303,7 +315,7 @@ class HybridEnumerator(DiscoveryEnumerator):
         splits: Sequence[Split],
         ask: Callable[[DiscoveryEnumerator, Sequence[Split]], Mapping[str, Position]],
     ) -> dict[str, Position]:
-        """Return by split id the positions that the enumerators of the legs answer, as positions of the hybrid."""
+        """Call `ask` with each leg's enumerator and splits; return the answers as ids and positions of the hybrid."""
         found: dict[str, Position] = {}
         for leg, part in by_leg(splits).items():
             answer = ask(self._enumerator(leg), [self._mapping.inner(split) for split in part])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contexts of the host, as one leg of a hybrid sees them."""
+"""The contexts that a hybrid passes to the enumerator and the split reader of each leg (source)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class LegEnumeratorContext(SplitEnumeratorContext):
-    """The context of a leg's enumerator: an earlier leg is always read once, to an end that is fixed as it begins.
+    """The context of a leg's enumerator. It tells each leg but the last that the host reads once and does not stream.
 
     Args:
         outer: The host's context.
@@ -32,7 +32,7 @@ class LegEnumeratorContext(SplitEnumeratorContext):
 
     @property
     def clock(self) -> Clock:
-        """The host's clock."""
+        """The clock of the host."""
         return self._outer.clock
 
     @property
@@ -42,12 +42,12 @@ class LegEnumeratorContext(SplitEnumeratorContext):
 
     @property
     def reads_once(self) -> bool:
-        """Whether this leg is read once: each leg but the last one is, and the last one if the host reads once."""
+        """Whether this leg is discovered only once: true for each leg but the last, or if the host reads once."""
         return not self._last or self._outer.reads_once
 
     @property
     def follows_history(self) -> bool:
-        """Whether there is a leg before this one."""
+        """Whether another source is read before this leg."""
         return self._leg > 0 or self._outer.follows_history
 
     def current_parallelism(self) -> int:
@@ -55,19 +55,19 @@ class LegEnumeratorContext(SplitEnumeratorContext):
         return self._outer.current_parallelism()
 
     def registered_readers(self) -> Mapping[int, str | None]:
-        """Return the live readers."""
+        """Return the live readers of the host: subtask → host name."""
         return self._outer.registered_readers()
 
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        """Pass the call on."""
+        """Pass the call on to the host's context."""
         self._outer.assign_splits(assignment)
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Pass the call on."""
+        """Pass the call on to the host's context."""
         self._outer.signal_no_more_splits(subtask)
 
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
-        """Pass the call on."""
+        """Pass the call on to the host's context."""
         self._outer.send_event_to_reader(subtask, event)
 
     def call_async(
@@ -78,16 +78,16 @@ class LegEnumeratorContext(SplitEnumeratorContext):
         delay: float = 0.0,
         period: float | None = None,
     ) -> None:
-        """Pass the call on."""
+        """Pass the call on to the host's context."""
         self._outer.call_async(work, handler, delay=delay, period=period)
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Pass the call on."""
+        """Pass the call on to the host's context."""
         self._outer.run_in_coordinator_thread(action)
 
 
 class LegReaderContext(SourceReaderContext):
-    """The context of a leg's split reader.
+    """The context of a leg's split reader: that of the host, except `ends_are_promises`.
 
     Args:
         outer: The host's context.
@@ -100,12 +100,12 @@ class LegReaderContext(SourceReaderContext):
 
     @property
     def runtime(self) -> Runtime:
-        """Threads, locks, clock and random numbers of the host."""
+        """The host's provider of threads, locks, time and random numbers."""
         return self._outer.runtime
 
     @property
     def subtask(self) -> int:
-        """The index of the reader."""
+        """The index of the host's reader."""
         return self._outer.subtask
 
     @property
@@ -115,7 +115,7 @@ class LegReaderContext(SourceReaderContext):
 
     @property
     def ends_are_promises(self) -> bool:
-        """Whether the next read starts at the ends of these splits; not in an earlier leg, which is read once."""
+        """Whether the next read starts where these splits end. False for each leg but the last, as it is read once."""
         return self._last and self._outer.ends_are_promises
 
     def current_parallelism(self) -> int:
@@ -123,13 +123,13 @@ class LegReaderContext(SourceReaderContext):
         return self._outer.current_parallelism()
 
     def send_split_request(self) -> None:
-        """Pass the call on."""
+        """Pass the call on to the host's context."""
         self._outer.send_split_request()
 
     def send_source_event(self, event: SourceEvent) -> None:
-        """Pass the call on."""
+        """Pass the call on to the host's context."""
         self._outer.send_source_event(event)
 
     def lease(self, key: Hashable, factory: Callable[[], T]) -> T:
-        """Borrow a client of this process."""
+        """Borrow a client of this process from the host's context."""
         return self._outer.lease(key, factory)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources of a hybrid, their common schema and their order."""
+"""The sources of a hybrid (its legs), in order, and their common schema."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from forebay.sources.hybrid.columns import common_schema
 from forebay.sources.hybrid.split import HybridSplit, SplitMapping
 
 NAME: Final = "forebay_hybrid"
-"""The format name."""
+"""The format name of the hybrid source."""
 
 Switch = Callable[[Source, Sequence[Split]], Source]
-"""Returns the last source, positioned after the finished splits of the source before it."""
+"""A function of the last source and the finished splits of the source before it.
+
+It returns the last source with a start that follows from these splits."""
 
 
 class HybridLegs(Source):
-    """The sources of a hybrid, their common schema and their order. `HybridSource` adds the factory methods."""
+    """A hybrid without its factory methods, which `HybridSource` adds: its sources (legs) and their common schema."""
 
     split_class: ClassVar[type[Split]] = HybridSplit
 
@@ -41,51 +43,51 @@ class HybridLegs(Source):
 
     @property
     def switch(self) -> Switch | None:
-        """The function that positions the last source."""
+        """The user's function that sets the start of the last source; None if there is none."""
         found: Switch | None = vars(self)["_switch"]
         return found
 
     @property
     def bounded(self) -> bool:
-        """Whether the last source is bounded."""
+        """Whether the hybrid is bounded: it is if its last source is."""
         return self._legs[-1].bounded
 
     @property
     def event_time(self) -> str | None:
-        """The event time column of the last source."""
+        """The name of the event time column: that of the last source."""
         return self._legs[-1].event_time
 
     @property
     def fetchers(self) -> int | None:
-        """The largest number of fetcher threads of a source; None if one of them wants one thread for each split."""
+        """The largest number of fetcher threads that a source wants; None if a source wants one thread per split."""
         wanted = [leg.fetchers for leg in self._legs]
         return None if None in wanted else max(one or 1 for one in wanted)
 
     def mapping(self) -> SplitMapping:
-        """Return the conversion between splits of the sources and of the hybrid."""
+        """Return the object that converts splits of the sources to splits of the hybrid, and back."""
         return SplitMapping(self._legs)
 
     def schema(self) -> pa.Schema:
         """Return the common schema of the sources.
 
         Raises:
-            ConfigurationError: The sources have different columns, or types without a common one.
+            ConfigurationError: The sources have different columns, or a column has no common type.
         """
         schemas = [resolved_schema(leg) for leg in self._legs]
         self._set(_leg_schemas=schemas)
         return common_schema(schemas, [leg.name for leg in self._legs], self._columns, source=self.name)
 
     def with_inferred_schema(self, schema: pa.Schema) -> Self:
-        """Return a copy that keeps the schema, and whose sources keep the schemas that they inferred for it."""
+        """Return a copy that keeps this schema. Each source of the copy keeps its own inferred schema."""
         found = vars(self).get("_leg_schemas") or [resolved_schema(leg) for leg in self._legs]
         legs = [resolve_schema(leg, own) for leg, own in zip(self._legs, found, strict=True)]
         return self._with(legs, schema)
 
     def with_schema(self, schema: pa.Schema) -> Self | None:
-        """Return a copy whose sources read with the user's schema; None if the schema of each source is fixed.
+        """Return a copy whose sources read with the user's schema; None if the schemas of all sources are fixed.
 
         Raises:
-            ConfigurationError: A source whose schema is fixed has other columns.
+            ConfigurationError: A source with a fixed schema lacks a column of the user's schema, or has another type.
         """
         given = [leg.with_schema(schema) for leg in self._legs]
         if not any(given):
@@ -98,17 +100,17 @@ class HybridLegs(Source):
         return self._with([new or resolve_schema(leg, own) for new, leg, own in fixed], schema)
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
-        """Return a copy that reads only these columns. Sources that cannot leave columns out read all of theirs."""
+        """Return a copy that returns only these columns. Sources that cannot skip columns still read all of them."""
         full = resolved_schema(self)
         return self._with(self._legs, pa.schema([full.field(name) for name in columns]))
 
     def order_key(self, position: Position) -> tuple[int, Any]:
-        """Return the sort key of a position: the source, then its own sort key."""
+        """Return the sort key of a position: the index of its source, then the sort key that this source returns."""
         leg, inner = self.mapping().inner_position(position)
         return leg, self._legs[leg].order_key(inner)
 
     def _with(self, legs: Sequence[Source], schema: pa.Schema) -> Self:
-        """Return a copy that reads `schema`. Sources leave out other columns if they can."""
+        """Return a copy with these sources, which returns `schema`. Sources skip other columns if they can."""
         columns = tuple(schema.names)
         narrowed = [
             leg if tuple(resolved_schema(leg).names) == columns else leg.with_columns(columns) or leg for leg in legs
@@ -125,10 +127,10 @@ class HybridLegs(Source):
 
 
 def checked_legs(legs: Sequence[object]) -> tuple[Source, ...]:
-    """Return the sources of a hybrid.
+    """Check the sources of a hybrid, and return them as a tuple.
 
     Raises:
-        ConfigurationError: There are fewer than two, one is no source, or one makes its own `SourceReader`.
+        ConfigurationError: There are fewer than two, one is not a `Source`, or one makes its own `SourceReader`.
     """
     name, advice = NAME, "give a source object, such as FileSource(path=…) or KafkaSource(…)"
     if len(legs) < 2:
@@ -138,8 +140,8 @@ def checked_legs(legs: Sequence[object]) -> tuple[Source, ...]:
             raise ConfigurationError(f"{leg!r} is not a source object", source=name, advice=advice)
         if type(leg).create_reader is not Source.create_reader:
             raise ConfigurationError(
-                f"{leg.name} makes its own SourceReader, which a hybrid cannot run beside another one",
+                f"{leg.name} makes its own SourceReader by create_reader(), so it cannot be a part of a hybrid",
                 source=name,
-                advice="read it by itself; or, in the connector, implement create_split_reader() alone",
+                advice=f"read {leg.name} without a hybrid; or make its connector implement create_split_reader() alone",
             )
     return tuple(leg for leg in legs if isinstance(leg, Source))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hybrid source as the format `forebay_hybrid`: two sources, each by options with a prefix."""
+"""The format `forebay_hybrid`: a hybrid of two sources, whose options have the prefixes `first.` and `then.`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FORMAT = "format"
 
 
 class HybridOptions(HybridSource):
-    """The hybrid source from text options: `first.format`, `first.path`, …, then `then.format`, `then.subscribe`, ….
+    """A hybrid of two sources, set by text options: `first.format`, `first.path`, … and `then.format`, ….
 
-    Three sources or more, and a switch function, need Python: `HybridSource`.
+    For three sources or more, or for a switch function, use `HybridSource` in Python.
     """
 
     name: ClassVar[str] = HybridSource.name
@@ -28,13 +28,13 @@ class HybridOptions(HybridSource):
     first: dict[str, str] = option(prefix="first.", doc="options of the source to read first; first.format names it")
     then: dict[str, str] = option(prefix="then.", doc="options of the source to read next; then.format names it")
     common_columns: tuple[str, ...] | None = option(
-        default=None, doc="the columns to read, if the two sources do not have the same"
+        default=None, doc="the columns to read, if the two sources have different columns"
     )
-    time_zone: str | None = option(default=None, doc="the time zone of both sources; by default that of the session")
+    time_zone: str | None = option(default=None, doc="the time zone of both sources; by default the session's")
     storage: dict[str, Secret] = option(prefix="storage.", doc="the storage settings of both sources")
 
     def check(self) -> None:
-        """Create the two sources.
+        """Create the two sources from the options.
 
         Raises:
             ConfigurationError: A format is missing or unknown, or an option of a source is wrong.
@@ -43,11 +43,11 @@ class HybridOptions(HybridSource):
         self._set(_legs=checked_legs(legs), _switch=None, _columns=self.common_columns)
 
     def _leg(self, prefix: str, given: Mapping[str, str]) -> Source:
-        """Create a source from its options, with the settings that are common to both."""
+        """Create a source from the options with `prefix`; `timeZone` and `storage.*` are its defaults."""
         named = [key for key in given if key.lower() == _FORMAT]
         if not named:
             raise ConfigurationError(
-                f"the source of the options {prefix}.* has no format",
+                f"the option {prefix}.{_FORMAT} is not set, so the source of the options {prefix}.* is unknown",
                 source=self.name,
                 option=f"{prefix}.{_FORMAT}",
                 advice=f'add .option("{prefix}.{_FORMAT}", "forebay_files"), or another installed format',
@@ -55,10 +55,11 @@ class HybridOptions(HybridSource):
         cls = default_registry.lookup(given[named[0]])
         if not issubclass(cls, Source) or issubclass(cls, HybridSource):
             raise ConfigurationError(
-                f"{given[named[0]]} cannot be a part of a hybrid",
+                f"the format {given[named[0]]} cannot be a part of a hybrid",
                 source=self.name,
                 option=f"{prefix}.{_FORMAT}",
-                advice="name other formats; forebay.HybridSource in Python takes any number of sources",
+                advice=f"set {prefix}.{_FORMAT} to a format other than {self.name}; for more than two sources, use "
+                "forebay.HybridSource in Python",
             )
         own = class_options(cls)
         options: dict[str, object] = {key: value for key, value in given.items() if key not in named}

@@ -24,20 +24,21 @@ class HybridSource(HybridLegs):
     ```
 
     Every source but the last is read once: its splits and their ends are fixed when it begins. The next source begins
-    when all of them are finished. `create_enumerator` and `create_split_reader` of a part are called as by a host.
+    when all these splits are finished. The hybrid calls `create_enumerator` and `create_split_reader` of its sources.
 
     Args:
-        first: The source to read before the last one, or several in order. An unbounded one is read up to its end at
-            the moment when it begins.
-        then: The last source. The hybrid is bounded if it is.
-        switch: Called with `then` and the finished splits of the source before it, when that source is finished and
-            again after a restart during the switch. It returns `then` with another start: a time or an offset map that
-            follows from the splits. It must return the same for the same splits, and may change nothing but the start.
-            None = `then` begins as its own options say, and at its earliest record if they do not say.
-        columns: The columns to read, if the sources do not have the same. Types are cast if no value is lost.
+        first: The source to read before the last one, or several sources in order. The hybrid reads an unbounded source
+            to the end that it has when its turn begins.
+        then: The last source. The hybrid is bounded if this source is bounded.
+        switch: A function that gets `then` and the finished splits of the source before it. It returns `then` with
+            another start, such as a time or an offset map that follows from the splits. It is called when these splits
+            are finished, and again after a restart during the switch. It must return the same source for the same
+            splits, and may change only the start. None = `then` starts where its options say; without such an option,
+            at its earliest record.
+        columns: The columns to read, if the sources have different columns. Types are cast if no value is lost.
 
     Raises:
-        ConfigurationError: A part is no source, or makes its own `SourceReader`.
+        ConfigurationError: An argument is not a `Source`, or a source makes its own `SourceReader`.
     """
 
     name: ClassVar[str] = NAME
@@ -56,7 +57,8 @@ class HybridSource(HybridLegs):
         )
         super().__post_init__()
 
-    # On this class: its decorator would generate an `__eq__` that compares no field, hiding one of a base class.
+    # Defined on this class: the decorator `dataclass` would generate an `__eq__` that compares no field, and that would
+    # replace an `__eq__` of a base class.
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, HybridSource)
@@ -72,5 +74,5 @@ class HybridSource(HybridLegs):
         return HybridEnumerator(self, context)
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Create the split reader, which creates those of the sources when they have splits."""
+        """Create the split reader, which creates the split reader of a source when it gets splits of this source."""
         return HybridSplitReader(self, context)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The split of a hybrid source: a split of one of its legs."""
+"""The split of a hybrid source: a split of one of its legs (sources)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from forebay.framework.split import Json, Position, Split
 
 
 class HybridSplit(Split):
-    """A split of one leg. Its id is `<leg>/<id of the leg's split>`.
+    """A split of one leg (source) of a hybrid. Its id is `<leg>/<id of the leg's split>`.
 
     Args:
         leg: The index of the leg, from 0.
         fields: The other fields of the leg's split, as its `to_json` returns them.
-        whole: True if the split is read to its own end, which no position tells.
+        whole: True if the split is read to its own end without a known end position, as a file is.
     """
 
     leg: int
@@ -25,18 +25,18 @@ class HybridSplit(Split):
 
     @property
     def ends_itself(self) -> bool:
-        """Whether the split is read to its own end."""
+        """Whether the split is read to its own end if `end` is None."""
         return self.whole
 
 
 class SplitMapping:
-    """Converts splits and positions of the legs to those of the hybrid, and back.
+    """Converts splits and positions of the legs (sources) to splits and positions of the hybrid, and back.
 
-    A position of the last leg is unchanged unless it is a tuple, so that its numbers still count records. All other
-    positions are pairs of leg and position, so that `order_key` knows the leg.
+    A position of the last leg is kept unchanged unless it is a tuple, so that int positions still count records. All
+    other positions become pairs of the leg's index and the position, so that `order_key` knows the leg.
 
     Args:
-        legs: The sources, in order.
+        legs: The sources of the hybrid, in order.
     """
 
     def __init__(self, legs: Sequence[Source]) -> None:
@@ -44,17 +44,17 @@ class SplitMapping:
         self._last = len(legs) - 1
 
     def outer_id(self, leg: int, split_id: str) -> str:
-        """Return the hybrid's id of a leg's split."""
+        """Return the id in the hybrid for the id of a leg's split."""
         return f"{leg}/{split_id}"
 
     def outer_position(self, leg: int, position: Position | None) -> Position | None:
-        """Return the hybrid's position for a position of a leg."""
+        """Convert a position of a leg to a position of the hybrid."""
         if position is None or (leg == self._last and not isinstance(position, tuple)):
             return position
         return leg, position
 
     def inner_position(self, position: Position) -> tuple[int, Position]:
-        """Return leg and position for a position of the hybrid."""
+        """Convert a position of the hybrid to the index of its leg and the position in that leg."""
         if isinstance(position, tuple):
             leg, inner = position
             assert isinstance(leg, int)  # noqa: S101 - made by `outer_position`
@@ -62,7 +62,7 @@ class SplitMapping:
         return self._last, position
 
     def outer(self, leg: int, split: Split, *, whole: bool = False) -> HybridSplit:
-        """Return the hybrid's split for a split of a leg."""
+        """Convert a split of a leg to a split of the hybrid."""
         stored = split.to_json()
         fields = {name: _as_json(value) for name, value in stored.items() if name not in ("id", "position", "end")}
         return HybridSplit(
@@ -75,7 +75,7 @@ class SplitMapping:
         )
 
     def inner(self, split: Split) -> Split:
-        """Return the leg's split for a split of the hybrid."""
+        """Convert a split of the hybrid to the split of its leg."""
         own = own_split(split)
         position, end = (None if one is None else self.inner_position(one)[1] for one in (own.position, own.end))
         fields = {"id": own.id.partition("/")[2], "position": position, "end": end}
@@ -83,14 +83,18 @@ class SplitMapping:
 
 
 def own_split(split: Split) -> HybridSplit:
-    """Return the split as a `HybridSplit`."""
+    """Return `split`, typed as a `HybridSplit`.
+
+    Raises:
+        TypeError: It is a split of another class.
+    """
     if not isinstance(split, HybridSplit):
         raise TypeError(f"{type(split).__name__} is not a HybridSplit")
     return split
 
 
 def by_leg(splits: Iterable[Split]) -> dict[int, list[HybridSplit]]:
-    """Return the splits of each leg, in order."""
+    """Group splits by the index of their leg, and keep their order."""
     parts: dict[int, list[HybridSplit]] = {}
     for split in map(own_split, splits):
         parts.setdefault(split.leg, []).append(split)
@@ -98,5 +102,5 @@ def by_leg(splits: Iterable[Split]) -> dict[int, list[HybridSplit]]:
 
 
 def _as_json(value: Json) -> Json:
-    """Return the value with lists for tuples, as it comes back from JSON."""
+    """Return the value with lists instead of tuples, as JSON would return it."""
     return [_as_json(part) for part in value] if isinstance(value, (tuple, list)) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The split reader of a hybrid: runs the split readers of its legs, the earliest leg that can go on first."""
+"""The split reader of a hybrid: runs the split readers of its legs (sources), in the order of the legs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.sources.hybrid.split import by_leg
 
 
 class HybridSplitReader(SplitReader):
-    """Fetches from the split reader of the earliest leg with a split to read, and casts its record batches.
+    """Fetches from the earliest leg (source) with a split to read, and casts the record batches to the hybrid's schema.
 
     Args:
         source: The hybrid.
@@ -48,11 +48,11 @@ class HybridSplitReader(SplitReader):
             self._readers[leg].add_splits(part)
 
     def fetch(self) -> Sequence[Fetched]:
-        """Return records of the earliest leg that has unfinished splits which are not paused."""
+        """Return records of the earliest leg with an unfinished split that is not paused; may block."""
         unfinished = [leg for leg, splits in sorted(self._open.items()) if splits]
         if not unfinished:
             return []
-        # With all of them paused, the reader of the earliest leg waits to be woken.
+        # If all unfinished splits are paused, the split reader of the earliest leg blocks until `wake_up`.
         leg = next((one for one in unfinished if self._open[one] - self._paused.get(one, set())), unfinished[0])
         fetched = self._readers[leg].fetch()
         self._open[leg].difference_update(one.split_id for one in fetched if one.finished)
@@ -64,7 +64,7 @@ class HybridSplitReader(SplitReader):
             reader.wake_up()
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> bool:
-        """Pass the ids on. False, so that the framework buffers, if one of the split readers cannot pause."""
+        """Pass the ids on to the split readers of their legs. Return True if all split readers can pause splits."""
         answers = []
         for leg, reader in self._readers.items():
             pausing, resuming = self._inner_ids(leg, pause), self._inner_ids(leg, resume)

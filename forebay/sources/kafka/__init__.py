@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format `forebay_kafka`: topics of Apache Kafka, in batch and streaming reads, with the options of Spark's source."""
+"""Format `forebay_kafka`: reads topics of Apache Kafka, bounded or as a stream, with the options of Spark's source."""
 
 from __future__ import annotations
 

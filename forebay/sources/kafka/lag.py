@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lag of a streaming query or a consumer group: the offsets between its positions and the ends of partitions."""
+"""Computes the lag of a streaming query or a consumer group: the offsets between its positions and partition ends."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import TopicPartition, are_of_two_topics
 
 _OPTIONS: Final = frozenset({"kafka", "oauth_token_provider", "num_retries", "retry_interval_ms"})
-"""The options of the source that are needed to connect to brokers."""
+"""The fields of `KafkaSource` whose options are needed to connect to brokers."""
 
 _CLIENT: Final = "forebay-lag"
 _LISTED: Final = 10
-"""Maximum partitions listed in one note."""
+"""Maximum number of partitions listed in one note."""
 _EARLIER: Final = "the position belongs to an earlier topic of this name"
 
 
 @dataclass(frozen=True)
 class ReadPosition:
-    """The position of a reader in a partition.
+    """The position of a streaming query or a consumer group in a partition.
 
     Args:
         topic_partition: The partition.
@@ -42,13 +42,13 @@ class ReadPosition:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """The lag of one partition.
+    """The lag of a query or a group in one partition.
 
     Args:
-        topic: The topic.
+        topic: The name of the topic.
         partition: The number of the partition.
         position: The next offset to read.
-        end: The end of the partition under the isolation level; None = unknown.
+        end: The offset after the last record that the isolation level allows to read; None = unknown.
         lag: The number of offsets between position and end; None = unknown.
         note: A problem of the partition; empty if there is none.
     """
@@ -63,11 +63,11 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class Lag:
-    """The lag of a query or a group.
+    """The lag of a query or a group in all its partitions.
 
     Args:
-        partitions: The lag of each partition that is read, sorted by topic and number.
-        notes: Sentences about partitions that are not read yet.
+        partitions: The lag of each partition with a position, sorted by topic and number.
+        notes: Sentences about partitions that have no position yet.
     """
 
     partitions: tuple[PartitionLag, ...]
@@ -80,7 +80,7 @@ class Lag:
 
 
 class LagReader:
-    """Computes lags from the ends of partitions. Called on one thread; connects at the first call."""
+    """Computes the lag of positions. Called on one thread; connects to the brokers at the first call."""
 
     def __init__(self, options: Mapping[str, object]) -> None:
         specs = [spec for spec in class_options(KafkaSource) if spec.python_name in _OPTIONS]
@@ -92,7 +92,7 @@ class LagReader:
 
     @property
     def servers(self) -> str:
-        """The brokers, for messages."""
+        """The addresses of the brokers, for messages."""
         return self._cluster.servers
 
     def of_positions(
@@ -101,8 +101,8 @@ class LagReader:
         """Return the lag of positions behind the current ends of their partitions.
 
         Args:
-            positions: The positions. If a partition has several, the lowest one of the current topic counts.
-            others: The beginning of the note about other partitions of the same topics.
+            positions: The positions. If a partition has several, the lowest position in the current topic counts.
+            others: The text that begins the note about partitions of the same topics without a position.
         """
         given = list(positions)
         topics = self._topics({one.topic_partition.topic for one in given})
@@ -115,7 +115,7 @@ class LagReader:
         for partition, one in sorted(current.items()):
             position, end = one.position, ends.get(partition)
             if end is None:
-                note = "it is gone" if _leader(topics, partition) is None else "it has no leader"
+                note = "it no longer exists" if _leader(topics, partition) is None else "it has no leader"
                 rows.append(PartitionLag(*partition, position, None, None, note))
             elif _is_of(one, topics):
                 lag = None if position > end else end - position
@@ -133,7 +133,7 @@ class LagReader:
         offsets = self._cluster.group_offsets(group, None)
         if not offsets:
             raise ConfigurationError(
-                f"the group {group!r} has committed no offset on {self.servers}: there is no such group, or its "
+                f"the group {group!r} has no committed offset on {self.servers}: there is no such group, or its "
                 "offsets have expired",
                 option="kafka.group.id",
                 advice="check the name of the group; a forebay query commits offsets only with commitOffsets=true; "
@@ -161,9 +161,9 @@ def _is_of(position: ReadPosition, topics: Mapping[str, Topic]) -> bool:
 
 
 def _current(positions: Iterable[ReadPosition], topics: Mapping[str, Topic]) -> dict[TopicPartition, ReadPosition]:
-    """Return the lowest position of each partition in the current topic.
+    """Return the lowest position of each partition in the current topic of its name.
 
-    For a partition without such a position, return the lowest one in an earlier topic of that name.
+    For a partition without such a position, return the lowest position in an earlier topic of the same name.
     """
     found: dict[TopicPartition, ReadPosition] = {}
     for one in sorted(positions, key=lambda one: (not _is_of(one, topics), one.position)):
@@ -179,7 +179,7 @@ def _leader(topics: Mapping[str, Topic], partition: TopicPartition) -> int | Non
 
 def _note(position: int, start: int, end: int) -> str:
     if position > end:
-        return "beyond the end: it was truncated, or its topic was recreated"
+        return "the position is beyond the end: the partition was truncated, or its topic was recreated"
     if position < start:
         return f"{start - position:,} offsets no longer exist: the partition begins at {start:,}"
     return ""

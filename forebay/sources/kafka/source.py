@@ -33,13 +33,13 @@ class KafkaSource(KafkaOptions):
 
     @property
     def event_time(self) -> str | None:
-        """The column `timestamp`, if it is selected."""
+        """The name of the event time column: `timestamp` if this column is read, else None."""
         if self.changelog_format is not None and "timestamp" not in self.kafka_columns:
             return None
         return "timestamp" if self._columns is None or "timestamp" in self._columns else None
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> DiscoveryEnumerator:
-        """Create the enumerator of partitions.
+        """Create the enumerator, which discovers the partitions.
 
         Raises:
             ConfigurationError: kafka-python is not installed, or the options do not fit the host.
@@ -52,7 +52,7 @@ class KafkaSource(KafkaOptions):
         )
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
-        """Create the split reader, which leases a consumer.
+        """Create the split reader, which leases a consumer of kafka-python.
 
         Raises:
             ConfigurationError: kafka-python is not installed.
@@ -69,5 +69,5 @@ def _check_installed() -> None:
             raise ConfigurationError(
                 f"forebay_kafka needs the package {name!r}, which this process cannot import",
                 source=KafkaSource.name,
-                advice='pip install "forebay[kafka]" on the driver and on every worker',
+                advice='run pip install "forebay[kafka]" on the driver and on every worker',
             )

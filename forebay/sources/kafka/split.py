@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The split: one partition of a topic and its position."""
+"""The split of the Kafka source: one partition of a topic, with its position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TopicPartition(NamedTuple):
 
     @property
     def split_id(self) -> str:
-        """The id of the partition's split, `topic/partition`. Names of topics have no slash."""
+        """The id of the partition's split, `topic/partition`. Topic names never have a slash."""
         return f"{self.topic}/{self.partition}"
 
     @classmethod
@@ -27,29 +27,29 @@ class TopicPartition(NamedTuple):
 
 
 def are_of_two_topics(one: str | None, other: str | None) -> bool:
-    """Return whether both topic ids are known and differ: two topics, possibly with the same name."""
+    """Return whether both topic ids are known and differ, so that there are two topics, possibly of the same name."""
     return one is not None and other is not None and one != other
 
 
 class KafkaSplit(Split):
-    """One partition; position and end are offsets.
+    """One partition of a topic; position and end are offsets.
 
     The split id is `topic/partition`, or `topic/partition:topic id` if the topic was recreated during the query.
 
     Args:
-        topic_id: The topic id in the cluster, which is new for a recreated topic; None from old brokers.
+        topic_id: The id that the cluster gave the topic, new for a recreated topic; None from old brokers.
     """
 
     topic_id: str | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and partition."""
+        """The topic and the number of the partition."""
         return TopicPartition.of(self.id)
 
     @property
     def start(self) -> int:
-        """The offset of the next record."""
+        """The offset of the next record to read."""
         return self.position if isinstance(self.position, int) else 0
 
     @property

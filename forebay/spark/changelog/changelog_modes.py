@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kinds of changes a DataFrame may hold, and the operators that cannot take them (C1, C14)."""
+"""Finds the kinds of changes that a DataFrame may hold, and refuses operators that cannot take them (C1, C14)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ def changelog_mode(df: DataFrame) -> ChangelogMode:
     | the DataFrame | mode |
     |---|---|
     | has the column `_change_type` | all kinds |
-    | has a primary key with a deletion flag | inserts, updates without the row before, deletes |
-    | has a primary key, or is a streaming aggregate | inserts, updates without the row before |
+    | has a primary key with a deletion flag | inserts, updates without the old row, deletes |
+    | has a primary key, or is a streaming aggregate | inserts, updates without the old row |
     | anything else | inserts |
 
-    A streaming aggregate is taken as written in the output mode `update`.
+    A streaming aggregate counts as written in the output mode `update`.
 
     Raises:
-        ConfigurationError: A window function or a join of two streams gets changes, and takes them for rows (C14).
+        ConfigurationError: The plan has a window function or a join of two streams over changes. Both would treat each
+            change as a row (C14).
     """
     return mode_of(df, analysed_plan(df))
 
 
 def mode_of(df: DataFrame, plan: PlanNode | None) -> ChangelogMode:
-    """Return the mode of a DataFrame with this plan.
+    """Return the kinds of changes that a DataFrame with this plan may hold; `plan` is None on Spark Connect.
 
     Raises:
         ConfigurationError: See `changelog_mode`.
@@ -55,11 +56,11 @@ def _refuse_updates(plan: PlanNode) -> None:
         updating = [child for child in node.children if _updates(child)]
         streams = [child for child in node.children if child.streaming]
         if updating and (node.kind == "Window" or (node.kind == "Join" and len(streams) > 1)):
-            name, advice = ("a window function", "materialize the changes, and use it on the rows of the target")
+            name, advice = ("a window function", "materialize the changes, and apply it to the rows of the target")
             if node.kind == "Join":
                 name, advice = ("a join of two streams", "use changelog_join, which takes changes on both sides")
             got = ALL if any(column.name == CHANGE_TYPE for column in updating[0].output) else UPDATES
-            raise ConfigurationError(f"{name} needs append-only rows; it got {got}: {node.text}", advice=advice)
+            raise ConfigurationError(f"{name} needs append-only rows, but gets {got}: {node.text}", advice=advice)
 
 
 def _updates(node: PlanNode) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns that stateful functions read, checked and hashed by the JVM."""
+"""Checks the columns that stateful functions read, and builds the expressions by which the JVM hashes them."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ EXACT_JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""Options of `to_json` that keep what it leaves out otherwise: NULL fields, and microseconds of times."""
+"""Options with which `to_json` loses nothing: it keeps NULL fields, and the microseconds of times."""
 
 ORDERED_WITHIN: Final = "forebay.ordered_within"
-"""Metadata of a `_commit_version` that is a micro-batch: the key whose changes it orders; [] for a join.
+"""Metadata entry of a `_commit_version` that holds micro-batch ids: the key whose changes it orders; [] for a join.
 
-It does not order the changes of other keys: the delete of a row may come in a later micro-batch than the insert of the
-row that replaces it.
+The column does not order the changes of other keys: the delete of a row may come in a later micro-batch than the insert
+of the row that replaces it.
 """
 
 
 def payload_fields(df: DataFrame) -> list[StructField]:
-    """Return the columns of a row: all but those of the changelog's shape.
+    """Return the payload columns of a DataFrame: all except the changelog's own, such as `_change_type`.
 
     Raises:
-        ConfigurationError: A column has a name of the state's own.
+        ConfigurationError: A column has a name that is reserved for the state.
     """
-    # Spark takes upper and lower case for the same.
+    # Spark does not distinguish upper and lower case in names.
     alike = [name for name in df.columns if name.lower() in (CHANGE_TYPE, COMMIT_VERSION)]
     own = [name for name in alike if name not in COLUMNS]
     own += [name for name in df.columns if name.lower().startswith(PREFIX)]
     if own:
-        raise ConfigurationError(f"the column {own[0]!r} has a reserved name", advice="rename it")
+        raise ConfigurationError(f"the column {own[0]!r} has a reserved name", advice="rename the column first")
     return [field for field in df.schema if field.name not in COLUMNS]
 
 
@@ -59,23 +59,23 @@ def key_names(df: DataFrame, key: str | Sequence[str], option: str = "key") -> t
         raise ConfigurationError("the key has no column", option=option, advice='give columns, such as key=["id"]')
     found = tuple(_column(df, name, option).name for name in names)
     if len(set(found)) < len(found):
-        raise ConfigurationError(f"the key {found} has a column twice", option=option)
+        raise ConfigurationError(f"the key {found} names a column twice", option=option, advice="name each column once")
     check_comparable([df.schema[name] for name in found], option)
     return found
 
 
 def check_comparable(fields: Iterable[StructField], option: str) -> None:
-    """Refuse columns that Spark cannot compare.
+    """Check that Spark can compare the values of all columns.
 
     Raises:
-        ConfigurationError: It names the column.
+        ConfigurationError: A column is a map, a variant or a string with a collation, or contains one.
     """
     for field in fields:
         if reason := _incomparable(field.dataType):
             raise ConfigurationError(
                 f"the column {field.name!r} has {reason}, which cannot be compared",
                 option=option,
-                advice="turn it into an array of entries or a string (map_entries, to_json) before, or leave it out",
+                advice="convert it to an array or a string first (map_entries, to_json), or drop the column",
             )
 
 
@@ -110,10 +110,10 @@ def _column(df: DataFrame, name: str, option: str) -> StructField:
 
 
 def order_names(df: DataFrame, sequence_by: str | Sequence[str] | None) -> tuple[tuple[str, ...], bool]:
-    """Return the columns that order the changes of a key, and whether micro-batches order them first.
+    """Return the columns that order the changes of a key, and whether the micro-batch id decides before them.
 
-    Without `sequence_by`, `_sequence` or `_commit_version` decides if it is there: both are comparable over splits.
-    `_pos` is not, so it decides within a micro-batch only.
+    Without `sequence_by`, the column is `_sequence`, else `_commit_version`, else `_pos`. The values of `_pos` are not
+    comparable over splits, so `_pos` orders changes only within a micro-batch.
 
     Raises:
         ConfigurationError: A column does not exist or has no order.
@@ -124,7 +124,9 @@ def order_names(df: DataFrame, sequence_by: str | Sequence[str] | None) -> tuple
         nested = [field.name for field in fields if isinstance(field.dataType, (ArrayType, MapType, StructType))]
         if nested:
             raise ConfigurationError(
-                f"the column {nested[0]!r} is nested", option="sequence_by", advice="give its fields as columns"
+                f"the column {nested[0]!r} is nested, and has no order",
+                option="sequence_by",
+                advice="select its fields as columns, and name these",
             )
         check_comparable(fields, "sequence_by")
         return tuple(field.name for field in fields), False
@@ -135,7 +137,7 @@ def order_names(df: DataFrame, sequence_by: str | Sequence[str] | None) -> tuple
 
 
 def sequence_names(df: DataFrame, key: Sequence[str]) -> tuple[str, ...]:
-    """Return the column that orders all changes of a key of the target, if there is one."""
+    """Return `_sequence` or `_commit_version` if it orders all changes of a key of the target; otherwise ()."""
     for name in (SEQUENCE, COMMIT_VERSION):
         if name in df.columns:
             within = df.schema[name].metadata.get(ORDERED_WITHIN)
@@ -145,20 +147,20 @@ def sequence_names(df: DataFrame, key: Sequence[str]) -> tuple[str, ...]:
 
 
 def quoted(name: str) -> Column:
-    """Return a column by its exact name."""
+    """Return the column with exactly this name, even if the name has dots or backticks."""
     return F.col(f"`{name.replace('`', '``')}`")
 
 
 def all_set(names: Iterable[str]) -> Column:
-    """Return whether no column is NULL. NaN is a value, which `DataFrame.dropna` takes for NULL."""
+    """Return a boolean expression: none of the columns is NULL. Unlike in `DataFrame.dropna`, NaN is a value."""
     return reduce(and_, (quoted(name).isNotNull() for name in names))
 
 
 def hash_of(names: Sequence[str]) -> Column:
-    """Return 64 bits of some columns, the same in any order of them.
+    """Return an expression for a 64-bit hash of the columns. The order of `names` does not matter.
 
-    `xxhash64` passes over NULL, so the name of each column that is not NULL is hashed too. A new column that is NULL
-    changes nothing, so rows match those that were stored before the column came.
+    `xxhash64` skips NULL, so the name of each column that is not NULL is hashed too. A new column that is NULL does not
+    change the hash, so rows match those that were stored before the column was added.
     """
     parts: list[Column] = []
     for name in sorted(names):
@@ -168,7 +170,7 @@ def hash_of(names: Sequence[str]) -> Column:
 
 
 def kind_column(df: DataFrame) -> Column:
-    """Return the `RowKind` of a row as a byte; -1 for an unknown word, INSERT for a DataFrame without kinds."""
+    """Return an expression for the `RowKind` of each row: -1 for an unknown word, INSERT without `_change_type`."""
     if CHANGE_TYPE not in df.columns:
         return F.lit(0).cast("byte")
     word = quoted(CHANGE_TYPE)

@@ -54,12 +54,12 @@ def from_debezium(  # noqa: PLR0913 - keywords of a function for users
         df: The events.
         schema: The columns of a row, as for Spark's `from_json`.
         key: The columns of the primary key. Deletes without `before` take them from the column `key`.
-        mode: What happens to malformed events: they are kept in `_corrupt_record` with the reason, and `_change_type`
-            is NULL; or they are dropped; or they are an error.
-        sequence: `lsn` (PostgreSQL) or `binlog` (MySQL) for the column `_sequence`.
-        missing_before: What an update without `before` is: only its `update_postimage`, or an error.
-        truncate: Whether events of truncated tables are an error, or passed over.
-        keep: Other columns of `df` that the changelog has too.
+        mode: `PERMISSIVE` keeps a malformed event, with the reason, in `_corrupt_record` of a row whose `_change_type`
+            is NULL; `DROPMALFORMED` drops it; `FAILFAST` raises an error.
+        sequence: The log position for the column `_sequence`: `lsn` (PostgreSQL) or `binlog` (MySQL); None: no column.
+        missing_before: For an update without `before`: `postimage` gives only the `update_postimage`, `error` fails.
+        truncate: For an event of a truncated table: `error` fails, `ignore` skips the event.
+        keep: Columns of `df` to copy into the changelog, such as `timestamp`.
         options: Options of `from_json`, such as `timestampFormat`.
 
     Raises:
@@ -81,7 +81,7 @@ def from_maxwell(
     keep: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the changelog of events of Maxwell's daemon; see `from_debezium`.
+    """Return the changelog of events of Maxwell's daemon. The arguments are those of `from_debezium`.
 
     `sequence="binlog"` needs events with `position`, which Maxwell writes with `output_binlog_position`.
     """
@@ -99,17 +99,17 @@ def from_upsert_kafka(
     keep: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the changelog of rows of upsert-Kafka; see `from_debezium`.
+    """Return the changelog of a compacted topic, as Flink's upsert-kafka connector writes it.
 
-    A value is an `update_postimage`; a NULL value is a `delete`, which has the columns of the key only. `normalize`
-    makes a changelog with all rows of it.
+    A row with a value becomes an `update_postimage`. A row with a NULL value becomes a `delete`, which has only the
+    columns of the key. `normalize` completes the result to a full changelog.
 
     Args:
         df: The rows, with JSON in the columns `key` and `value`.
         schema: The columns of a row, also those of the key.
         key: The columns of the key. They always come from the column `key`.
-        mode: What happens to malformed rows.
-        keep: Other columns of `df` that the changelog has too.
+        mode: See `from_debezium`.
+        keep: See `from_debezium`.
         options: Options of `from_json`.
     """
     reading = EventReading("upsert-json", schema, _names(key), mode, tuple(keep), {}, options or {})
@@ -120,7 +120,7 @@ def from_delta_cdf(df: DataFrame) -> DataFrame:
     """Return the changelog of Delta's change data feed, or of Spark's `changes()`.
 
     Raises:
-        ConfigurationError: The DataFrame has no such columns.
+        ConfigurationError: There is no column `_change_type`.
     """
     return _renamed(df, DELTA_CDF)
 
@@ -138,7 +138,7 @@ def from_hudi(df: DataFrame) -> DataFrame:
     """Return the changelog of a Hudi table with `_hoodie_operation`; `_hoodie_commit_time` becomes `_sequence`.
 
     Raises:
-        ConfigurationError: The DataFrame has no such columns.
+        ConfigurationError: There is no column `_hoodie_operation`.
     """
     return _renamed(df, HUDI)
 
@@ -146,7 +146,7 @@ def from_hudi(df: DataFrame) -> DataFrame:
 def from_is_deleted(df: DataFrame, deleted: str = "is_deleted") -> DataFrame:
     """Return the changelog of rows with a deletion flag: a `delete` where it is true, else an `update_postimage`.
 
-    NULL counts as false (K7). The flag is left out.
+    A NULL flag counts as false (K7). The result does not have the flag.
 
     Raises:
         ConfigurationError: There is no such column, or it is not boolean.
@@ -164,11 +164,11 @@ def from_append(df: DataFrame) -> DataFrame:
 def to_debezium(df: DataFrame, key: str | Sequence[str], *, tombstones: bool = False) -> DataFrame:
     """Return Debezium's events as the string columns `key` and `value`, for a Kafka sink.
 
-    The two rows of an update become one event if they are neighbours in a partition. Otherwise the row before is a
-    delete, and the row after an update without `before`.
+    The two rows of an update become one event if they are adjacent in a partition of `df`. Otherwise the
+    `update_preimage` becomes a delete, and the `update_postimage` an update without `before`.
 
     Args:
-        df: A changelog, in the order of each key.
+        df: A changelog whose changes are in order within each key.
         key: The columns of the message key.
         tombstones: Whether a NULL value follows each delete, for compacted topics.
 
@@ -181,7 +181,7 @@ def to_debezium(df: DataFrame, key: str | Sequence[str], *, tombstones: bool = F
 
 
 def to_maxwell(df: DataFrame, key: str | Sequence[str], *, database: str, table: str) -> DataFrame:
-    """Return events of Maxwell's daemon as the string column `value`; see `to_debezium`.
+    """Return events of Maxwell's daemon as the string column `value`. Updates are paired as by `to_debezium`.
 
     Raises:
         ConfigurationError: A column does not exist.
@@ -191,7 +191,7 @@ def to_maxwell(df: DataFrame, key: str | Sequence[str], *, database: str, table:
 
 
 def to_upsert_kafka(df: DataFrame, key: str | Sequence[str]) -> DataFrame:
-    """Return rows of upsert-Kafka as the string columns `key` and `value`, which is NULL for deletes.
+    """Return rows for a compacted topic (upsert-kafka): string columns `key` and `value`, which is NULL for deletes.
 
     Raises:
         ConfigurationError: A column does not exist.
@@ -200,10 +200,10 @@ def to_upsert_kafka(df: DataFrame, key: str | Sequence[str]) -> DataFrame:
 
 
 def to_delta_cdf(df: DataFrame) -> DataFrame:
-    """Return the columns of Delta's change data feed: the row, `_change_type`, and those of the commit if there.
+    """Return the columns of Delta's change data feed: payload, `_change_type`, and the `_commit_…` columns, if any.
 
     Raises:
-        ConfigurationError: The DataFrame is no changelog.
+        ConfigurationError: The DataFrame is not a changelog.
     """
     _check_changelog(df)
     return df.select(*map(quoted, delta_cdf_names(df.columns)))
@@ -212,14 +212,16 @@ def to_delta_cdf(df: DataFrame) -> DataFrame:
 def to_is_deleted(df: DataFrame, deleted: str = "is_deleted") -> DataFrame:
     """Return rows with a deletion flag instead of `_change_type`.
 
-    Each `update_preimage` is left out: its `update_postimage` has the same key.
+    Each `update_preimage` is dropped: its `update_postimage` has the same key.
 
     Raises:
-        ConfigurationError: The DataFrame is no changelog, or has a column with the name of the flag.
+        ConfigurationError: The DataFrame is not a changelog, or has a column with the name of the flag.
     """
     _check_changelog(df)
     if deleted in df.columns:
-        raise ConfigurationError(f"the column {deleted!r} exists", option="deleted", advice="give another name")
+        raise ConfigurationError(
+            f"the DataFrame already has a column {deleted!r}", option="deleted", advice="give the flag another name"
+        )
     known = DELTA_CDF.words
     kind = _word(CHANGE_TYPE, known, DELTA_CDF.name)
     rows = df.where(kind != _BEFORE)
@@ -237,7 +239,7 @@ def _renamed(df: DataFrame, form: ColumnFormat) -> DataFrame:
 
 
 def _word(column: str, words: Mapping[str, str], name: str) -> Column:
-    """Return the word of `_change_type` for a column; an error for a row with another one."""
+    """Return an expression that translates `column` to `_change_type` by `words`, and raises for an unknown value."""
     kind = F.when(quoted(column).isNull(), F.raise_error(F.lit(f"unknown kind NULL in {name}")))
     for word, change in words.items():
         kind = kind.when(quoted(column) == word, F.lit(change))
@@ -247,8 +249,8 @@ def _word(column: str, words: Mapping[str, str], name: str) -> Column:
 def _check_changelog(df: DataFrame) -> None:
     if CHANGE_TYPE not in df.columns:
         raise ConfigurationError(
-            f"the DataFrame is no changelog: it has no column {CHANGE_TYPE!r}",
-            advice=f"it has {', '.join(df.columns)}; make a changelog with a from_… function, or with from_append",
+            f"the DataFrame is not a changelog: it has no column {CHANGE_TYPE!r}, only {', '.join(df.columns)}",
+            advice="make a changelog of it with a from_… function, such as from_append for rows that never change",
         )
 
 

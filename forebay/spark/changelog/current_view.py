@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`current_view`: the rows that a changelog, or a table with a deletion flag, has now (K7, K8)."""
+"""`current_view`: the current rows of a changelog, or of a table with a deletion flag (K7, K8)."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ def current_view(
     name: str = "current_view",
     **options: object,
 ) -> DataFrame:
-    """Return the newest row of each key, whole, without the keys whose newest row is deleted (K7).
+    """Return the newest row of each key, except for keys whose newest row is deleted (K7).
 
-    Of a streaming DataFrame, the result is the changelog of that view: what `latest_per_key` gives, with deletion flags
-    as deletes. NULL is data: a NULL column of the newest row stays NULL. A NULL deletion flag counts as false.
+    All values come from the newest row, also its NULLs. A NULL deletion flag counts as false. For a streaming
+    DataFrame, the result is the changelog of this view, as from `latest_per_key`; a true flag becomes a delete.
 
     Args:
         df: A batch or streaming DataFrame: a changelog (`_change_type`), or plain rows with a deletion flag.
         key: The columns that identify a row; by default the primary key that `key_by` or the source declared, with its
-            deletion flag and, of a batch, its ordering columns (K20).
-        deleted: The boolean column that marks deleted rows; not for a changelog, whose kinds say it.
-        ordering: Columns whose largest value is the newest row; by default `_sequence`, or `_pos` within a `_split`. In
-            a stream without them, the row of a later micro-batch is newer.
-        null_keys: Whether a NULL in a key column is an error, a value (`allow`), or a row to `drop`.
-        name: Tells the stateful functions of one query apart.
-        options: Of a streaming DataFrame: `state_location`, and other arguments of `latest_per_key`.
+            deletion flag and, in batch, its ordering columns (K20).
+        deleted: The boolean column that marks deleted rows; not for a changelog, which has `_change_type` for it.
+        ordering: Columns whose largest value marks the newest row; by default `_sequence`, or `_pos` within a `_split`.
+            In a stream without these, the row of the later micro-batch is newer.
+        null_keys: For a NULL in a key column: `error` fails, `allow` takes NULL as a value, `drop` drops the row.
+        name: Names the state below `state_location`. Give each stateful function of a query its own name.
+        options: For a streaming DataFrame: `state_location`, and other arguments of `latest_per_key`.
 
     Returns:
-        The columns of `df`, without those of a changelog; of a streaming DataFrame, with those of the new changelog.
+        The payload columns of `df`; for a streaming DataFrame also `_change_type` and `_commit_version`.
 
     Raises:
         ConfigurationError: A column does not exist or has a wrong type, there is no key, or an option is wrong.
-        DataError: While reading: a key is NULL, two different rows of a key are the newest one (K8), or a kind is
-            unknown. It names the key.
+        DataError: When the query runs: a key is NULL, two different rows of a key are the newest one (K8), or a change
+            kind is unknown.
     """
     if key is None:
         spec = keys_of(df)
         if spec.primary is None:
             raise ConfigurationError(
-                "the DataFrame has no primary key", option="key", advice="give key=[…], or key_by(…, cdc=True) before"
+                "the DataFrame has no primary key", option="key", advice="give key=[…], or call key_by(…, cdc=True)"
             )
         key = spec.primary
         ordering = ordering or (None if df.isStreaming else spec.ordering)
@@ -67,9 +67,9 @@ def current_view(
         return _changes(df, keys, gone, ordering, null_keys, {"name": name, **options})
     if options:
         raise ConfigurationError(
-            f"a batch DataFrame has no state, and {', '.join(options)} is given",
+            f"{', '.join(options)} is given, but current_view keeps no state for a batch DataFrame",
             option=next(iter(options)),
-            advice="leave it out",
+            advice="remove the argument",
         )
     if ordering:
         order, within = [quoted(one) for one in order_names(df, ordering)[0]], None
@@ -80,13 +80,13 @@ def current_view(
 
 
 def _is_deleted(df: DataFrame, deleted: str | None) -> Column:
-    """Return whether a row says that its key is deleted."""
+    """Return a boolean expression: the row deletes its key."""
     if CHANGE_TYPE in df.columns:
         if deleted:
             raise ConfigurationError(
-                f"a changelog takes no deletion flag, and {deleted!r} is given",
+                f"deleted={deleted!r} is given, but the DataFrame is a changelog: {CHANGE_TYPE} marks deletes",
                 option="deleted",
-                advice=f"drop the column {CHANGE_TYPE}, or leave out deleted",
+                advice=f"drop the column {CHANGE_TYPE}, or remove the argument deleted",
             )
         return is_retraction(df)
     if not deleted:
@@ -109,14 +109,14 @@ def _changes(
     null_keys: NullKeys,
     options: dict[str, object],
 ) -> DataFrame:
-    """Return the changelog of the view of a stream."""
+    """Return the changelog of the current view of a stream. `gone` is true for rows that delete their key."""
     if null_keys == "drop":
         df = df.where(all_set(keys))
     elif null_keys != "error":
         raise ConfigurationError(
-            f"null_keys is {null_keys!r}, and a streaming DataFrame takes 'error' or 'drop'",
+            f"null_keys is {null_keys!r}, but a streaming DataFrame takes only 'error' or 'drop'",
             option="null_keys",
-            advice="replace NULL by a value before (coalesce), or give null_keys='drop'",
+            advice="replace NULL by a value first (coalesce), or give null_keys='drop'",
         )
     if CHANGE_TYPE not in df.columns:
         df = df.withColumn(CHANGE_TYPE, F.when(gone, CHANGE_TYPES[3]).otherwise(CHANGE_TYPES[0]))

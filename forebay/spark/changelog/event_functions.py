@@ -35,14 +35,14 @@ _KAFKA: Final = {"topic", "partition", "offset"}
 
 @dataclass(frozen=True)
 class EventReading:
-    """Reads change events; the function of `mapInArrow`, pickled to the workers.
+    """The function that `mapInArrow` runs to read change events. Spark pickles it to the workers.
 
     Args:
         form: The format.
         schema: The columns of a row, as for Spark's `from_json`.
         key: The columns of the primary key.
-        mode: What happens to malformed events.
-        keep: Columns of the input that the changelog has too.
+        mode: What happens to malformed events; see `EventConverter`.
+        keep: Columns of the input to copy into the changelog.
         special: The options of the format, as fields of `EventOptions`.
         json: The options of `from_json`.
         zone: The time zone of JSON times without one.
@@ -60,7 +60,7 @@ class EventReading:
     name: str = ""
 
     def converter(self, events: pa.Schema) -> EventConverter:
-        """Return the converter of events with a schema.
+        """Return the converter for record batches of events with the schema `events`.
 
         Raises:
             ConfigurationError: An option is wrong.
@@ -74,7 +74,7 @@ class EventReading:
         return EventConverter(options.reader(json), events, mode=self.mode, kept=self.keep, source=self.name)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of the events of a partition."""
+        """Convert the events of a partition to changes."""
         freeze_modules()
         converter: EventConverter | None = None
         for batch in batches:
@@ -88,18 +88,18 @@ class EventReading:
 
 @dataclass(frozen=True)
 class EventWriting:
-    """Writes change events; the function of `mapInArrow`, pickled to the workers.
+    """The function that `mapInArrow` runs to write change events. Spark pickles it to the workers.
 
     Args:
         writer: The class of the writer.
-        arguments: Its arguments, beside the schema.
+        arguments: The keyword arguments of the writer.
     """
 
     writer: type[DebeziumJsonWriter | MaxwellJsonWriter | UpsertJsonWriter]
     arguments: Mapping[str, Any]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the events of the changes of a partition."""
+        """Convert the changes of a partition to events."""
         freeze_modules()
         first = next(batches, None)
         if first is None:
@@ -114,7 +114,7 @@ class EventWriting:
 
 
 def read_events(df: DataFrame, reading: EventReading, name: str) -> DataFrame:
-    """Return the changelog of events, keyed if the reading has a key. `name` is the function that the user called.
+    """Return the changelog of the events in `df`, with the key of `reading`. `name` is the user's function, for errors.
 
     Raises:
         ConfigurationError: A column does not exist, or an option is wrong.
@@ -126,9 +126,9 @@ def read_events(df: DataFrame, reading: EventReading, name: str) -> DataFrame:
         if not isinstance(kinds.get(column), (StringType, BinaryType)):
             found = f"is {kinds[column].simpleString()}" if column in kinds else "does not exist"
             raise ConfigurationError(
-                f"the column {column!r} with the JSON of the events {found}",
+                f"the column {column!r} must hold the JSON of the events, but it {found}",
                 option=column,
-                advice=f"select the text as {column!r}, as string or binary; the columns are {', '.join(df.columns)}",
+                advice=f"select the JSON as a string or binary column {column!r}; there are {', '.join(df.columns)}",
             )
     if not {SPLIT, POSITION} <= kinds.keys() and kinds.keys() >= _KAFKA:
         df = df.withColumn(SPLIT, F.concat_ws("/", "topic", "partition")).withColumn(POSITION, F.col("offset"))
@@ -141,7 +141,7 @@ def read_events(df: DataFrame, reading: EventReading, name: str) -> DataFrame:
 
 
 def write_events(df: DataFrame, writing: EventWriting, name: str) -> DataFrame:
-    """Return the events of a changelog. `name` is the function that the user called.
+    """Return the changelog `df` as change events. `name` is the user's function, for errors.
 
     Raises:
         ConfigurationError: A column does not exist.

@@ -46,16 +46,16 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
 ) -> DataFrame:
     """Return the changelog of a join of two changelogs.
 
-    After each micro-batch, a table that applied the result equals the join of two tables that applied the inputs.
-    Inputs without `_change_type` are inserts. A pair that changes is retracted as a whole and inserted again; to write
-    the result to a table by another key than that of the join, pass it through `materialize`.
+    Apply both inputs to two tables and the result to a third: after each micro-batch, the third is the join of the two.
+    An input without `_change_type` has inserts only. If a row changes, each joined pair with it is deleted and inserted
+    again. To write the result to a table by another key than that of the join, pass it through `materialize`.
 
     Args:
         left: A batch or streaming DataFrame.
-        right: Another one.
-        on: Columns that both have, with the same types. NULL matches nothing.
+        right: A batch or streaming DataFrame.
+        on: Columns that both inputs have, with the same types. NULL matches nothing.
         how: `inner`; `left`, which gives NULL for rows without a match; `semi` and `anti`, which give rows of `left`.
-        state_ttl: Rows whose key had no event for so long leave the state and the result.
+        state_ttl: A row leaves the state and the result if its join key has had no event for this time.
         state_location: See `materialize`.
         state_storage: See `materialize`.
         shards: See `materialize`.
@@ -68,13 +68,13 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
         ConfigurationError: A column is missing or on both sides, types differ, or an option is wrong.
     """
     if how not in ("inner", "left", "semi", "anti"):
-        raise ConfigurationError(f"how is {how!r}", option="how", advice="give inner, left, semi or anti")
+        raise ConfigurationError(f"unknown join type {how!r}", option="how", advice="give inner, left, semi or anti")
     keys = key_names(left, on, "on")
     others = key_names(right, on, "on")
     _check_sides(left, right, keys, others, how)
     if taken := [key for key in keys if key.lower() in _SIDES]:
         raise ConfigurationError(
-            f"the column {taken[0]!r} has a name that changelog_join uses",
+            f"the column {taken[0]!r} has a name that changelog_join reserves",
             option="on",
             advice="rename it on both sides",
         )
@@ -116,7 +116,7 @@ def _plan(
 
 
 def _prepared(df: DataFrame, names: Sequence[str], keys: Sequence[str], plan: Plan, side: int) -> DataFrame:
-    """Return the columns that tasks read, for one input."""
+    """Return one input with the columns that tasks read. `side` is 0 for the left input, 1 for the right one."""
     if side == 1 or plan.operator in (Join("inner"), Join("semi")):
         df = df.where(all_set(names))  # NULL matches nothing
     rows = [field.name for field in payload_fields(df)]

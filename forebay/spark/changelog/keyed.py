@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions on the rows of a key: `latest_per_key`, `normalize`, `deduplicate`."""
+"""Stateful functions that keep one row for each key: `latest_per_key`, `normalize`, `deduplicate`."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
 ) -> DataFrame:
     """Return the changelog of the last row of each key (F5, K8). A key whose last change is a delete has no row.
 
-    Changes that arrive after a later one change nothing.
+    A change that arrives after a newer change of its key has no effect.
 
     Args:
         df: A batch or streaming DataFrame: a changelog, or plain rows, which replace the row of their key.
         key: The columns that identify a row.
-        sequence_by: Columns that order the changes of a key; by default `_sequence`, `_commit_version`, or the
-            micro-batch and `_pos`.
-        preimages: Whether an update gives the row before it too.
+        sequence_by: Columns that order the changes of a key; by default `_sequence`, else `_commit_version`, else the
+            micro-batch and then `_pos`.
+        preimages: Whether an update also gives the old row, as `update_preimage`.
         state_ttl: See `materialize`.
         event_time: See `materialize`.
         state_location: See `materialize`.
@@ -51,14 +51,14 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
 
     Raises:
         ConfigurationError: A column or option is wrong.
-        DataError: While reading: two different rows of a key have the same place in the order.
+        DataError: When the query runs: two different rows of a key have the same place in the order.
     """
     order, by_version = order_names(df, sequence_by)
     if by_version and not order and not df.isStreaming:
         raise ConfigurationError(
-            "the rows of a batch DataFrame have no order",
+            "the batch DataFrame has no column that orders the rows of a key",
             option="sequence_by",
-            advice="give columns that order the rows of a key",
+            advice="give sequence_by the columns that order the rows of a key",
         )
     state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None
     payload = payload_fields(df)
@@ -66,7 +66,7 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
         Latest(preimages=preimages),
         "latest_per_key",
         key_names(df, key),
-        comparable_names(payload),  # to notice a replay with other rows
+        comparable_names(payload),  # detects a replay with other rows
         payload,
         order,
         by_version=by_version,
@@ -78,15 +78,15 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
 
 
 def normalize(df: DataFrame, key: str | Sequence[str], *, name: str = "normalize", **options: object) -> DataFrame:
-    """Return the full changelog of an upsert changelog (C16): updates with the row before, deletes with the whole row.
+    """Return the full changelog of an upsert changelog (C16): updates with the old row, deletes with the whole row.
 
-    An upsert changelog has the new row of a key, and of a delete perhaps the key alone. The result has
-    `update_preimage` rows, nothing for rows that did not change, and nothing for deletes of unknown keys.
+    An upsert changelog has only the new row of an update, and perhaps only the key of a delete. The result adds the old
+    rows. It has no change for a row that stays equal, nor for the delete of an unknown key.
 
     Args:
         df: A batch or streaming DataFrame.
         key: The columns that identify a row.
-        name: Tells the stateful functions of one query apart.
+        name: See `materialize`.
         options: Other arguments of `latest_per_key`.
     """
     return latest_per_key(df, key, preimages=True, name=name, **options)  # type: ignore[arg-type]  # checked there
@@ -104,14 +104,15 @@ def deduplicate(  # noqa: PLR0913 - as above
     shards: int | None = None,
     name: str = "deduplicate",
 ) -> DataFrame:
-    """Return the first row of each key that arrives.
+    """Return the row of each key that arrives first, and drop the later rows of the key.
 
-    Within a micro-batch the order of changes decides. Unlike `dropDuplicatesWithinWatermark`, it needs no watermark.
+    Within a micro-batch, the order of `sequence_by` decides. Unlike `dropDuplicatesWithinWatermark`, this function
+    needs no watermark.
 
     Args:
         df: A batch or streaming DataFrame of rows that are only added.
         key: The columns that identify a row.
-        sequence_by: Columns that order rows within a micro-batch.
+        sequence_by: Columns that order rows within a micro-batch; by default `_sequence`, `_commit_version` or `_pos`.
         state_ttl: How long a key is remembered after its last row.
         event_time: See `materialize`.
         state_location: See `materialize`.
@@ -120,11 +121,11 @@ def deduplicate(  # noqa: PLR0913 - as above
         name: See `materialize`.
 
     Returns:
-        The columns of `df`, without those of a changelog.
+        The payload columns of `df`.
 
     Raises:
         ConfigurationError: A column or option is wrong.
-        DataError: While reading: a row is retracted (C14).
+        DataError: When the query runs: a row is retracted (C14).
     """
     order, _ = order_names(df, sequence_by)
     state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a function on the record batches of a DataFrame, whatever the names of its columns are."""
+"""Runs a function on the record batches of a DataFrame, also if column names have dots or backticks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class _Named:
-    """Gives record batches their names back. It is pickled to the workers."""
+    """Restores the column names of record batches before `function` gets them. Spark pickles it to the workers."""
 
     function: BatchFunction
     names: Sequence[str]
@@ -25,7 +25,7 @@ class _Named:
 
 
 def map_in_arrow(df: DataFrame, function: BatchFunction, schema: StructType) -> DataFrame:
-    """Run `df.mapInArrow(function, schema)`, also for column names with dots or backticks, where Spark's own fails."""
+    """Run `df.mapInArrow(function, schema)`. Unlike Spark's method, it accepts column names with dots or backticks."""
     names = df.columns
     if not any(mark in name for name in names for mark in ".`"):
         return df.mapInArrow(function, schema)

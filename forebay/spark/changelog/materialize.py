@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`materialize`: the changes of the rows by a key, right for changes that arrive in any order (C7–C15)."""
+"""`materialize`: a changelog with one row for each key, correct for changes that arrive in any order (C7–C15)."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     shards: int | None = None,
     name: str = "materialize",
 ) -> DataFrame:
-    """Return the changelog of the rows by `key`, with at most one row for each key.
+    """Return a changelog with at most one row for each key, correct for changes that arrive in any order.
 
-    The input is a changelog (`_change_type`), or plain rows, which are inserts. Each micro-batch gives at most one
-    change for each key (two with `preimages`), and only of keys whose row changed. A sink that applies them has the
-    table of the input. In batch, all rows of the result are inserts.
+    The input is a changelog (`_change_type`), or plain rows, which count as inserts. Each micro-batch gives at most one
+    change for each key (two with `preimages`), and only for keys whose row changed. A sink that applies these changes
+    to a table gets the current rows of the input. In batch, all rows of the result are inserts.
 
-    | strategy | right if | state |
+    | strategy | correct if | state |
     |---|---|---|
     | `none` | changes of a key arrive in order | none |
     | `sequence` | `sequence_by` orders the changes of a key | one row for each key, deleted ones too |
@@ -59,27 +59,28 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
 
     Args:
         df: A batch or streaming DataFrame.
-        key: The columns by which the target finds rows; with `force` it may be empty, then whole rows are the key.
+        key: The columns that identify a row of the target. With `mode="force"` it may be empty: whole rows are the key.
         mode: `auto` chooses the strategy and logs why; `none` passes changes on; `force` keeps state even if the
             changes of a key arrive in order.
-        strategy: Take this strategy, instead of a choice.
-        sequence_by: Columns that order the changes of a key; by default `_sequence`, or `_commit_version` unless it is
-            that of a join or of a changelog with a key column outside `key`: such an input comes in any order.
-        on_conflict: Which of several live rows of a key is its row: the last one, the first one, or an error. By
-            default `error` for `barrier`, otherwise `deduplicate`.
-        on_missing_retraction: Whether a retraction without its row is held and logged, is an error, or is only held;
-            always an error for `barrier`.
-        state_ttl: A key without events for so long leaves the state, and its row is deleted from the result.
+        strategy: Use this strategy instead of a choice by `mode`.
+        sequence_by: Columns that order the changes of a key; by default `_sequence`, else `_commit_version`. The latter
+            does not count if it comes from `changelog_join`, or from a changelog with a key column outside `key`.
+        on_conflict: For a key with several live rows: `deduplicate` keeps the last row, `nothing` the first one,
+            `error` fails. By default `error` for `barrier`, otherwise `deduplicate`.
+        on_missing_retraction: For a retraction before its row: `warn` holds it and logs a warning, `hold` only holds
+            it, `error` fails. `barrier` always fails.
+        state_ttl: A key without events for this time leaves the state, and its row is deleted from the result.
         event_time: The timestamp column for `state_ttl`; by default the time of the micro-batch.
-        null_keys: Whether NULL is a value of the key.
-        preimages: Whether an update gives the row before it too, as `update_preimage`.
+        null_keys: For a NULL in a key column: `error` fails, `allow` takes NULL as a value.
+        preimages: Whether an update also gives the old row, as `update_preimage`.
         state_location: Where state is kept: a directory that all machines share, or `s3://bucket/prefix`.
         state_storage: Settings of S3, as `stateStorage.*` of a stream.
-        shards: The number of tasks, fixed with the first micro-batch; by default the session's parallelism.
-        name: Tells the stateful functions of one query apart.
+        shards: The number of state shards, with one task each. The first micro-batch fixes it; by default the session's
+            parallelism.
+        name: Names the state below `state_location`. Give each stateful function of a query its own name.
 
     Returns:
-        The payload, `_change_type` and `_commit_version`, which is the micro-batch. If the strategy is `none`, `df`
+        The payload, `_change_type`, and `_commit_version`, which is the micro-batch id. With the strategy `none`: `df`
         with `_change_type`.
 
     Raises:
@@ -114,7 +115,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
         operator,
         f"materialize {verdict.strategy}",
         keys,
-        comparable_names(payload),  # all of them, but for the strategy sequence
+        comparable_names(payload),  # all columns, unless the strategy is sequence
         payload,
         order,
         by_version=by_version,
@@ -129,7 +130,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
 def _check_choice(option: str, value: object, choices: Sequence[object]) -> None:
     if value not in choices:
         raise ConfigurationError(
-            f"{option} is {value!r}",
+            f"unknown {option} {value!r}",
             option=option,
             advice=f"give one of {', '.join(repr(choice) for choice in choices if choice is not None)}",
         )

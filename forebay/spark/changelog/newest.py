@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The newest row of each key, or an error that names the key if the order is unknown (K7, K8)."""
+"""Finds the newest row of each key in batch; an ambiguous order is an error that names the key (K7, K8)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _GREATEST: Final = "__forebay_greatest"
 
 
 def failure(message: Sequence[Column | str], advice: str) -> Column:
-    """Return an expression that raises a DataError while it is evaluated; `forebay.unwrap` finds it.
+    """Return an expression that raises a DataError when Spark evaluates it; `forebay.unwrap` restores the error.
 
     Args:
-        message: Parts of the message: texts, and columns of text.
+        message: The parts of the message: texts and string columns.
         advice: The next step.
     """
     parts = ["forebay.errors.DataError: ", *message, f"\n  next step: {advice}\n"]
@@ -35,11 +35,11 @@ def failure(message: Sequence[Column | str], advice: str) -> Column:
 
 
 def by_kind(df: DataFrame, *, update_before: object, delete: object, adds: object) -> Column:
-    """Return a value for each kind of change. A word that is no kind is an error that names it, with its place."""
+    """Return an expression that maps `_change_type` to these values. An unknown kind raises an error with its place."""
     word = quoted(CHANGE_TYPE)
     unknown = failure(
         ["unknown change kind ", F.coalesce(word, F.lit("NULL")), _place(df)],
-        f"a kind is one of {', '.join(CHANGE_TYPES)}; convert other words before",
+        f"a kind is one of {', '.join(CHANGE_TYPES)}; convert other words first",
     )
     return (
         F.when(word == F.lit(RowKind.UPDATE_BEFORE.change_type), F.lit(update_before))
@@ -50,7 +50,7 @@ def by_kind(df: DataFrame, *, update_before: object, delete: object, adds: objec
 
 
 def is_retraction(df: DataFrame) -> Column:
-    """Return whether a change ends its row."""
+    """Return a boolean expression: the change retracts its row (`update_preimage` or `delete`)."""
     return by_kind(df, update_before=True, delete=True, adds=False)
 
 
@@ -67,24 +67,25 @@ def default_order(df: DataFrame) -> tuple[list[Column], str | None]:
 def newest(
     df: DataFrame, keys: Sequence[str], order: Sequence[Column], *, within: str | None = None, null_keys: NullKeys
 ) -> DataFrame:
-    """Return the newest row of each key whole. Equal rows at one place count as one.
+    """Return the newest row of each key. Equal rows with the same place in the order count as one.
 
-    Of an update, `update_postimage` counts at a place that it shares with `update_preimage`.
+    If the two rows of an update have the same place, `update_postimage` is the newer one.
 
     Args:
         df: Rows or changes, in batch.
         keys: The columns of the key.
-        order: The largest value is the newest row.
-        within: `order` holds only among equal values of this column. Different newest rows of two values are an error.
-        null_keys: What a NULL in a key column is: an error, a value, or a row to drop.
+        order: Columns whose largest value marks the newest row.
+        within: `order` compares only rows with the same value of this column, such as `_split`. It is an error if the
+            newest rows of two values differ.
+        null_keys: For a NULL in a key column: `error` fails, `allow` takes NULL as a value, `drop` drops the row.
 
     Raises:
-        ConfigurationError: `null_keys` is no choice.
-        DataError: While reading: a key is NULL, or two different rows are the newest one.
+        ConfigurationError: `null_keys` is unknown.
+        DataError: When the query runs: a key is NULL, or two different rows are the newest one.
     """
     if null_keys not in get_args(NullKeys):
         raise ConfigurationError(
-            f"null_keys is {null_keys!r}", option="null_keys", advice="give 'error', 'allow' or 'drop'"
+            f"unknown null_keys {null_keys!r}", option="null_keys", advice="give 'error', 'allow' or 'drop'"
         )
     columns = df.columns
     if null_keys == "drop":
@@ -98,7 +99,7 @@ def newest(
         frame = df.withColumn(_RANK, F.rank().over(window)).where(quoted(_RANK) == F.lit(1))
     else:
         frame = df
-    # A change that was delivered twice has two positions.
+    # Positions are not compared: a change that was delivered twice has two positions.
     fields = [field for field in df.schema if field.name not in {SPLIT, POSITION}]
     content = F.xxhash64(*(part for field in fields for part in _hashable(quoted(field.name), field.dataType)))
     row = F.struct(*(quoted(name) for name in columns))
@@ -109,21 +110,21 @@ def newest(
 
 
 def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys) -> Column:
-    """Return a column of the newest row; a key column raises what is wrong with its key."""
+    """Return a column of the newest row. A key column raises an error if its key is NULL or the order is ambiguous."""
     value = quoted(_ROW).getField(name)
     if name not in keys:
         return value
     shown = F.to_json(F.struct(*(quoted(key) for key in keys)), {"ignoreNullFields": "false"})
     ambiguous = failure(
         ["the order of the changes of the key ", shown, " is unknown: several different rows are the newest one"],
-        "give columns that order the changes of a key, or fold them before (latest_per_key, materialize)",
+        "give columns that order the changes of a key, or apply latest_per_key or materialize first",
     )
     kind = df.schema[name].dataType
     checked = F.when(quoted(_LEAST) != quoted(_GREATEST), ambiguous.cast(kind))
     if null_keys == "error":
         null = failure(
             [f"the key column {name!r} is NULL", _place(df, quoted(_ROW))],
-            "give null_keys='drop', or fill the column before",
+            "give null_keys='drop', or fill the column first",
         )
         checked = F.when(value.isNull(), null.cast(kind)).when(
             quoted(_LEAST) != quoted(_GREATEST), ambiguous.cast(kind)
@@ -132,7 +133,7 @@ def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys)
 
 
 def _place(df: DataFrame, row: Column | None = None) -> Column:
-    """Return where a change stands, as text."""
+    """Return an expression for the position of a change: a text of the `_split`, `_pos` and `_sequence` that exist."""
     names = [name for name in (SPLIT, POSITION, SEQUENCE) if name in df.columns]
     values = [quoted(name) if row is None else row.getField(name) for name in names]
     parts = [
@@ -143,7 +144,7 @@ def _place(df: DataFrame, row: Column | None = None) -> Column:
 
 
 def _hashable(column: Column, kind: DataType) -> list[Column]:
-    """Return columns whose hashes tell values apart; `xxhash64` passes over NULL and refuses maps."""
+    """Return expressions to hash instead of a column, because `xxhash64` skips NULL and refuses maps."""
     if isinstance(kind, MapType | VariantType | StructType | ArrayType):
         column = F.to_json(F.struct(column), EXACT_JSON)
     return [column.isNull(), column]

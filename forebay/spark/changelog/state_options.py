@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of stateful functions that say where state is and how long it lives."""
+"""Checks the options of stateful functions for the place and the lifetime of state."""
 
 from __future__ import annotations
 
@@ -30,29 +30,33 @@ def operator_state(
         raise ConfigurationError(
             f"{name} of a streaming DataFrame keeps state, and needs a place for it",
             option="state_location",
-            advice="give state_location: a directory that all machines share, or s3://bucket/prefix; one for a query",
+            advice="give each query its own state_location: a directory that all machines share, or s3://bucket/prefix",
         )
     if not name or "/" in name or name.startswith("."):
-        raise ConfigurationError(f"the name {name!r} is no name of a directory", option="name")
+        raise ConfigurationError(
+            f"the name {name!r} cannot name a directory",
+            option="name",
+            advice="give a name without '/' that does not begin with '.'",
+        )
     if shards is not None and shards < 1:
         raise ConfigurationError(f"shards is {shards}", option="shards", advice="give 1 or more")
     return OperatorState(location, name, dict(storage or {}), shards)
 
 
 def with_shards(state: OperatorState, spark: SparkSession) -> OperatorState:
-    """Return the state with its number of shards: that of the stored state if there is one, and of retained versions.
+    """Return the state with its numbers of shards and of retained versions filled in. Called on the driver.
 
-    Called on the driver.
+    A stored state keeps its number of shards.
 
     Raises:
-        ConfigurationError: The stored state has another number, or the store cannot keep state.
+        ConfigurationError: The stored state has another number of shards, or the store cannot keep state.
     """
     retained = spark.conf.get("spark.sql.streaming.minBatchesToRetain", "100")
     state = replace(state, retained=max(1, int(retained or 100)))
     info = state.info()
     if info is None:
         context = getattr(spark, "_sc", None)
-        default = 8 if context is None else int(context.defaultParallelism)  # Connect does not tell it
+        default = 8 if context is None else int(context.defaultParallelism)  # Spark Connect does not show it
         return replace(state, shards=state.shards or default)
     if state.shards not in (None, info.shards):
         raise ConfigurationError(
@@ -71,7 +75,7 @@ def microseconds(time_to_live: DurationLike | None) -> int | None:
         time_to_live: Seconds, a timedelta, a text such as `7 days`, or None.
 
     Raises:
-        ConfigurationError: It is no duration, or is 0.
+        ConfigurationError: The value is not a duration, or is 0.
     """
     if time_to_live is None:
         return None

@@ -34,7 +34,7 @@ from forebay.table.changelog.state.manifest import OperatorInfo
 from forebay.table.changelog.state.snapshot import lookup
 
 _OUTPUT_ROWS = 50_000
-"""Rows of a record batch that is handed to Spark."""
+"""Maximum rows of a record batch that a task returns to Spark."""
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
@@ -42,18 +42,18 @@ QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True)
 class Plan:
-    """An operator on a DataFrame.
+    """What a stateful function runs: the operator, the columns that it reads, and its state.
 
     Args:
-        operator: What a task runs.
-        title: What it is, for the state and for errors, such as `materialize retract`.
+        operator: The operator that each task runs.
+        title: Names the function in the state and in errors, such as `materialize retract`.
         key: The key columns.
         identity: The columns that identify a row within its key.
         payload: The columns of a row.
         order: The columns that order changes.
-        by_version: Whether the micro-batch orders changes first.
+        by_version: Whether the micro-batch id orders changes before `order`.
         time_to_live: Microseconds; None keeps state for ever.
-        time: The time of a row for the time to live; None is the time of the micro-batch.
+        time: The column with the time of a row for the time to live; None: the time of the micro-batch.
         state: Where state is kept; None for a batch DataFrame.
         null_keys: Whether NULL is a value of the key, rather than an error.
     """
@@ -73,7 +73,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Task:
-    """The function of `mapInArrow`. It is pickled to the workers."""
+    """The function that `mapInArrow` runs in each task. Spark pickles it to the workers."""
 
     plan: Plan
     layout: Layout
@@ -98,7 +98,7 @@ class _Task:
         version = None if context is None else context.getLocalProperty(BATCH_ID)
         if context is None or version is None:
             raise FatalError(
-                "Spark does not tell the id of the micro-batch to this task",
+                "Spark does not tell this task the id of its micro-batch",
                 advice="run the function in a streaming query with a micro-batch trigger",
             )
         query = context.getLocalProperty(QUERY_ID) or ""
@@ -111,16 +111,16 @@ class _Task:
 
 
 def run_stateful(df: DataFrame, plan: Plan) -> DataFrame:
-    """Return the changes of an operator on a DataFrame.
+    """Run the operator of `plan` on a DataFrame, and return its changes.
 
     Raises:
-        ConfigurationError: The state cannot be kept there, or has another number of shards.
+        ConfigurationError: The location cannot keep state, or the stored state has another number of shards.
     """
     return run_prepared(df.select(*prepared_columns(df, plan)), plan)
 
 
 def prepared_columns(df: DataFrame, plan: Plan) -> list[Column]:
-    """Return the columns that tasks read: the payload, the hashes, the kind, the order and the time."""
+    """Return the columns that tasks read: payload, hashes of key and row, change kind, order, position and time."""
     kind = kind_column(df)
     columns = [quoted(one.name) for one in plan.payload]
     columns += [hash_of(plan.key).alias(KEY_HASH), hash_of(plan.identity).alias(ROW_HASH), kind.alias(KIND)]
@@ -142,18 +142,18 @@ def _time(df: DataFrame, plan: Plan) -> Column:
     shown = F.to_json(F.struct(*(quoted(key) for key in plan.key)))
     null = failure(
         [f"the event time {name!r} is NULL for the key ", shown],
-        "fill the column before, or leave event_time out: then the time of the micro-batch counts",
+        "fill the column first, or leave event_time out to use the time of the micro-batch",
     )
     return F.coalesce(F.unix_micros(quoted(name).cast("timestamp")), null.cast("bigint"))
 
 
 def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = None) -> DataFrame:
-    """Send prepared rows to their shards, and run the operator.
+    """Send prepared rows to the shards of their keys, and run the operator there. Return its changes.
 
     Args:
         prepared: The columns of `prepared_columns`.
         plan: The operator.
-        output: The columns of the result; by default those of a changelog of the payload.
+        output: The schema of the result; by default a changelog of the payload.
     """
     spark = prepared.sparkSession
     state = plan.state if prepared.isStreaming else None
@@ -191,6 +191,6 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
 
 
 def changelog_schema(payload: StructType, key: Sequence[str]) -> StructType:
-    """Return the Spark schema of changes. `key` is the key within which micro-batches order them."""
+    """Return the Spark schema of a changelog whose `_commit_version` orders the changes of each value of `key`."""
     version = StructField(COMMIT_VERSION, LongType(), metadata={ORDERED_WITHIN: list(key)})
     return StructType([*payload.fields, StructField(CHANGE_TYPE, StringType()), version])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses how `materialize` brings the changes of a frame into order (C7, C9): not at all, or by one of three ways."""
+"""Chooses the strategy of `materialize`: pass changes on, or order them by one of three kinds of state (C7, C9)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Verdict:
 
     strategy: Strategy
     reason: str
-    """One sentence for the log and for `describe`."""
+    """One sentence for the log."""
     upsert_key: tuple[str, ...] | None
     """Columns that identify a row, and within which changes can be put in order; None: only whole rows are compared."""
     sequence: tuple[str, ...] = ()
@@ -52,20 +52,19 @@ def choose_strategy(
 
     Args:
         df: The changelog.
-        key: The key of the target; empty if it has none, then the whole row is the key (`force` only).
+        key: The key of the target. With `force` it may be empty: the whole row is the key.
         mode: `auto` materializes where disorder is possible, `none` never, `force` always.
-        strategy: The strategy of a changelog that is materialized; None lets this function choose.
-        sequence_by: Columns that order all changes of a key, over all splits; by default `_sequence` or
-            `_commit_version`, if the frame has it; not the `_commit_version` of a join, or of a changelog by another
-            key.
+        strategy: The strategy if the changelog is materialized; None: this function chooses.
+        sequence_by: Columns that order all changes of a key, over all splits; by default `_sequence`, else
+            `_commit_version` unless it comes from a join or from a changelog by another key.
 
     Raises:
-        ConfigurationError: A column does not exist, the arguments contradict one another, an operator below cannot take
-            changes (C14), or rows that have to be compared whole are not repeatable (C12).
+        ConfigurationError: A column does not exist, the arguments contradict one another, an operator of the plan
+            cannot take changes (C14), or whole rows must be compared but their values are not repeatable (C12).
     """
     _check(df, key, mode, strategy, sequence_by)
     if mode == "none" or strategy == "none":
-        verdict = Verdict("none", "it was asked for: changes are passed on as they come", None)
+        verdict = Verdict("none", "the caller chose it: changes are passed on as they come", None)
     else:
         plan = analysed_plan(df)
         changes = mode_of(df, plan)
@@ -79,7 +78,7 @@ def choose_strategy(
 def _chosen(
     order: RowOrder, key: Sequence[str], mode: Mode, strategy: str | None, sequence: tuple[str, ...]
 ) -> Verdict:
-    # Without such columns, the shuffle by the target's key would lose the order within an upsert key.
+    # Unless columns restore the order, the shuffle by the target's key loses the order within an upsert key.
     upsert_key = _named(order.upsert_keys[0]) if order.upsert_keys and order.restored else None
     in_order = next((one for one in order.arriving if within(one, key)), None)
     if mode == "auto" and in_order is not None:
@@ -103,10 +102,10 @@ def _disorder(order: RowOrder, key: Sequence[str]) -> str:
         return f"no order is promised within ({shown}): {promise.weakest or 'the rows have no key'}"
     columns = ", ".join(promise.columns)
     if order.lanes is None:
-        return f"rows are in order within ({columns}), which they do not have any more"
+        return f"rows are in order within ({columns}), but do not have these columns any more"
     if not within(order.lanes, key):
         return f"rows are in order within ({columns}), which the target's key ({shown}) does not contain"
-    return f"rows within ({columns}) have to be sorted after {promise.weakest}"
+    return f"rows within ({columns}) have to be sorted again after {promise.weakest}"
 
 
 def _named(columns: Sequence[frozenset[str]]) -> tuple[str, ...]:
@@ -114,16 +113,16 @@ def _named(columns: Sequence[frozenset[str]]) -> tuple[str, ...]:
 
 
 def _refuse_unrepeatable(plan: PlanNode) -> None:
-    """Refuse rows that are never found again by comparing them whole (C12).
+    """Check that a retraction can find its row by comparing whole rows (C12).
 
     Raises:
-        ConfigurationError: A column or a condition gives another value each time that it is computed.
+        ConfigurationError: A column or a condition has another value at each evaluation.
     """
     found = unrepeatable(plan)
     if found:
         raise ConfigurationError(
             f"{found[0]!r} has another value at each evaluation, so a retraction never matches its row",
-            advice="compute it after materialize, or give sequence_by: then rows are not compared",
+            advice="compute it after materialize, or give sequence_by, so that rows are not compared",
         )
 
 
@@ -146,13 +145,13 @@ def _check(df: DataFrame, key: Sequence[str], mode: str, strategy: str | None, s
             raise ConfigurationError(f"there is no column {unknown[0]!r}", option=option, advice=advice)
     if not key and mode == "auto":
         raise ConfigurationError(
-            "there is no key", option="key", advice="name the key of the target; mode='force' takes the whole row"
+            "materialize has no key", option="key", advice="name the target's key; mode='force' takes the whole row"
         )
     if strategy == "sequence" and not _sequence(df, key, sequence_by):
         raise ConfigurationError(
             "the strategy sequence needs columns that order all changes",
             option="sequence_by",
-            advice="name them, or read the changelog with a source that gives `_sequence`",
+            advice="name them in sequence_by, or read the changelog with a source that gives `_sequence`",
         )
     if (mode == "none" and strategy not in (None, "none")) or (mode == "force" and strategy == "none"):
         raise ConfigurationError(

@@ -24,8 +24,8 @@ class FoundKey:
 
     Args:
         key: The key; without columns if there is none.
-        declaration: The declaration that it comes from.
-        warnings: What was lost, and where; one sentence each.
+        declaration: The declaration that the key comes from.
+        warnings: One sentence for each lost part of the key: which part, and where in the query.
     """
 
     key: KeySpec
@@ -42,14 +42,14 @@ def warn_once(text: str) -> None:
 def keys_of(df: DataFrame, *, lenient: bool = False) -> KeySpec:
     """Return the key of a DataFrame; `KeySpec()` if it has none (K3).
 
-    What lost a key or a part of it is logged as a warning, once, by the logger `forebay.keys`.
+    If an operation of the query lost the key or a part of it, the logger `forebay.keys` warns of it once.
 
     Args:
         df: A batch or streaming DataFrame.
         lenient: Let a primary key shrink if a column is lost, as Foundry does, instead of losing it (K14).
 
     Raises:
-        ConfigurationError: Several columns carry one key column.
+        ConfigurationError: Several columns are copies of one key column, and none has its name.
     """
     found = find_key(df, analysed_plan(df), lenient=lenient)
     for text in found.warnings:
@@ -58,14 +58,14 @@ def keys_of(df: DataFrame, *, lenient: bool = False) -> KeySpec:
 
 
 def find_key(df: DataFrame, plan: PlanNode | None, *, lenient: bool = False) -> FoundKey:
-    """Return the key of a DataFrame with the reasons for what was lost.
+    """Return the key of a DataFrame, and warnings for the parts that the query lost. `plan` is its analysed plan.
 
     Raises:
-        ConfigurationError: Several columns carry one key column.
+        ConfigurationError: Several columns are copies of one key column, and none has its name.
     """
     found = declarations((field.name, field.metadata) for field in df.schema)
     if plan is None:
-        warn_once("Spark Connect shows no plan: keys are taken from the schema, as if no operator had lost them")
+        warn_once("Spark Connect shows no plan: keys are taken from the schema, even if an operator has lost them")
     losses = KeyLosses() if plan is None else key_losses(plan)
     chosen = next((one for one in found if one.id not in losses.whole), None)
     before = found if chosen is None else found[: found.index(chosen)]
@@ -75,10 +75,12 @@ def find_key(df: DataFrame, plan: PlanNode | None, *, lenient: bool = False) -> 
     key = chosen.present(lenient=lenient)
     warnings += _column_warnings(chosen, losses)
     if chosen.key.primary and not key.primary and chosen.lost:
-        warnings.append(f"the primary key ({', '.join(chosen.key.primary)}) is lost with {', '.join(chosen.lost)}")
+        warnings.append(
+            f"the primary key ({', '.join(chosen.key.primary)}) is lost with the column {', '.join(chosen.lost)}"
+        )
     if key.primary and chosen.id in losses.stateful:
         key = after_stateful(key)
-        warnings.append(f"the primary key is lost: state in {losses.stateful[chosen.id]}")
+        warnings.append(f"the primary key is lost in the stateful operator {losses.stateful[chosen.id]}")
     if not key.primary_is_partition:
         warnings.append(f"the primary key ({', '.join(key.primary or ())}) is not the partition key: order is not kept")
     return FoundKey(key, chosen, tuple(warnings))
@@ -94,7 +96,7 @@ def _column_warnings(one: Declaration, losses: KeyLosses) -> list[str]:
 
 
 def _key_gone(losses: KeyLosses) -> list[str]:
-    """Say where the columns of keys went of which no column is left."""
+    """Return a warning for each lost column of the keys that lost all columns."""
     if losses.whole:
         return [f"the key is lost: {how}" for how in dict.fromkeys(losses.whole.values())]
     where = [(name, how) for one in losses.columns.values() for name, how in one.items()]

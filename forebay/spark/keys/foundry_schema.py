@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema of a DataFrame, with its key, as the schema JSON of Foundry, and back (K21–K23)."""
+"""Converts the schema and key of a DataFrame to the schema JSON of Foundry, and back (K21–K23)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _NAMES: Final[dict[type[DataType], str]] = {
 
 
 def to_foundry_schema(df: DataFrame) -> dict[str, Any]:
-    """Return the schema JSON of a DataFrame: `fieldSchemaList` and `primaryKey`.
+    """Return the schema of a DataFrame as JSON of Foundry: `fieldSchemaList` and `primaryKey`.
 
     Raises:
-        ConfigurationError: Foundry has no such type, or the key has ordering columns.
+        ConfigurationError: A column has a type that Foundry does not have, or the key has ordering columns.
     """
     key = keys_of(df)
     fields = [{**_field(one), "customMetadata": custom_metadata_json(key, one.name)} for one in df.schema]
@@ -43,7 +43,7 @@ def to_foundry_schema(df: DataFrame) -> dict[str, Any]:
 
 
 def from_foundry_schema(df: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
-    """Return the DataFrame with the key that a schema JSON gives. Without a key in it, keys are removed (K23).
+    """Return the DataFrame with the key of a Foundry schema JSON. If the JSON has no key, keys are removed (K23).
 
     Raises:
         ConfigurationError: The JSON is not a schema, misspells `includeInPartitioning`, or names a column that it or
@@ -72,6 +72,6 @@ def _type(found: DataType, column: str) -> dict[str, Any]:
         raise ConfigurationError(
             f"the column {column!r} is {found.simpleString()}, which Foundry does not have",
             option="df",
-            advice="cast it, or drop it",
+            advice="cast the column, or drop it",
         )
     return {"type": name}

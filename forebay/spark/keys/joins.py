@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of joins for order and identity (C6)."""
+"""Derives the order and the unique keys of the rows of a join from its inputs (C6)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from forebay.table.changelog.shape import CHANGE_TYPE
 
 
 def joined(node: PlanNode, left: Lineage, right: Lineage) -> Lineage:
-    """Return the lineage of a join.
+    """Return the lineage of the rows that a join puts out.
 
-    It shuffles both sides by the columns that it equates, unless the other side is broadcast. If each row of one side
-    finds at most one row of the other side, its keys stay keys. Otherwise the keys of both sides together are keys.
+    A join shuffles each side by the columns that its condition equates, unless the other side is broadcast. If each row
+    of a side finds at most one row of the other side, the keys of this side stay keys. If neither side has such keys, a
+    key of each side together is a key.
     """
     how = join_type(node)
     pairs = equal_columns(node.expressions("condition"), left.origins, right.origins)
@@ -52,15 +53,15 @@ def _keys(how: str, left_one: bool, right_one: bool, left: Lineage, right: Linea
 
 
 def _finds_one(side: Lineage, on: frozenset[int] | None) -> bool:
-    """Whether a row of the other side finds at most one row of this side."""
+    """Return whether a row of the other side finds at most one row of this side; `on` are the equated columns."""
     return on is not None and any(key.columns <= on for key in side.keys)
 
 
 def _moves(side: PlanNode) -> bool:
-    """Whether the rows of a side are changes, in contrast to a table that is looked up."""
+    """Return whether a side is a stream or a changelog, and not a table that is only looked up."""
     return side.streaming or any(column.name == CHANGE_TYPE for column in side.output)
 
 
 def _broadcast(side: PlanNode) -> bool:
-    """Whether a side is sent whole to each task, so that the other side is not shuffled."""
+    """Return whether a side is sent whole to each task, so that the other side is not shuffled."""
     return any(node.kind == "ResolvedHint" and "broadcast" in node.text for node in (side, *side.children))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the metadata of columns cannot tell about a key: the plan shows where it was lost (K12–K17)."""
+"""Finds in a plan where keys are lost, which the metadata of columns alone does not show (K12–K17)."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ _JOIN_TYPES: Final[dict[str, JoinType]] = {
 
 @dataclass
 class KeyLosses:
-    """What happened to declarations on their way through a plan, by the id of the declaration."""
+    """What a plan loses of declared keys. Each field is by the id of the key's declaration."""
 
     stateful: dict[str, str] = field(default_factory=dict)
-    """The node that loses the primary key."""
+    """The stateful operator that loses the primary key."""
     whole: dict[str, str] = field(default_factory=dict)
-    """Why the declaration does not hold any more."""
+    """Why the whole key is lost."""
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
-    """For each lost column, by its declared name: where it was lost."""
+    """Where each lost column was lost, by its declared name."""
 
 
 def key_losses(plan: PlanNode) -> KeyLosses:
-    """Return what happened to the keys in a plan."""
+    """Return what the operators of a plan lose of the keys that its sources and `key_by` declare."""
     losses = KeyLosses()
     for node in plan.walk():
         present = set(carriers(node))
@@ -81,7 +81,7 @@ def key_losses(plan: PlanNode) -> KeyLosses:
 
 
 def carriers(node: PlanNode) -> dict[str, dict[str, set[int]]]:
-    """Return the columns of a node that carry a key: by declaration, by declared name, their numbers."""
+    """Return the ids of the columns of a node that carry a key: declaration id → declared name → column ids."""
     found: dict[str, dict[str, set[int]]] = {}
     for column in node.output:
         entry = column.metadata.get(FIELD_KEY)
@@ -96,7 +96,7 @@ def declared(node: PlanNode) -> list[Declaration]:
 
 
 def join_type(node: PlanNode) -> JoinType:
-    """Return the type of a join. An unknown one counts as full outer, which keeps nothing."""
+    """Return the type of a join. An unknown type counts as full outer, which keeps no key."""
     found = node.fields.get("joinType")
     name = found.get("object", found.get("product-class", "")) if isinstance(found, dict) else str(found)
     return _JOIN_TYPES.get(str(name).rpartition(".")[2].rstrip("$"), "full")
@@ -108,16 +108,16 @@ def _differ(node: PlanNode) -> bool:
 
 
 def _key_by_place(node: PlanNode) -> KeySpec:
-    """Return the key with the places of columns as names: the sides of a union may name them differently."""
+    """Return the key with column indexes as names, because the sides of a union may name columns differently."""
     found = declarations((str(place), column.metadata) for place, column in enumerate(node.output))
     try:
         return found[0].present() if found else KeySpec()
     except ConfigurationError:
-        return KeySpec()  # ambiguous; it is reported for the columns that are left
+        return KeySpec()  # ambiguous; `keys_of` reports it for the columns of the result
 
 
 def _lost_by_join(node: PlanNode) -> Iterator[tuple[str, str]]:
-    """Yield the declarations of the side whose key does not hold after a join."""
+    """Yield (declaration id, reason) for the keys of the sides whose key does not hold after a join."""
     left, right = (set(carriers(child)) for child in node.children)
     kept = after_join(KeySpec(("left",)), KeySpec(("right",)), join_type(node))
     held = left if kept.partition == ("left",) else right if kept.partition == ("right",) else set()
@@ -129,7 +129,7 @@ def _note_lost_columns(node: PlanNode, child: PlanNode, losses: KeyLosses) -> No
     passed = {column.id for column in node.output}
     for expression in node.made():
         if expression.kind == "Alias" and expression.children[0].kind == "AttributeReference":
-            passed.add(expression.children[0].id or 0)  # renamed, or its metadata were replaced on purpose
+            passed.add(expression.children[0].id or 0)  # renamed, or given other metadata by `key_by`
     for declaration, columns in carriers(child).items():
         for name, numbers in columns.items():
             if name in after.get(declaration, {}) or numbers & passed:
@@ -139,7 +139,7 @@ def _note_lost_columns(node: PlanNode, child: PlanNode, losses: KeyLosses) -> No
 
 
 def _how(node: PlanNode, names: set[str]) -> str:
-    """Say how a node loses the columns `names`: it overwrites or drops them."""
+    """Return how a node loses the columns `names`, as text: it overwrites or drops them."""
     if node.kind == "Project":
         for place, expression in enumerate(node.expressions("projectList")):
             if expression.kind == "Alias" and expression.fields["name"] in names:

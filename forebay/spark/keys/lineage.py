@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rows of a plan node keep of the order and the identity that they had at the source (C5, C6, K27)."""
+"""Lineage: which order and which unique keys of the source the rows of a plan node still have (C5, C6, K27)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from forebay.spark.keys.plan.column_origins import Origins
 
 GONE: Final = -1
-"""The origin of a column that the plan never had."""
+"""Stands for the origin of a key column that the plan does not have."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class UniqueKey:
     """Columns that identify a row of the result, and what is known of the order of its changes.
 
     Args:
-        columns: The origins of the columns.
-        spread: The origins of the columns by which shuffles have spread the rows since; None: by something else.
+        columns: The columns, each by its origin (see `Origins`).
+        spread: The origins of the columns by which shuffles have spread the rows; None: not by columns.
         ordered: Whether the changes of a key were in order before these shuffles.
         once: Whether a key changes at most once in a micro-batch, so that no shuffle can disorder its changes.
     """
@@ -30,24 +30,24 @@ class UniqueKey:
     once: bool = False
 
     def shuffled(self, by: frozenset[int] | None) -> UniqueKey:
-        """Return the key after a shuffle by these columns; None: by something else."""
+        """Return the key after a shuffle by the columns `by`; None: the shuffle is not by columns."""
         return replace(self, spread=None if by is None or self.spread is None else self.spread | by)
 
     def joined(self, other: UniqueKey) -> UniqueKey:
-        """Return the key of pairs of rows."""
+        """Return the key of the joined pairs of rows: the columns of both keys."""
         spread = None if self.spread is None or other.spread is None else self.spread | other.spread
         return UniqueKey(self.columns | other.columns, spread, self.ordered and other.ordered, self.once and other.once)
 
     @property
     def arrives_in_order(self) -> bool:
-        """Whether changes arrive in order, so that no one has to sort them: nothing shuffled them (K25)."""
+        """Whether the changes of a key arrive in order, so that a target need not sort them (K25)."""
         return self.ordered and (self.once or self.spread == frozenset())
 
     def upsert_key(self, *, restored: bool) -> frozenset[int] | None:
         """Return the columns within which changes arrive in order; None if there are none (C6).
 
-        A shuffle by D keeps the order of rows that are equal in the key and in D: they take one path. So the key and D
-        together are an upsert key, where Flink keeps only keys that contain D.
+        A shuffle by D keeps the order of rows that are equal in the key and in D, because they go to one task. So the
+        key and D together are an upsert key. Flink keeps only keys that contain D.
 
         Args:
             restored: Whether columns of the rows restore their order after a shuffle.
@@ -61,13 +61,13 @@ class UniqueKey:
 
 @dataclass(frozen=True)
 class Lanes:
-    """The columns whose equal values keep their order on the way from the source (K4).
+    """The columns within which rows still have the order of the source: rows with equal values are in order (K4).
 
     Args:
-        names: Their names at the source, or at the last `key_by`; empty if nothing keeps order.
+        names: Their names at the source, or at the last `key_by`; empty if no order is left.
         columns: Their origins.
         weakest: The step that weakened the order most.
-        shuffle: The first shuffle since; only columns of the rows restore the order after it (K25).
+        shuffle: The first shuffle. After it, only columns such as `_sequence` restore the order (K25).
         once: Whether a key changes at most once in a micro-batch, so that no shuffle can disorder its changes.
         transactional: Whether the source never spreads a transaction over several micro-batches.
     """
@@ -80,7 +80,7 @@ class Lanes:
     transactional: bool = False
 
     def lost(self, why: str) -> Lanes:
-        """Return the lanes after a step that keeps no order. The first such step is the one that is told."""
+        """Return the lanes after a step that keeps no order. `weakest` names the first such step."""
         told = self.weakest if not self.names and self.weakest else why
         return Lanes(weakest=told, transactional=self.transactional)
 
@@ -91,18 +91,18 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Lineage:
-    """The lineage of the rows that a plan node puts out."""
+    """The order and the unique keys of the rows that a plan node puts out."""
 
     origins: Origins
     lanes: Lanes = field(default_factory=Lanes)
     keys: tuple[UniqueKey, ...] = ()
 
     def shuffled(self, by: frozenset[int] | None, why: str) -> Lineage:
-        """Return the lineage after a shuffle by these columns; None: by something else."""
+        """Return the lineage after a shuffle by the columns `by`; None: the shuffle is not by columns."""
         return replace(self, lanes=self.lanes.shuffled(why), keys=tuple(key.shuffled(by) for key in self.keys))
 
     def renumbered(self, numbers: Mapping[int, int]) -> Lineage:
-        """Return the lineage with other origins, for columns that are found to be equal."""
+        """Return the lineage with origins replaced as in `numbers`, for columns that a join found to be equal."""
 
         def new(found: frozenset[int]) -> frozenset[int]:
             return frozenset(numbers.get(one, one) for one in found)

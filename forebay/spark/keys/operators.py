@@ -30,13 +30,13 @@ _NARROW: Final = frozenset(
         "CollectMetrics",
     }
 )
-"""Operators that put out some of the rows of their input, each on its own."""
+"""Operators that handle each row on its own, without a shuffle, and put out at most one row for it."""
 
 _MULTIPLYING: Final = frozenset({"Generate", "Expand"})
-"""Operators that put out several rows for a row, so that its key does not identify it any more."""
+"""Operators that put out several rows for one row, so that keys of the input do not identify rows any more."""
 
 _SOURCES: Final = frozenset({"StreamingRelationV2", "DataSourceV2Relation"})
-"""Leaves whose plan is known to begin here, so that no shuffle is hidden."""
+"""Leaves that are sources: no shuffle is hidden behind them."""
 
 
 def lineage_of(plan: PlanNode) -> Lineage:
@@ -45,7 +45,7 @@ def lineage_of(plan: PlanNode) -> Lineage:
 
 
 def _lineage(node: PlanNode, named: dict[int, Lineage]) -> Lineage:
-    """Return the lineage of a node; `named` has those of common table expressions, by their number."""
+    """Return the lineage of a node. `named` has the lineages of common table expressions, by their ids."""
     if node.kind == "WithCTE":
         for definition in node.children[:-1]:
             named[definition.fields["id"]] = _lineage(definition, named)
@@ -84,7 +84,7 @@ def _leaf(node: PlanNode) -> Lineage:
 
 
 def _primary(found: Declaration, node: PlanNode, *, ordered: bool) -> tuple[UniqueKey, ...]:
-    """Return the key that the declared primary key is, if none of its columns is lost."""
+    """Return the declared primary key as a unique key; () if one of its columns is lost."""
     if found.present().primary is None:
         return ()
     return (UniqueKey(frozenset(_numbers(found, found.key.primary or (), node)), ordered=ordered),)
@@ -107,9 +107,10 @@ def _asserted(node: PlanNode, lineage: Lineage, *, known: set[str]) -> Lineage:
 
 
 def _keyed_again(node: PlanNode, lineage: Lineage) -> Lineage:
-    """Apply the `key_by` that a projection is: it keeps order only within lanes that the new key contains (K28).
+    """Return the lineage after a projection that may be a `key_by`.
 
-    A converter may know more than the plan, such as that message keys are the key columns, and vouches for the order.
+    The order is kept only if the new key contains the lanes (K28), or if a converter declares the key as ordered: it
+    may know more than the plan, such as that message keys are the key columns.
     """
     known = {one.id for one in declared(node.children[0])}
     found = next((one for one in declared(node) if one.id not in known), None)
@@ -148,7 +149,7 @@ def _shuffle(node: PlanNode, before: Lineage) -> Lineage:
 
 
 def _aggregate(node: PlanNode, before: Lineage) -> Lineage:
-    """Each group changes at most once in a micro-batch, so its columns are an upsert key that no shuffle disorders."""
+    """Return the lineage after an aggregate. A group changes once in a micro-batch, so no shuffle disorders its key."""
     groups = node.expressions("groupingExpressions")
     origins = dict(before.origins)
     columns = set()
@@ -166,13 +167,13 @@ def _aggregate(node: PlanNode, before: Lineage) -> Lineage:
 
 
 def _made_as(node: PlanNode, group: Expression) -> int:
-    """Return the number of the column that puts out the value of a grouping expression."""
+    """Return the id of the output column that has the value of a grouping expression; GONE if there is none."""
     found = (one.id for one in node.made() if one.kind == "Alias" and one.children[0] == group)
     return next((one for one in found if one is not None), GONE)
 
 
 def _deduplicate(node: PlanNode, before: Lineage) -> Lineage:
-    """One row for each value of the columns, for ever; with a limit in event time, one in each span."""
+    """Return the lineage after a deduplication. Its columns are a unique key, unless a watermark limits its memory."""
     by = origins_of(node.expressions("keys"), before.origins)
     after = before.shuffled(by, node.text)
     if by is None or node.kind == "DeduplicateWithinWatermark":
@@ -181,7 +182,7 @@ def _deduplicate(node: PlanNode, before: Lineage) -> Lineage:
 
 
 def _window(node: PlanNode, before: Lineage) -> Lineage:
-    """With the row number, the columns of the partition are a key."""
+    """Return the lineage after a window. The partition columns and a `row_number()` together are a unique key."""
     by = origins_of(node.expressions("partitionSpec"), before.origins)
     after = before.shuffled(by, node.text)
     numbered = [one for one in node.made() if any(part.kind == "RowNumber" for part in one.walk())]
@@ -191,13 +192,13 @@ def _window(node: PlanNode, before: Lineage) -> Lineage:
 
 
 def _unknown(node: PlanNode, before: Lineage) -> Lineage:
-    """A function over whole rows, or an operator that is not known, promises nothing."""
+    """Return the lineage after a user-defined function or an operator without a rule: no order and no keys are left."""
     why = "a user-defined function gets whole rows" if node.kind in FUNCTIONS else "no rule for this operator"
     return Lineage({}, replace(before.lanes.lost(f"{why}: {node.text}"), transactional=False))
 
 
 def _set_operator(node: PlanNode, inputs: list[Lineage]) -> Lineage:
-    """A union mixes rows of both sides; an intersection or a difference gives some rows of the left one."""
+    """Return the lineage after a union, which mixes all inputs, or a set operation that keeps rows of the left one."""
     if node.kind in ("Intersect", "Except"):
         return inputs[0].shuffled(None, node.text)
     why = f"{node.kind} puts the rows of several inputs together"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order and the identity of the rows of a DataFrame, in names of its columns."""
+"""Describes the order and the unique keys of the rows of a DataFrame by the names of its columns."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _POSITIONS: Final = {SPLIT, POSITION}
 
 @dataclass(frozen=True)
 class RowOrder:
-    """What is known of the order and the identity of rows.
+    """What is known of the order and the unique keys of rows.
+
+    Several columns may have equal values, so each column of a key is given as the set of all its names.
 
     Args:
         guarantee: The promise about order.
-        lanes: The present columns of the promise; None if one is gone, or if the promise is not by key. Each is given
-            by its names: several columns may have equal values.
-        upsert_keys: The upsert keys, with their columns given in the same way.
+        lanes: The columns of the promise; None if one of them is gone, or if the promise is not by key.
+        upsert_keys: The upsert keys.
         arriving: Columns within which rows arrive in order, so that a target need not sort them.
-        restored: Whether columns restore the order of changes after a shuffle.
+        restored: Whether `_sequence`, or `_split` and `_pos`, restore the order of changes after a shuffle.
         transactional: Whether the source never spreads a transaction over several micro-batches.
         by_sequence: Whether the promise holds only if rows are sorted by `_sequence`.
     """
@@ -48,13 +49,13 @@ class RowOrder:
 
 
 def within(columns: Sequence[frozenset[str]], names: Iterable[str]) -> bool:
-    """Return whether each of the columns, given by its names, is among `names`."""
+    """Return whether `names` has at least one name of each column."""
     among = set(names)
     return all(one & among for one in columns)
 
 
 def guarantee(df: DataFrame) -> Guarantee:
-    """Return what is promised about the order of rows: the minimum over the way from the source (K15, K27).
+    """Return the promise about the order of rows: the weakest one of all steps from the source on (K15, K27).
 
     Rows keep the order of the key columns as they were at the source, also after these columns are dropped or
     overwritten, until the next `key_by` or shuffle. The columns `_split` and `_pos` restore the order after a shuffle,
@@ -79,7 +80,7 @@ def upsert_keys(df: DataFrame) -> list[tuple[str, ...]]:
 
 
 def row_order(df: DataFrame, plan: PlanNode | None) -> RowOrder:
-    """Return what is known of the order and the identity of the rows of a DataFrame with this plan."""
+    """Return what is known of the order and the unique keys of a DataFrame's rows. `plan` is its analysed plan."""
     columns = set(df.columns)
     restored = SEQUENCE in columns or columns >= _POSITIONS
     if plan is None:
@@ -99,7 +100,7 @@ def row_order(df: DataFrame, plan: PlanNode | None) -> RowOrder:
 
 
 def _promise_by_columns(df: DataFrame, plan: PlanNode, lanes: Lanes) -> Guarantee:
-    """Return the promise that columns of the rows give, for rows that do not arrive in the order of their key."""
+    """Return the promise that `_sequence`, or `_split` and `_pos`, give to rows that do not arrive in order."""
     weakest = lanes.shuffle if lanes.names else lanes.weakest
     key = find_key(df, plan).key
     if SEQUENCE in df.columns and key.partition:
@@ -118,7 +119,7 @@ def _names(plan: PlanNode, lineage: Lineage) -> dict[int, frozenset[str]]:
 
 
 def _resolved(keys: Iterable[frozenset[int] | None], names: Mapping[int, frozenset[str]]) -> tuple[Columns, ...]:
-    """Return the keys of which all columns are there, by names, the shortest first; none that contains another one."""
+    """Return the keys whose columns all exist, shortest first. A key that contains another key is left out."""
     found = {key for one in keys if one is not None and (key := _resolve(one, names)) is not None}
     least = [key for key in found if not any(set(other) < set(key) for other in found)]
     return tuple(sorted(least, key=lambda key: (len(key), [*map(sorted, key)])))
@@ -131,7 +132,7 @@ def _resolve(columns: frozenset[int], names: Mapping[int, frozenset[str]]) -> Co
 
 
 def _without_plan(df: DataFrame, *, restored: bool) -> RowOrder:
-    warn_once("Spark Connect shows no plan: the order of rows is taken from the schema, as if there were no shuffle")
+    warn_once("Spark Connect shows no plan: the order of rows is taken from the schema, as if nothing shuffled them")
     fields = [(field.name, field.metadata) for field in df.schema]
     keys = tuple(tuple(frozenset({name}) for name in key) for key in marked_keys(fields).values())
     found = next(iter(declarations(fields)), None)

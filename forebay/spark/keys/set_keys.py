@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that set, remove and unite keys. All of them change the metadata of columns, and never rows (K6)."""
+"""Functions that set, remove and compare keys. A key is metadata of columns: no function changes a row (K6)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def key_by(
         columns: The columns of the partition key.
         cdc: Make them the primary key too: the latest row of a key is the current one.
         deleted: The boolean column that is true if the record is deleted; NULL counts as false.
-        ordering: Columns that say which row is the latest one in a batch. Streams ignore them (K20).
+        ordering: Columns whose largest value marks the latest row in a batch. Streams ignore them (K20).
 
     Returns:
         The DataFrame with the key.
@@ -53,11 +53,11 @@ def key_by(
         raise ConfigurationError(
             f"the deletion flag {deleted!r} is {found}, not boolean",
             option="deleted",
-            advice="cast it to boolean before",
+            advice="cast it to boolean first",
         )
     if df.isStreaming and not set(key.ordering) <= _VOUCHED:
         warn_once(
-            f"streams ignore the ordering columns {', '.join(key.ordering)}: the row that comes last is the latest"
+            f"streams ignore the ordering columns {', '.join(key.ordering)}: the row that arrives last is the latest"
         )
     order = row_order(df, analysed_plan(df))
     kept = order.lanes is not None and within(order.lanes, key.partition)
@@ -66,13 +66,13 @@ def key_by(
 
 
 def set_key(df: DataFrame, key: KeySpec, *, ordered: bool = False, transactional: bool = False) -> DataFrame:
-    """Return the DataFrame with exactly this key; for a key that was checked elsewhere, such as one that was read.
+    """Return the DataFrame with this key instead of its own, without the checks and warnings of `key_by`.
 
     Args:
         df: The DataFrame.
         key: The key.
-        ordered: Whether rows are known to be in order within its partition key. Converters vouch for what no plan
-            shows; readers that see no plan, as after a checkpoint, rely on it.
+        ordered: Whether rows are known to be in order within the partition key. Set by converters, which know more than
+            the plan shows, and used where no plan is visible, as after a checkpoint.
         transactional: Whether all changes of a transaction are known to be in one micro-batch.
 
     Raises:
@@ -94,7 +94,7 @@ def strip_keys(frame: DataFrame) -> DataFrame: ...
 @overload
 def strip_keys(frame: StructType) -> StructType: ...
 def strip_keys(frame: DataFrame | StructType) -> DataFrame | StructType:
-    """Remove all keys, also asserted upsert keys.
+    """Return a DataFrame or schema without keys, also without those of `with_upsert_key`.
 
     Args:
         frame: A DataFrame, or a schema to pass to `mapInPandas` and its like, which would otherwise take the key over.
@@ -106,10 +106,10 @@ def strip_keys(frame: DataFrame | StructType) -> DataFrame | StructType:
 
 
 def union_keyed(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Return the rows of both DataFrames, by column name, with their common key.
+    """Return the rows of both DataFrames, matched by column name, with their common key.
 
-    Spark's `union` takes the metadata of the left side, whatever the right side has. Rows of one key that come from
-    both sides have no order between them.
+    Spark's `union` takes the metadata of the left side and ignores those of the right side. Rows of one key that come
+    from both sides have no order between them.
 
     Raises:
         ConfigurationError: The keys differ.
@@ -119,7 +119,7 @@ def union_keyed(left: DataFrame, right: DataFrame) -> DataFrame:
         raise ConfigurationError(
             f"the left side has the key {mine}, the right side {theirs}",
             option="columns",
-            advice="key_by the sides alike, or union the DataFrames after strip_keys",
+            advice="call key_by with the same columns on both sides, or call strip_keys on both and use Spark's union",
         )
     return left.unionByName(right)
 
@@ -140,11 +140,11 @@ def with_upsert_key(df: DataFrame, *columns: str) -> DataFrame:
 
 
 def _with_metadata(df: DataFrame, changed: Mapping[str, Mapping[str, Any]]) -> DataFrame:
-    """Return the DataFrame with other metadata of some columns, set in one projection."""
+    """Return the DataFrame with the metadata of the columns in `changed` replaced, in one projection."""
     twice = [name for name, count in Counter(df.columns).items() if count > 1]
     if twice:
         raise ConfigurationError(
-            f"the column {twice[0]!r} exists twice", option="columns", advice="rename or drop one of them before"
+            f"the column {twice[0]!r} exists twice", option="columns", advice="rename or drop one of them first"
         )
 
     def column(name: str) -> Column:
@@ -165,8 +165,11 @@ def _warn_of_lost_order(df: DataFrame, key: KeySpec, order: RowOrder, *, kept: b
     if not kept or order.lanes is None:
         warn_once(
             f"key_by({', '.join(key.partition)}) cannot restore order: rows are in order within ({shown}) only. "
-            "Changes of one new key may come in any order; materialize puts them right"
+            "Changes of a value of the new key may arrive in any order; use materialize to correct this"
         )
     elif len(key.partition) > len(order.lanes):
         finer = [name for name in key.partition if not any(name in names for names in order.lanes)]
-        warn_once(f"finer key: order across {', '.join(finer)} is no longer kept, only within all of the new key")
+        warn_once(
+            f"the key ({', '.join(key.partition)}) is finer than before: rows with different values of "
+            f"{', '.join(finer)} have no order any more"
+        )

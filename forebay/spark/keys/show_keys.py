@@ -41,7 +41,7 @@ class KeyProfile:
 
     @property
     def biggest_share(self) -> float:
-        """The share of the most frequent value: no more than its reciprocal of tasks can work side by side."""
+        """The share of rows with the most frequent value, 0 to 1. More than `1 / biggest_share` tasks do not help."""
         return self.top[0][1] / self.rows if self.top else 0.0
 
 
@@ -58,9 +58,9 @@ def key_profile(df: DataFrame, *, top: int = 10) -> KeyProfile:
     columns = list(keys_of(df).partition)
     if df.isStreaming or not columns:
         raise ConfigurationError(
-            "a stream has no end to count to" if df.isStreaming else "the DataFrame has no partition key",
+            "the rows of a stream cannot be counted" if df.isStreaming else "the DataFrame has no partition key",
             option="df",
-            advice="profile a batch read of the same source" if df.isStreaming else "key_by before",
+            advice="profile a batch read of the same source" if df.isStreaming else "call key_by first",
         )
     quoted = [f"`{name.replace('`', '``')}`" for name in columns]
     counts = df.groupBy(*quoted).agg(F.count(F.lit(1)).alias("_rows"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The upsert key that a user asserts, in the metadata of its columns."""
+"""Stores the upsert key that `with_upsert_key` asserts in the metadata of its columns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ FIELD_UPSERT_KEY: Final = "forebay.upsert_key"
 
 
 def upsert_marks(columns: Sequence[str], mark: str) -> dict[str, dict[str, Any]]:
-    """Return the metadata entries of an asserted upsert key, by column name."""
+    """Return the metadata entries of an asserted upsert key, by column name. `mark` is the id of the assertion."""
     entry = {"v": 1, "set": mark, "columns": list(columns)}
     return {name: {FIELD_UPSERT_KEY: {**entry, "name": name}} for name in columns}
 
 
 def marked_keys(fields: Iterable[tuple[Any, Metadata]]) -> dict[str, frozenset[Any]]:
-    """Return the asserted upsert keys of which all columns are there, by mark. `fields` are (column, metadata)."""
+    """Return the asserted upsert keys whose columns all exist, by mark. `fields` are pairs of column and metadata."""
     found: dict[str, dict[str, Any]] = {}
     whole: dict[str, Mapping[str, Any]] = {}
     for column, metadata in fields:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs requests on other threads."""
+"""Runs requests to S3 on other threads."""
 
 from __future__ import annotations
 

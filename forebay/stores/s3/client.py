@@ -20,8 +20,8 @@ from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
 from forebay.version import __version__
 
 ATTEMPTS: Final = 3
-"""Attempts of botocore at one request, within a few seconds. The framework's retry policy handles longer failures: it
-repeats the read after the last record batch."""
+"""Maximum attempts of botocore at one request, within a few seconds. The framework's retry policy handles longer
+failures: it repeats the read from the last record batch on."""
 
 _DEFAULT_REGION: Final = "us-east-1"
 _SESSION_NAME: Final = "forebay"
@@ -34,7 +34,7 @@ _KEPT: Final = 16
 
 
 class S3Client:
-    """Calls S3 with the credentials of some settings. Thread-safe. Get one from `client_for`.
+    """Calls S3 with the credentials in its settings. Thread-safe. Get one from `client_for`.
 
     botocore renews the credentials of a role, a profile, a machine or a web identity before they expire. If S3 still
     answers that credentials have expired, the call creates a new boto3 client and tries once more. A new client
@@ -52,11 +52,11 @@ class S3Client:
 
     @property
     def endpoint(self) -> str:
-        """The URL of the service."""
+        """The URL of the S3 service."""
         return str(self.boto.meta.endpoint_url)
 
     def call(self, operation: str, **arguments: object) -> Any:  # noqa: ANN401 - boto3 has no types
-        """Call an operation, such as `get_object`, and return the answer of boto3. Raises botocore's errors."""
+        """Call an operation of S3, such as `get_object`; return the answer of boto3. Raises botocore's errors."""
         boto = self.boto
         if operation not in _WITHOUT_PAYER:
             arguments |= self.payer
@@ -68,11 +68,11 @@ class S3Client:
             return getattr(self._renewed(boto), operation)(**arguments)
 
     def get_range(self, bucket: str, key: str, start: int, end: int, etag: str | None) -> Any:  # noqa: ANN401 - as above
-        """Get the bytes `[start, end)` of an object, if it has the ETag. Raises botocore's errors.
+        """Get the bytes `[start, end)` of an object, if its ETag is `etag` or `etag` is None. Raises botocore's errors.
 
         Returns:
-            The answer of boto3 to `get_object`, or its `Body`, `ContentLength`, `ContentRange` and `ETag`. The last two
-            may be missing or None.
+            The answer of boto3 to `get_object`, or a dict with only `Body`, `ContentLength`, `ContentRange` and `ETag`.
+            The last two may be missing or None.
         """
         wanted, match = f"bytes={start}-{end - 1}", None if etag is None else f'"{etag}"'
         headers = {"Range": wanted} if match is None else {"Range": wanted, "If-Match": match}
@@ -98,12 +98,12 @@ _lock = threading.Lock()
 
 
 def client_for(settings: S3Settings) -> S3Client:
-    """Return this process's client for these settings. Called by stores, on any thread.
+    """Return the client of this process for these settings. Called by stores, on any thread.
 
     A client costs 20 to 50 ms and holds the pool of connections, so all files share it.
 
     Raises:
-        ConfigurationError: boto3 is not installed, or refuses the settings.
+        ConfigurationError: boto3 is not installed, or rejects the settings.
     """
     with _lock:
         found = _clients.pop(settings, None) or S3Client(settings)
@@ -114,7 +114,7 @@ def client_for(settings: S3Settings) -> S3Client:
 
 
 def client_of(options: StorageOptions = NO_OPTIONS, prefix: str = "storage.") -> S3Client:
-    """Return the client of a user's options; see `S3Settings.of` and `client_for`."""
+    """Return the client of this process for a user's options; see `S3Settings.of` and `client_for`."""
     return client_for(S3Settings.of(options, prefix))
 
 
@@ -128,7 +128,7 @@ def error_code(error: BaseException) -> tuple[str, int]:
 
 
 def _forget_after_fork() -> None:
-    """Give a forked child its own clients and lock: connections must not be shared."""
+    """Give a forked child its own clients and lock: processes must not share connections."""
     global _lock  # noqa: PLW0603 - the parent's may be locked for ever
     _lock = threading.Lock()
     _clients.clear()
@@ -159,7 +159,7 @@ def _make(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
         raise
     except Exception as error:
         raise ConfigurationError(
-            f"boto3 cannot use the settings of S3 ({type(error).__name__}: {error})",
+            f"boto3 cannot create a client with these settings of S3 ({type(error).__name__}: {error})",
             option=settings.option("profile") if type(error).__name__ == "ProfileNotFound" else "path",
             advice=f"check {settings.prefix}* and boto3's own settings (~/.aws, AWS_…)",
         ) from error
@@ -204,7 +204,7 @@ def _session(settings: S3Settings) -> Any:  # noqa: ANN401 - botocore has no typ
 
 
 def _moment(value: object) -> dt.datetime:
-    """Parse a time in an answer. botocore's parser would take most of the time of a listing, and 0.1 ms of each GET."""
+    """Return a time in an answer of S3. botocore's parser takes most of the time of a listing, and 0.1 ms of a GET."""
     if isinstance(value, str):
         for parse in (dt.datetime.fromisoformat, email.utils.parsedate_to_datetime):  # of a listing, of a header
             try:
@@ -217,7 +217,7 @@ def _moment(value: object) -> dt.datetime:
 
 
 class _AssumedRole:
-    """Provides the credentials of a role to one session of botocore, which calls `load`."""
+    """Provides one session of botocore with the credentials of a role. The session calls `load`."""
 
     METHOD: Final = "assume-role"
     CANONICAL_NAME: Final = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GETs of ranges on the connections of botocore, without its hooks and parsers: in less than half the CPU time."""
+"""Sends GETs of ranges on botocore's connections without its hooks and parsers: this takes less than half the CPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class _Example:
-    """What a request of botocore shows about all GETs of its bucket. `scope` is None for anonymous requests."""
+    """What all GETs of a bucket share: URL before the key, headers, and scope of the signature (None = unsigned)."""
 
     base: str
     headers: Mapping[str, str]
@@ -46,7 +46,7 @@ class _Example:
 
 
 class DirectGets:
-    """Sends GETs like the first one of botocore to the same bucket. Thread-safe. Belongs to one boto3 client.
+    """Sends GETs like the first one that botocore sent to the same bucket. Thread-safe. Belongs to one boto3 client.
 
     Connections, certificates, proxies, time-outs and credentials are those of the client. Everything unusual is left to
     botocore: the first request to a bucket, requests that are signed in another way, and all failures. So redirects,
@@ -69,7 +69,7 @@ class DirectGets:
         self._new_body = importlib.import_module("botocore.response").StreamingBody
 
     def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> dict[str, Any] | None:
-        """Return the part of botocore's answer that readers use; None if botocore must send the request."""
+        """Send a GET; return the fields of botocore's answer that readers use, or None: botocore must send the GET."""
         self._thread.sent, self._thread.refused = None, False
         example = self._examples.get(bucket)
         if example is None or self._session is None:
@@ -94,8 +94,8 @@ class DirectGets:
         }
 
     def learn(self, bucket: str, key: str) -> None:
-        """Learn from the request that botocore has sent with success, on this thread, after `get` returned None."""
-        if self._thread.refused:  # botocore knows better how to ask, for example another region
+        """Learn from the request that botocore has sent successfully, on this thread, after `get` returned None."""
+        if self._thread.refused:  # botocore can send what this class cannot, such as a request to another region
             self._examples[bucket] = None
         elif bucket not in self._examples:
             sent = self._thread.sent
@@ -130,15 +130,15 @@ class DirectGets:
 def sign(
     headers: dict[str, str], url: str, scope: str, credentials: tuple[str, str, str | None], now: dt.datetime
 ) -> None:
-    """Add the headers of AWS Signature Version 4 to those of a GET without a query.
+    """Add the headers of AWS Signature Version 4 to the headers of a GET without a query.
 
     Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
 
     Args:
-        headers: The headers, with `X-Amz-Content-SHA256`.
+        headers: The headers of the request, with `X-Amz-Content-SHA256`; changed in place.
         url: The URL, with a percent-encoded path.
         scope: Region, service and `aws4_request`, with slashes between them.
-        credentials: Access key, secret key and token.
+        credentials: Access key, secret key, and session token or None.
         now: The time of the request, in UTC.
     """
     access_key, secret, token = credentials

@@ -46,11 +46,11 @@ class Request:
     """A request to S3, as error texts describe it.
 
     Attributes:
-        doing: The action and its object, such as `read 's3://bucket/key'`. The error text is "could not" and this text.
+        doing: The action and its object, such as `read 's3://bucket/key'`. Error texts have it after "could not".
         bucket: The bucket.
         settings: The settings of the client. Errors name their options.
         option: The option that holds the location.
-        permissions: The permissions that the user needs.
+        permissions: The permissions that the request needs.
     """
 
     doing: str
@@ -61,23 +61,23 @@ class Request:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether S3 answers that an object does not exist. A missing bucket does not count."""
+    """Return whether an error is S3's answer that an object does not exist. A missing bucket does not count."""
     return error_code(error)[0] in _GONE
 
 
 def is_changed(error: BaseException) -> bool:
-    """Whether S3 answers that the object is not the version that the request's condition names."""
+    """Return whether an error is S3's answer that the object is not the version in the condition of the request."""
     return error_code(error)[0] in _CHANGED
 
 
 def is_unsupported(error: BaseException) -> bool:
-    """Whether an S3-compatible store answers that it does not support a condition or an operation."""
+    """Return whether an error is a store's answer that it does not support a condition or an operation of S3."""
     code, status = error_code(error)
     return code == _UNSUPPORTED or status == 501
 
 
 def s3_error(error: Exception, request: Request) -> ForebayError:
-    """Return the ForebayError for an error of botocore. The class says whether to retry, the advice what to do."""
+    """Return the ForebayError for an error of botocore. Its class says whether to retry, its advice what to do."""
     if isinstance(error, ForebayError):
         return error
     said = f"{type(error).__name__}: {error}"
@@ -98,25 +98,25 @@ def s3_error(error: Exception, request: Request) -> ForebayError:
         return ConfigurationError(
             f"could not {request.doing} ({said})",
             option=option,
-            advice=f"check the name of the bucket, and {settings.option('endpoint_url')}",
+            advice=f"correct the name of the bucket, or {settings.option('endpoint_url')}",
         )
     return RetriableError(
         f"the store did not answer: could not {request.doing} ({said})",
         option=option,
-        advice=f"check that the store is up and the network reaches it; its address is "
-        f"{settings.option('endpoint_url')}",
+        advice=f"check that the store is up, that the network reaches it, and that "
+        f"{settings.option('endpoint_url')} is right",
     )
 
 
 def _answer_error(error: Any, request: Request, said: str) -> ForebayError:  # noqa: ANN401 - botocore has no types
-    """Return the ForebayError for an error answer."""
+    """Return the ForebayError for an error that S3 has answered; `said` is its text."""
     code, status = error_code(error)
     if code in _BUSY or status in _TEMPORARY or (status >= 500 and status != 501):
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         return RetriableError(
             f"the store is too busy to {request.doing} ({said})",
             option=request.option,
-            advice="wait, or read with fewer tasks (numPartitions), or use other prefixes",
+            advice="wait; or read with fewer tasks (numPartitions); or spread the objects over more prefixes",
             retry_after=_seconds(headers.get("retry-after")),
         )
     if str(getattr(error, "operation_name", "")).startswith("AssumeRole"):
@@ -140,7 +140,10 @@ def _refusal(code: str, status: int, request: Request, said: str) -> tuple[str, 
     if code in _CREDENTIALS:
         return f"the credentials are wrong or expired: could not {doing} ({said})", _credentials_advice(settings)
     if code in _REGION:
-        return f"the bucket is in another region: could not {doing} ({said})", f"set {settings.option('region')}"
+        return (
+            f"the bucket is in another region: could not {doing} ({said})",
+            f"set {settings.option('region')} to the region of the bucket",
+        )
     if code == "RequestTimeTooSkewed":
         return f"the clock of this machine is wrong: could not {doing} ({said})", "set the clock, such as by NTP"
     if code == "InvalidObjectState":

@@ -12,8 +12,8 @@ from forebay.stores.s3.background import Background
 from forebay.stores.s3.object_reader import ObjectReader
 
 GROUP: Final = 8 << 20
-"""Maximum bytes of a group that is fetched as a whole, together with the next group. Smaller groups are joined up to
-this size. Of a larger group, only the bytes to be read next are fetched."""
+"""Maximum bytes of a group that is fetched as a whole, together with the next group. Neighbouring groups are joined up
+to this size. Of a larger group, only the bytes to be read next are fetched."""
 GAP: Final = 512 << 10
 """Maximum gap in bytes between ranges of one request. At 80 MB/s the gap costs 6 ms; a request costs 30 ms."""
 PIECE: Final = 8 << 20
@@ -28,18 +28,18 @@ class Range(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A range that is being fetched."""
+    """A range that is requested, and its bytes as soon as they have arrived."""
 
     where: Range
     data: Background[bytearray]
 
 
 class ExpectedRanges:
-    """The groups of ranges that will be read, each group in any order. For one thread at a time.
+    """Fetches groups of announced ranges; each group may be read in any order. For one thread at a time.
 
     Args:
-        reader: The reader.
-        groups: The ranges of each group. Ranges outside the object are ignored.
+        reader: Reads the ranges of the object.
+        groups: The ranges `(start, end)` of each group. Ranges outside the object are ignored.
         whole: Maximum bytes of a group that is fetched as a whole; `GROUP` by default.
     """
 
@@ -56,7 +56,9 @@ class ExpectedRanges:
         self._ahead: dict[int, Pending] = {}
 
     def block(self, position: int, wanted: int) -> tuple[Range, bytearray] | None:
-        """Return a block of bytes that contains a position; None if no announced range contains it. May block.
+        """Return the range and bytes of a block that contains a position; None if no announced range has it. May block.
+
+        A large group is fetched in blocks of `wanted` bytes.
 
         Raises:
             ForebayError: See `ObjectReader.read`.
@@ -72,7 +74,10 @@ class ExpectedRanges:
         return _bytes(self._groups[number]) <= self._whole
 
     def _of_group(self, number: int, position: int) -> tuple[Range, bytearray] | None:
-        """Fetch a group and the next one. Keep the groups around them: columns reach the next group one by one."""
+        """Return the fetched piece of a group at a position, None without one; fetch this group and the next one.
+
+        The groups around them are kept: the columns of a file do not reach the next group at the same time.
+        """
         kept = {each: pieces for each, pieces in self._fetched.items() if number - 1 <= each <= number + 2}
         for each in (number, number + 1):
             if each < len(self._groups) and each not in kept and self._is_small(each):
@@ -106,7 +111,7 @@ def _bytes(group: Sequence[Range]) -> int:
 
 
 def _joined(groups: Sequence[list[Range]]) -> list[list[Range]]:
-    """Join neighbour groups up to the size `GROUP`, because Arrow reads many small row groups at a time."""
+    """Return the groups with neighbours joined up to `GROUP` bytes: Arrow reads many small row groups at a time."""
     found: list[list[Range]] = []
     total = 0
     for group in groups:
@@ -121,7 +126,7 @@ def _joined(groups: Sequence[list[Range]]) -> list[list[Range]]:
 
 
 def _pieces(group: Sequence[Range]) -> list[Range]:
-    """Join ranges that lie close to one another, and cut long ones."""
+    """Return the ranges to request: ranges with small gaps are joined, and long ones are cut."""
     joined: list[Range] = []
     for start, end in group:
         if joined and start - joined[-1].end <= GAP:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translates the settings of Hadoop's S3 connector (`fs.s3a.*`) into options of S3."""
+"""Translates the settings of Hadoop's S3 connector (`fs.s3a.*`) into the options `storage.*` for S3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.options.secret import Secret
 
 PREFIX: Final = "fs.s3a."
 
-# Settings that say the same as an option. Others are below, or change nothing that is read.
+# Settings with the same meaning as an option. Other settings are handled below, or do not affect what is read.
 _SAME: Final = {
     "access.key": "key",
     "secret.key": "secret",
@@ -53,10 +53,10 @@ _AMAZON: Final = re.compile(r"s3(?:[.-](?P<region>[a-z0-9-]+))?\.amazonaws\.com(
 
 
 def from_s3a(settings: Mapping[str, object]) -> dict[str, object]:
-    """Translate Hadoop's settings to options of S3, named without `storage.`.
+    """Return the options of S3, named without `storage.`, for settings of Hadoop (`fs.s3a.*`).
 
     Raises:
-        ConfigurationError: A setting that affects what can be read has no option in forebay.
+        ConfigurationError: A setting that affects what can be read has no counterpart in forebay.
     """
     given = {name.removeprefix(PREFIX): value for name, value in settings.items() if _text(value)}
     for name, value in given.items():
@@ -87,7 +87,7 @@ def _translate_endpoint(given: Mapping[str, object], options: dict[str, object])
 
 
 def _choose_credentials(providers: str, options: dict[str, object]) -> None:
-    """Keep only the credentials of the first provider that has credentials."""
+    """Keep in `options` only the credentials that the listed credential providers of Hadoop would use."""
     names = [name.strip().rpartition(".")[2] for name in providers.split(",") if name.strip()]
     known = _OF_KEYS | _ANONYMOUS | _OF_CHAIN | {_OF_ROLE}
     unknown = next((name for name in names if name not in known), None)

@@ -19,7 +19,7 @@ from forebay.stores.s3.client import S3Client
 _log = logging.getLogger(__name__)
 
 PAGE: Final = 1000
-"""Keys of one answer: the maximum that S3 allows."""
+"""Maximum keys in one answer of S3."""
 
 THREADS: Final = 8
 """Number of key ranges that are listed at the same time."""
@@ -28,14 +28,14 @@ _REPORT_SECONDS: Final = 10.0
 """Seconds between progress reports in the log."""
 
 _DIRECTORY_PAGES: Final = 16
-"""Maximum pages of directories to search for borders of ranges. All directories after them form one range."""
+"""Maximum pages of directories in which borders of ranges are searched. All directories after them form one range."""
 
 _LEVELS: Final = 4
 """Maximum directory levels to descend in search of a level with several directories."""
 
 
 class Page(NamedTuple):
-    """One answer of S3: objects and, with a delimiter, directories. Both are keys, in the order of S3."""
+    """One answer of S3 to a listing: boto3's dicts of objects and, with a delimiter, the prefixes of directories."""
 
     objects: Sequence[Any]
     prefixes: Sequence[str]
@@ -44,7 +44,7 @@ class Page(NamedTuple):
 
 
 class Listing:
-    """Lists one bucket. For any thread. The methods raise botocore's errors.
+    """Lists the objects of one bucket. For any thread. The methods raise botocore's errors.
 
     Args:
         client: The client.
@@ -60,7 +60,7 @@ class Listing:
     def page(
         self, prefix: str, *, after: str = "", delimiter: str = "", most: int | None = None, token: str | None = None
     ) -> Page:
-        """Return the first page of keys that sort after `after`, or the page that follows another page."""
+        """Return the first page of keys that sort after `after`, or the page after the one with this `token`."""
         arguments: dict[str, object] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": most or PAGE}
         options = {"StartAfter": after, "Delimiter": delimiter, "ContinuationToken": token}
         arguments |= {name: value for name, value in options.items() if value}
@@ -70,7 +70,7 @@ class Listing:
         return Page(answer.get("Contents", ()), prefixes, token)
 
     def pages(self, prefix: str, *, after: str = "", delimiter: str = "", stop: str | None = None) -> Iterator[Page]:
-        """Yield the pages up to the one that reaches the key `stop`; by default all pages."""
+        """Yield the pages of keys after `after`, up to the page that reaches the key `stop`; by default all pages."""
         token: str | None = None
         while True:
             page = self.page(prefix, after=after, delimiter=delimiter, token=token)
@@ -80,7 +80,7 @@ class Listing:
                 return
 
     def status(self, found: Any) -> FileStatus:  # noqa: ANN401 - boto3 has no types
-        """Return the `FileStatus` of an object of a page."""
+        """Return the `FileStatus` of an object in `Page.objects`."""
         return FileStatus(*self._fields(found))
 
     def _fields(self, found: Any) -> tuple[str, int, int, str | None]:  # noqa: ANN401 - boto3 has no types
@@ -88,9 +88,9 @@ class Listing:
         return self._root + found["Key"], int(found["Size"]), nanoseconds(found.get("LastModified")), etag
 
     def tree(self, prefix: str, accepts: Callable[[str], bool], after: str = "") -> FileTable:
-        """Return all objects below a prefix whose key `accepts` accepts, sorted by key.
+        """Return all objects below a prefix for whose key `accepts` returns True, sorted by key.
 
-        The first page is usually complete. If not, the remaining keys are cut into ranges at directories. The ranges
+        Usually the first page has all keys. If not, the remaining keys are cut into ranges at directories. The ranges
         are listed at the same time, each page by page. So a small tree costs one request, and a large tree hardly more
         requests than it has pages.
         """
@@ -125,7 +125,7 @@ class Listing:
                 table.append(*self._fields(found))
 
     def _borders(self, prefix: str, last: str) -> list[str]:
-        """Return sibling directories after `last`, which cut the remaining keys into ranges."""
+        """Return directories after the key `last` on one level, at which the remaining keys can be cut into ranges."""
         inside = prefix
         for _ in range(_LEVELS):
             pages = list(islice(self.pages(inside, after=last, delimiter="/"), _DIRECTORY_PAGES))
@@ -133,7 +133,7 @@ class Listing:
             directories = [found for found in prefixes if found > last]
             if len(directories) > 1:
                 return _spread(directories, THREADS * 4)
-            # Only the directory in which the first page ended, or one after it, is left.
+            # One directory is left: that in which the first page ended, or the one after it.
             if len(prefixes) != 1 or pages[0].objects:
                 return directories
             inside = prefixes[0]
@@ -141,13 +141,13 @@ class Listing:
 
 
 def _spread(items: Sequence[str], most: int) -> list[str]:
-    """Return at most `most` items, evenly spread over all items."""
+    """Return at most `most` of the items, at even distances."""
     count = min(most, len(items))
     return [items[len(items) * number // count] for number in range(count)]
 
 
 def _in_order(work: Sequence[Callable[[], FileTable]]) -> Iterator[FileTable]:
-    """Run the work on at most `THREADS` threads, and yield its results in order."""
+    """Run the functions in `work` on at most `THREADS` threads at a time, and yield their results in order."""
     running: list[Background[FileTable]] = []
     for number in range(len(work)):
         while len(running) < len(work) and len(running) - number < THREADS:

@@ -17,20 +17,20 @@ from forebay.stores.s3.client import S3Client
 from forebay.stores.s3.errors import Request, is_changed, is_gone, s3_error
 
 STEP: Final = 256 << 10
-"""Bytes received at a time. After each piece, a request checks whether the file was closed."""
+"""Bytes received at a time. Before each piece, the request is cancelled if the file was closed."""
 
 _BREAKS: Final = 4
-"""Maximum consecutive answers that break off before `STEP` bytes. The read fails after that."""
+"""Maximum consecutive answers that break off before `STEP` bytes; with one more, the read fails."""
 _PAUSE: Final = 0.1
-"""Seconds before the second attempt after a broken answer; doubled for each further attempt."""
+"""Seconds before the second retry of a broken answer, doubled for each further one. The first retry follows at once."""
 
 
 class Cancelled(Exception):
-    """The file was closed while a background request was under way."""
+    """Raised in a background request if the file is closed meanwhile."""
 
 
 class ObjectReader:
-    """Reads ranges of the object that was listed. Thread-safe.
+    """Reads ranges of an object, all from the version that was listed. Thread-safe.
 
     Each request has `If-Match` with the listed ETag. The ETag of each answer is compared, too, because some stores
     ignore the condition. So all bytes are of one version, and no request at the end has to check that. If the listing
@@ -71,10 +71,10 @@ class ObjectReader:
         """Return the bytes `[start, end)`. Blocks.
 
         Raises:
-            DataError: The object is gone, or is another version.
+            DataError: The object no longer exists, or is another version.
             ConfigurationError: S3 refuses the request.
-            RetriableError: S3 does not answer, or its answers keep breaking off.
-            Cancelled: The reader was closed.
+            RetriableError: S3 does not answer, or its answers repeatedly break off.
+            Cancelled: `close` was called.
         """
         buffer = bytearray(end - start)
         done = breaks = 0
@@ -92,7 +92,7 @@ class ObjectReader:
         return buffer
 
     def _receive(self, start: int, view: memoryview) -> tuple[int, Exception | None]:
-        """Fill a buffer with one request; return the number of bytes received, and the error if some are missing."""
+        """Fill `view` with one request; return the number of bytes received, and the error if some are missing."""
         answer = self._get(start, start + len(view))
         body = answer["Body"]
         done = 0
@@ -162,7 +162,7 @@ class ObjectReader:
 
 
 def _breaks() -> tuple[type[Exception], ...]:
-    """Return the error classes of an answer that breaks off."""
+    """Return the classes of the errors that mean that an answer broke off."""
     botocore, urllib3 = importlib.import_module("botocore.exceptions"), importlib.import_module("urllib3.exceptions")
     return (
         botocore.IncompleteReadError,

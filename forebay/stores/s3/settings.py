@@ -28,9 +28,10 @@ _MEANT: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class S3Settings:
-    """The settings of a client. Hashable: equal settings share one client. Picklable; `repr` hides credentials.
+    """The settings of an S3 client. Hashable: equal settings share one client. Picklable; `repr` hides credentials.
 
-    A text may be a reference (`env:NAME`, `file:/path`). References are resolved where the client is created.
+    A value may be a reference to a secret (`env:NAME`, `file:/path`). References to credentials are resolved when the
+    client is created.
 
     Attributes:
         prefix: The prefix of the options, `storage.` or `stateStorage.`, for errors.
@@ -62,7 +63,7 @@ class S3Settings:
 
     @classmethod
     def of(cls, options: StorageOptions, prefix: str = "storage.") -> Self:
-        """Return the settings of a user's options. Any thread; connects to nothing.
+        """Return the settings from a user's options, without connecting. For any thread.
 
         Raises:
             ConfigurationError: An option is unknown, has a wrong value, or contradicts another one.
@@ -78,7 +79,7 @@ class S3Settings:
         return settings
 
     def option(self, name: str) -> str:
-        """Return an option as the user writes it."""
+        """Return the full name of an option, as the user writes it."""
         return f"{self.prefix}{name}"
 
     def _check(self) -> None:
@@ -89,12 +90,12 @@ class S3Settings:
         for one, other in (("key", "secret"), ("secret", "key"), ("token", "key")):
             if getattr(self, one) and not getattr(self, other):
                 raise self._refusal(
-                    one, f"{self.option(one)} needs {self.option(other)}", "set both options, or neither"
+                    one, f"{self.option(one)} needs {self.option(other)} too", "set both options, or neither"
                 )
         for name in ("external_id", "role_session_name", "web_identity_token_file", "sts_endpoint_url"):
             if getattr(self, name) and not self.role_arn:
                 raise self._refusal(
-                    name, f"{self.option(name)} needs {self.option('role_arn')}", f"set {self.option('role_arn')} too"
+                    name, f"{self.option(name)} needs {self.option('role_arn')} too", f"set {self.option('role_arn')}"
                 )
         if self.addressing_style is not None and self.addressing_style not in STYLES:
             raise self._refusal(
@@ -108,11 +109,12 @@ class S3Settings:
 
 
 def _without_hadoop(given: Mapping[str, object], prefix: str) -> Mapping[str, object]:
-    """Return the options; translate `fs.s3a.*` settings of a Spark session to options of S3."""
+    """Return the options of S3; if `given` has `fs.s3a.*` settings of a Spark session, translate them."""
     settings = {name: value for name, value in given.items() if name.startswith(hadoop.PREFIX)}
     if settings and len(settings) < len(given):
         raise ConfigurationError(
-            f"{prefix}{min(settings)} is mixed with options of S3", advice=f"give {prefix}* or fs.s3a.*, not both"
+            f"{prefix}{min(settings)} and options of S3 are both set",
+            advice=f"give either options of S3 ({prefix}*) or {prefix}fs.s3a.*",
         )
     return hadoop.from_s3a(settings) if settings else given
 
@@ -126,7 +128,7 @@ def _secret(value: object, option: str) -> Secret:
 
 
 def _plain(value: object) -> object:
-    """Resolve a reference, and strip white space around a text."""
+    """Return an option's value with references resolved, and without white space around a text."""
     found = value.reveal() if isinstance(value, Secret) else value
     return found.strip() if isinstance(found, str) else found
 
@@ -195,7 +197,7 @@ def _unknown(given: str, prefix: str) -> ConfigurationError:
     name = given.lower()
     near = [_MEANT[name]] if name in _MEANT else get_close_matches(name, _KINDS, 1)
     return ConfigurationError(
-        f"{prefix.removesuffix('.')} has no {given!r} for S3" + (f", did you mean {near[0]!r}?" if near else ""),
+        f"there is no option {prefix}{given} for S3" + (f", did you mean {near[0]!r}?" if near else ""),
         option=f"{prefix}{given}",
         advice=f"the options are {', '.join(f'{prefix}{known}' for known in _KINDS)}",
     )

@@ -20,12 +20,12 @@ from forebay.stores.store import Children, Directory
 
 _COPY_BYTES: Final = 5 << 30
 """Maximum bytes of an object that one request can copy."""
-# Names in keys that are not names of directories elsewhere; as in a listing of keys, they are no hidden names.
+# Names in keys that other stores do not have as names of directories. They do not count as hidden names.
 _KEY_NAMES: Final = frozenset({"", ".", ".."})
 
 
 class Location(NamedTuple):
-    """A bucket, and a key in it; the key is None in the URL of a bucket."""
+    """The parts of an S3 URL: scheme, bucket and key; the key is None if the URL names only a bucket."""
 
     scheme: str
     bucket: str
@@ -33,19 +33,19 @@ class Location(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """The common prefix of the keys below this location, if it is a directory."""
+        """The prefix that all keys below this location have, if it is a directory."""
         return "" if self.key is None else f"{self.key}/"
 
 
 def parse_location(url: str) -> Location:
-    """Return the parts of a URL. `s3://bucket` is the bucket, and `s3://bucket/` a directory with an empty name."""
+    """Return the parts of an S3 URL. `s3://bucket` is a bucket, `s3://bucket/` a directory in it with an empty name."""
     scheme, _, rest = url.partition("://")
     bucket, slash, key = rest.partition("/")
     return Location(scheme, bucket, key if slash else None)
 
 
 class S3Store:
-    """The objects of S3 and compatible stores. Implements `Store`; its only state is the client of the process.
+    """The objects of S3 and compatible stores as files. Implements `Store`; its only state is the process's client.
 
     Args:
         options: The user's options; see `S3Settings`.
@@ -61,27 +61,27 @@ class S3Store:
         self._client: S3Client = client_of(options)
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """See `Store.stat`. If an object and a directory have the same name, return the object."""
+        """Return the object or directory at a path, the object if both exist, or None; see `Store.stat`."""
         at = self._location(path)
         if at.key:
             with self._wrap_errors(path, "read"):
                 try:
                     return self._head(path, at)
                 except Exception as error:  # noqa: BLE001 - another request raises it
-                    # HEAD has no body: for anything but "not found" a listing says why.
+                    # An error answer to HEAD has no body. A listing, if it fails too, says why.
                     if not is_gone(error):
                         return self._stat_by_listing(path, at)
         return Directory(path) if self._is_directory(path, at) else None
 
     def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus]:
-        """See `Store.walk`. Objects whose key ends in a slash represent directories, and are left out."""
+        """Return all objects below a directory, except those with a key that ends in a slash; see `Store.walk`."""
         at = self._location(path)
         accepts = _NamesBelow(at.prefix, keep)
         with self._wrap_errors(path, "list"):
             return self._listing(at).tree(at.prefix, accepts, after)
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
-        """See `Store.children`."""
+        """Return the entries of a directory, or None; see `Store.children`."""
         at = self._location(path, buckets=True)
         found = Children([], [])
         if not at.bucket:
@@ -99,11 +99,11 @@ class S3Store:
         return found if there else None
 
     def open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> BinaryIO:
-        """See `Store.open`. Nothing is requested before the first read, unless `file` has to be looked up."""
+        """Open an object for reading; see `Store.open`. If `file` is given, the first read sends the first request."""
         return cast("BinaryIO", self._open(path, file, read_to))
 
     def open_ahead(self, file: FileStatus) -> BinaryIO | None:
-        """Open a small object, and request its content at once on another thread. The content takes at most 1 MB.
+        """Open an object of at most 1 MB, and request its content at once on another thread.
 
         Return None, without a request, for an object that is larger, empty, or cannot be pinned.
         """
@@ -123,11 +123,11 @@ class S3Store:
         return ObjectFile(reader, read_to)
 
     def pins(self, file: FileStatus) -> bool:
-        """See `Store.pins`: by the ETag."""
+        """Return whether the listed object has an ETag, which each read then demands; see `Store.pins`."""
         return file.etag is not None
 
     def delete(self, file: FileStatus) -> bool:
-        """See `Store.delete`. S3-compatible stores may ignore or refuse the condition `If-Match`."""
+        """Delete an object if its ETag is the listed one; see `Store.delete`. Some stores ignore that condition."""
         at = self._location(file.path)
         with self._wrap_errors(file.path, "delete"):
             return self._delete(at, file.etag)
@@ -170,7 +170,7 @@ class S3Store:
         return self._listing(at).status(found)
 
     def _stat_by_listing(self, path: str, at: Location) -> FileStatus | Directory | None:
-        """Look an object or directory up by listing the keys that begin with its key."""
+        """Return the object or directory at a path, or None, by listing the keys that begin with its key."""
         page = self._listing(at).page(at.key or "", most=1)
         for found in page.objects:
             if found["Key"] == at.key:
@@ -178,7 +178,7 @@ class S3Store:
         return Directory(path) if self._is_directory(path, at) else None
 
     def _is_directory(self, path: str, at: Location) -> bool:
-        """Whether an object exists below a prefix. The bucket itself is a directory, even without objects."""
+        """Return whether an object exists below a location. A bucket is a directory even without objects."""
         with self._wrap_errors(path, "list"):
             try:
                 return bool(self._listing(at).page(at.prefix, most=1).objects) or not at.prefix
@@ -198,15 +198,17 @@ class S3Store:
         found = parse_location(path)
         if "@" in found.bucket:
             raise ConfigurationError(
-                "the URL holds credentials", option="path", advice="give them as storage.key and storage.secret"
+                "the URL contains credentials",
+                option="path",
+                advice="remove them from the URL, and set storage.key and storage.secret",
             )
         if not found.bucket and not buckets:
-            raise ConfigurationError(f"{path!r} names no bucket", option="path", advice="give s3://bucket/key")
+            raise ConfigurationError(f"the URL {path!r} names no bucket", option="path", advice="give s3://bucket/key")
         return found
 
     @contextmanager
     def _wrap_errors(self, path: str, doing: str) -> Iterator[None]:
-        """Raise a ForebayError for an error of boto3."""
+        """Convert errors of boto3 in a `with` block to ForebayErrors."""
         try:
             yield
         except Exception as error:
@@ -228,7 +230,7 @@ _PERMISSIONS: Final = {
 
 
 class _NamesBelow:
-    """Decides whether `keep` accepts all names of a key below a prefix. Caches directories, which many keys share."""
+    """Decides whether `keep` accepts all names of a key below a prefix. Caches the answers for directories of keys."""
 
     def __init__(self, prefix: str, keep: Callable[[str], bool]) -> None:
         self._start = len(prefix)

@@ -11,18 +11,18 @@ from forebay.table.changelog.row_kind import RowKind
 
 @dataclass(frozen=True)
 class ChangelogMode:
-    """The kinds of changes that may come, as in Flink's `ChangelogMode`."""
+    """The kinds of changes that a changelog may hold, as in Flink's `ChangelogMode`."""
 
     kinds: frozenset[RowKind]
 
     @property
     def append_only(self) -> bool:
-        """Whether rows are only inserted; otherwise they are updated or deleted too."""
+        """Whether rows are only inserted, never updated or deleted."""
         return self.kinds == {RowKind.INSERT}
 
     @property
     def retracts(self) -> bool:
-        """Whether an update comes with the row before it (`update_preimage`)."""
+        """Whether an update comes with the old row (`update_preimage`)."""
         return RowKind.UPDATE_BEFORE in self.kinds
 
     def __str__(self) -> str:

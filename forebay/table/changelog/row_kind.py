@@ -10,7 +10,7 @@ from forebay.errors import DataError
 
 
 class RowKind(IntEnum):
-    """What a row of a changelog says about its key. The values are those of Flink's `RowKind` (C2)."""
+    """The kind of a change in a changelog. The values are those of Flink's `RowKind` (C2)."""
 
     INSERT = 0
     UPDATE_BEFORE = 1
@@ -19,7 +19,7 @@ class RowKind(IntEnum):
 
     @property
     def short(self) -> str:
-        """`+I`, `-U`, `+U` or `-D`."""
+        """Flink's short form: `+I`, `-U`, `+U` or `-D`."""
         return _SHORT[self]
 
     @property
@@ -29,7 +29,7 @@ class RowKind(IntEnum):
 
     @property
     def adds(self) -> bool:
-        """Whether the row begins to exist with this change; a retraction ends a row."""
+        """Whether this change adds its row (INSERT, UPDATE_AFTER); the other kinds retract it."""
         return self in (RowKind.INSERT, RowKind.UPDATE_AFTER)
 
     @classmethod
@@ -38,7 +38,7 @@ class RowKind(IntEnum):
 
         Args:
             text: For example `insert` or `+I`.
-            position: Where the change stands in its source, for the error.
+            position: The position of the change in its source, for the error.
 
         Raises:
             DataError: The text names no kind.
@@ -49,7 +49,7 @@ class RowKind(IntEnum):
         raise DataError(
             f"unknown change kind {text!r}",
             position=position,
-            advice=f"a kind is one of {', '.join(CHANGE_TYPES)}; convert other words before",
+            advice=f"a kind is one of {', '.join(CHANGE_TYPES)}; convert other words first",
         )
 
 

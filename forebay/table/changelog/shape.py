@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one shape of a changelog: the columns that stand beside the payload (C1, C17).
+"""The shape of every changelog: the columns that it has beside the payload (C1, C17).
 
-A changelog has all payload columns and `_change_type`. The other columns are there if the source knows them. Changes
-of one key are ordered by `_sequence` if it is there, otherwise by (`_split`, `_pos`, kind): an update is two rows with
-one position, and `update_preimage` comes before `update_postimage`.
+A changelog has all payload columns and `_change_type`. It has the other columns if the source knows their values.
+Changes of one key are ordered by `_sequence` if it exists, otherwise by (`_split`, `_pos`, kind): an update is two rows
+with one position, and `update_preimage` comes before `update_postimage`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TYPES: Final = {
     COMMIT_VERSION: pa.int64(),
     COMMIT_TIMESTAMP: pa.timestamp("us", tz="UTC"),
 }
-"""The Arrow types of the columns that have only one; `_sequence` has the type of its source."""
+"""The Arrow types of these columns, except `_sequence`, whose type depends on the source."""
 
 COLUMNS: Final = (CHANGE_TYPE, SPLIT, POSITION, SEQUENCE, TRANSACTION, COMMIT_VERSION, COMMIT_TIMESTAMP)
-"""Every column that is not payload."""
+"""All columns of a changelog that are not payload."""

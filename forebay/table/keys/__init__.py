@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streaming keys without Spark: which columns order and identify rows, and what transformations do to them."""
+"""Streaming keys without Spark: which columns order and identify rows, and how transformations change a key."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key in the metadata of columns: engines have no place for the key of a whole schema.
+"""Stores the key in the metadata of its columns, because engines have no place for the key of a whole schema.
 
-Each column of a key has the whole declared key, its own declared name, and the id of the declaration. So a later reader
-finds lost columns, and distinguishes the keys of two joined tables. Spark carries the metadata with the column.
+The metadata of each key column hold the whole declared key, the declared name of the column, and the id of the
+declaration. So a later reader finds lost columns, and distinguishes the keys of two joined tables. Spark carries the
+metadata with the column.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from forebay.table.keys.propagation import after_loss, after_rename
 FIELD_KEY: Final = "forebay.key"
 """The name of the metadata entry."""
 PARTITIONING: Final = "includeInPartitioning"
-"""A plain entry beside it, which readers of Foundry's schemas know (K21)."""
+"""The name of a second entry, for readers that know Foundry's schemas (K21)."""
 
 _VERSION: Final = 1
 
@@ -28,14 +29,14 @@ Metadata: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Declaration:
-    """A key as it was declared once, by a source or by `key_by`, and the columns that still have it.
+    """A key as a source or `key_by` declared it, and the columns that still carry it.
 
     Args:
-        id: Tells declarations apart.
-        key: The key with the names at its declaration.
+        id: The id of the declaration.
+        key: The key, with the column names at its declaration.
         ordered: Whether the source promises the order of rows within the partition key.
         transactional: Whether the source never spreads a transaction over several micro-batches.
-        columns: For each declared name, the present columns that carry it.
+        columns: Declared name of a key column → names of the present columns that carry it.
     """
 
     id: str
@@ -46,17 +47,17 @@ class Declaration:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The declared names that no column carries any more."""
+        """The declared names of the key columns that no column carries any more."""
         return tuple(name for name in self.key.columns if name not in self.columns)
 
     def present(self, *, lenient: bool = False) -> KeySpec:
-        """Return the key with the present names (K11–K14).
+        """Return the key with the present names of its columns, without lost columns (K11–K14).
 
         Args:
-            lenient: Keep a primary key that lost columns, and take the first of several copies of a key column.
+            lenient: Keep a primary key that lost columns, and use the first of several copies of a key column.
 
         Raises:
-            ConfigurationError: Several columns carry one key column, and none has its declared name.
+            ConfigurationError: Several columns are copies of one key column, and none has its declared name.
         """
         names = {}
         for declared, present in self.columns.items():
@@ -64,7 +65,7 @@ class Declaration:
                 raise ConfigurationError(
                     f"the columns {' and '.join(map(repr, present))} are both the key column {declared!r}",
                     option="columns",
-                    advice="key_by again, with the column that is meant",
+                    advice="call key_by again with the column that is the key",
                 )
             names[declared] = declared if declared in present else present[0]
         return after_rename(after_loss(self.key, self.lost, lenient=lenient), names)
@@ -78,7 +79,7 @@ def declaration_id(*parts: object) -> str:
 def key_metadata(
     key: KeySpec, declaration: str, *, ordered: bool = False, transactional: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Return the entries for the metadata of each column of the key, by column name."""
+    """Return the metadata entries of a key, by column name. `declaration` is the id of the declaration."""
     whole: dict[str, Any] = {"partition": list(key.partition)}
     if key.primary is not None:
         whole["primary"] = list(key.primary)
@@ -98,17 +99,20 @@ def key_metadata(
 
 
 def without_key(metadata: Metadata) -> dict[str, Any]:
-    """Return the metadata of a column without what `key_metadata` adds."""
+    """Return the metadata of a column without the entries of `key_metadata`."""
     return {name: value for name, value in metadata.items() if name not in (FIELD_KEY, PARTITIONING)}
 
 
 def declarations(fields: Iterable[tuple[str, Metadata]]) -> list[Declaration]:
-    """Return the declarations that the columns carry, given as (name, metadata), in the order of the columns.
+    """Return the declarations of keys in the metadata of columns, in the order of the columns.
 
-    Declarations without a partition or primary column are left out: a key whose columns are all gone is gone (K14).
+    A declaration that lost all its partition and primary columns is left out: its key is gone (K14).
+
+    Args:
+        fields: The columns, as (name, metadata).
 
     Raises:
-        ConfigurationError: A newer version of forebay wrote the metadata, or they are damaged.
+        ConfigurationError: Another version of forebay wrote the metadata, or they are damaged.
     """
     entries: dict[str, Any] = {}
     columns: dict[str, dict[str, list[str]]] = {}
@@ -119,7 +123,7 @@ def declarations(fields: Iterable[tuple[str, Metadata]]) -> list[Declaration]:
         try:
             if entry["v"] != _VERSION:
                 raise ConfigurationError(
-                    f"the key of the column {name!r} has the version {entry['v']}; this forebay knows {_VERSION}",
+                    f"the key of the column {name!r} has version {entry['v']}; this forebay knows version {_VERSION}",
                     advice="upgrade forebay, or call strip_keys and key_by",
                 )
             entries.setdefault(entry["set"], entry)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys in the schema JSON of Foundry (K21–K23)."""
+"""Converts keys to and from the schema JSON of Foundry (K21–K23)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def primary_key_json(key: KeySpec) -> dict[str, Any] | None:
         raise ConfigurationError(
             f"the schema JSON has no place for ordering columns: {', '.join(key.ordering)}",
             option="ordering",
-            advice="key_by without ordering before",
+            advice="call key_by without ordering first",
         )
     duplicate: dict[str, Any] = {"resolutionStrategy": {"type": "customStrategy", "customStrategy": {}}}
     if key.deleted is not None:
@@ -34,17 +34,18 @@ def primary_key_json(key: KeySpec) -> dict[str, Any] | None:
 
 
 def custom_metadata_json(key: KeySpec, column: str) -> dict[str, Any]:
-    """Return the value of `customMetadata` of a field (K21)."""
+    """Return the value of `customMetadata` for the field of a column (K21)."""
     return {PARTITIONING: True} if column in key.partition else {}
 
 
 def key_of_json(schema: Mapping[str, Any]) -> KeySpec:
     """Return the key in a schema JSON.
 
-    The partition key has the order of the fields; if the primary key has the same columns, it has their order.
+    The columns of the partition key have the order of the primary key if both keys have the same columns, otherwise the
+    order of the fields.
 
     Raises:
-        ConfigurationError: The JSON is not a schema, names a column that it does not have, or misspells
+        ConfigurationError: The JSON is not a schema, its key names a column that it does not have, or it misspells
             `includeInPartitioning`.
     """
     try:
@@ -77,7 +78,7 @@ def _deletion_column(resolution: Mapping[str, Any]) -> str | None:
         raise ConfigurationError(
             f"unknown resolution of a primary key: {resolution['type']!r}",
             option="schema",
-            advice="the resolution that forebay knows is 'duplicate'",
+            advice="use the resolution 'duplicate', the only one that forebay knows",
         )
     column = resolution["duplicate"].get("deletionColumn")
     return None if column is None else str(column)

@@ -19,10 +19,10 @@ class KeySpec:
         partition: Rows that are equal in these columns keep their order. They are not deduplicated (K1).
         primary: The latest row for each value of these columns is the current one; None: there is no primary key (K5).
         deleted: A boolean column: true if the record is deleted (K7).
-        ordering: Columns that say which row is the latest one in a batch; ignored by streams (K20).
+        ordering: Columns whose largest value marks the latest row in a batch; ignored by streams (K20).
 
     Raises:
-        ConfigurationError: A column is named twice, or `deleted` or `ordering` stands without a primary key.
+        ConfigurationError: A column is named twice, or `deleted` or `ordering` is given without a primary key.
     """
 
     partition: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class KeySpec:
             raise ConfigurationError(
                 "a deletion flag or ordering columns need a primary key",
                 option="ordering" if self.deleted is None else "deleted",
-                advice="key_by(…, cdc=True) sets a primary key; without it, name columns only",
+                advice="set a primary key with key_by(…, cdc=True), or leave out deleted and ordering",
             )
         flag = () if self.deleted is None else (self.deleted,)
         for names in (self.partition, (*(self.primary or ()), *flag, *self.ordering), (*self.partition, *flag)):
@@ -59,19 +59,19 @@ class KeySpec:
         """
         if not columns:
             raise ConfigurationError(
-                "a key needs a column", option="columns", advice="name the key columns, or call strip_keys"
+                "a key needs a column", option="columns", advice="name the key columns; to remove a key, use strip_keys"
             )
         return cls(tuple(columns), tuple(columns) if cdc else None, deleted, tuple(ordering))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column that the key names, each once."""
+        """All columns that the key names, each once: partition, primary, deletion flag and ordering columns."""
         flag = () if self.deleted is None else (self.deleted,)
         return tuple(dict.fromkeys((*self.partition, *(self.primary or ()), *flag, *self.ordering)))
 
     @property
     def primary_is_partition(self) -> bool:
-        """Whether a primary key, if there is one, has the columns of the partition key (K9)."""
+        """Whether the primary key has the same columns as the partition key; True without a primary key (K9)."""
         return self.primary is None or set(self.primary) == set(self.partition)
 
     def check(self, columns: Sequence[str]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is promised about the order of rows (K2, K3, K15, K27)."""
+"""Promises about the order of rows (K2, K3, K15, K27)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ class Guarantee:
     Args:
         scope: The scope within which rows keep their order.
         columns: For `PER_KEY`, the key columns by the names that they have at the source (K4, K15).
-        weakest: The step of the query that weakens the order most, in words; None: nothing weakens it (K27). It is not
-            compared.
+        weakest: The step of the query that weakens the order most, as text; None: no step does (K27). `==` ignores it.
     """
 
     scope: OrderScope
@@ -33,7 +32,7 @@ class Guarantee:
 
     @classmethod
     def per_key(cls, *columns: str) -> Self:
-        """Rows that are equal in these columns keep their order."""
+        """Return the promise that rows with equal values of these columns keep their order."""
         return cls(OrderScope.PER_KEY, columns)
 
     def __str__(self) -> str:

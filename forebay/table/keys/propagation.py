@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a transformation does to a key (K11–K17): pure functions from key to key, for every host.
+"""The effect of transformations on a key (K11–K17): pure functions from key to key, for every host.
 
-After a user-defined function over whole rows there is no key (K16), so it has no function here.
+A user-defined function over whole rows always loses the key (K16), so there is no function for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ JoinType = Literal["inner", "cross", "left", "right", "full", "semi", "anti"]
 
 
 def after_rename(key: KeySpec, names: Mapping[str, str]) -> KeySpec:
-    """Return the key after columns are renamed, given as {old name: new name} (K11)."""
+    """Return the key after a rename of columns. `names` is {old name: new name} (K11)."""
 
     def renamed(columns: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(names.get(name, name) for name in columns)
@@ -37,8 +37,8 @@ def after_loss(key: KeySpec, lost: Collection[str], *, lenient: bool = False) ->
 
     Args:
         key: The key before.
-        lost: The columns.
-        lenient: Shrink the primary key instead, as Foundry does.
+        lost: The columns that are dropped or overwritten.
+        lenient: Keep the rest of a primary key that loses a column, as Foundry does.
     """
     partition = tuple(name for name in key.partition if name not in lost)
     left = tuple(name for name in key.primary or () if name not in lost)
@@ -57,12 +57,12 @@ def after_stateful(key: KeySpec) -> KeySpec:
 
 
 def after_union(left: KeySpec, right: KeySpec) -> KeySpec:
-    """Return the key after a union, an intersection or a difference: that of both sides, or none."""
+    """Return the key after a union, an intersection or a difference: the key of both sides if equal, otherwise none."""
     return left if left == right else KeySpec()
 
 
 def after_join(left: KeySpec, right: KeySpec, how: JoinType) -> KeySpec:
-    """Return the key after a join: that of the side whose rows are all kept; none after a full outer join."""
+    """Return the key after a join: that of the right side for `right`, none for `full`, else that of the left side."""
     if how == "full":
         return KeySpec()
     return right if how == "right" else left

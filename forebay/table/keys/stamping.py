@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a source declares the key of its rows: in the metadata of its Arrow schema, which every host carries on."""
+"""Declares the key of a source's rows in the metadata of its Arrow schema, which every host passes on."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _NAMES: Final = (FIELD_KEY.encode(), PARTITIONING.encode())
 def stamp(schema: pa.Schema, key: KeySpec, *, ordered: bool = True, transactional: bool = False) -> pa.Schema:
     """Return the schema with the key in the metadata of its fields; an earlier key is replaced.
 
-    A source calls it in `schema()`.
+    A source calls this function in `schema()`.
 
     Args:
         schema: The schema of the source.
-        key: The key. One without columns removes the key.
-        ordered: Whether the source promises that rows with equal partition key keep their order: all of them are in
-            one split, as in Kafka the records with one message key.
+        key: The key; `KeySpec()` removes the key of the schema.
+        ordered: Whether the source promises that rows with an equal partition key keep their order, because all of them
+            are in one split, as Kafka's records with one message key are.
         transactional: Whether all changes of a transaction are always in one micro-batch.
 
     Raises:
-        ConfigurationError: The schema has no such column.
+        ConfigurationError: The schema does not have a column of the key.
     """
     key.check(schema.names)
     declaration = declaration_id(key, [(field.name, str(field.type)) for field in schema])
@@ -41,6 +41,6 @@ def stamp(schema: pa.Schema, key: KeySpec, *, ordered: bool = True, transactiona
 
 
 def stamped(field: pa.Field) -> dict[str, Any]:
-    """Return what `stamp` wrote to a field, as metadata of a column. Called by hosts."""
+    """Return the entries that `stamp` wrote to a field, as metadata of a column. Called by hosts."""
     metadata = field.metadata or {}
     return {name.decode(): json.loads(metadata[name]) for name in _NAMES if name in metadata}

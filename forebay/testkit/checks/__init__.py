@@ -30,6 +30,6 @@ AFTER_READING: tuple[Check, ...] = (
 )
 
 ALL: tuple[Check, ...] = (*BEFORE_READING, READ, *AFTER_READING)
-"""In the order in which they run: causes before effects, so the first failure is nearest to the cause."""
+"""All generic checks, in the order in which they run. A cause is checked before its effects, so it fails first."""
 
 __all__ = ["AFTER_READING", "ALL", "READ", "Check"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A check, and the result of running it."""
+"""`Check`: a function that checks some rules of a source. Running it makes a `Result`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from forebay.testkit.outcomes import Result
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A generic check: it needs a source, and does not change the input.
+    """A generic check, which needs only a source and does not change its input.
 
     Args:
-        rules: The ids of the rules that it checks, its main rule first. A failure may name a rule that is not in it.
+        rules: The ids of the rules that it checks, its main rule first. A failure may name yet another rule.
         text: What must hold, in words.
-        run: Raises a `Finding`, or any error of the connector.
+        run: The function. If a rule is broken, it raises a `Finding`, or the connector's own error.
         essential: Whether the check runs even if the time limit of all checks is reached.
     """
 
@@ -32,13 +32,13 @@ class Check:
 
     @classmethod
     def of(cls, run: Callable[[Subject], None], *, essential: bool = False) -> Check:
-        """Create a check from a function. Its docstring begins with the ids of its rules and what must hold."""
+        """Create a check from a function, whose docstring begins with `RULE-1, RULE-2: ` and the text of the check."""
         rules, _, text = (run.__doc__ or run.__name__).partition("\n")[0].partition(": ")
         return cls(tuple(rules.split(", ")), text.removesuffix("."), run, essential)
 
     @property
     def rule(self) -> str:
-        """The main rule, which a failure names unless it names another one."""
+        """The id of the main rule. A failure names this rule, unless its `Finding` names another one."""
         return self.rules[0]
 
     @property
@@ -47,7 +47,7 @@ class Check:
         return f"test_{self.rule.lower().replace('-', '_')}_{self.run.__name__}"
 
     def judge(self, subject: Subject) -> Result:
-        """Run the check and return its result. A connector that hangs is abandoned.
+        """Run the check and return its result. If a call of the connector hangs, the check's thread is abandoned.
 
         Raises:
             AuthorMistake: The author's test is wrong, so the source cannot be judged.
@@ -77,7 +77,7 @@ Checks = list[Check]
 
 
 def check_into(checks: Checks) -> Callable[[Callable[[Subject], None]], Callable[[Subject], None]]:
-    """Decorate a function as a check and append it to a list."""
+    """Return a decorator that makes a `Check` of a function, and appends it to `checks`."""
 
     def decorate(run: Callable[[Subject], None]) -> Callable[[Subject], None]:
         checks.append(Check.of(run))
@@ -87,7 +87,7 @@ def check_into(checks: Checks) -> Callable[[Callable[[Subject], None]], Callable
 
 
 _AUTHORS_RULE = {"RB-5": "SR-4", "CTX-2": "ENU-2"}
-"""The framework's rules that a connector can break → the author's rule that is then broken."""
+"""Maps rules of the framework that a connector can break to the author's rule that is broken in this case."""
 
 _ADVICE = (
     "raise RetriableError for temporary failures, and forebay's other errors for lasting failures outside the "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of enumerator and readers together, in a host that kills and restores them: ENU."""
+"""Checks of the enumerator together with readers, in a host that kills and restores readers (rules ENU-…)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COORDINATION: Checks = []
 _READERS = 2
 _MOST_KILLS = 8
 _ANSWER = 0.1
-"""Seconds in which an enumerator answers a request."""
+"""Seconds that an enumerator gets to answer a request."""
 
 
 @check_into(COORDINATION)
 def all_splits_are_assigned(subject: Subject) -> None:
-    """ENU-11: every split of an unbounded source is assigned, although readers ask once."""
+    """ENU-11: every split of an unbounded source is assigned, although each reader requests a split only once."""
     if subject.source.bounded:
         raise NotApplicable("the source is bounded: a reader asks again whenever it has finished a split")
     with subject.enumerator() as enumerator:
@@ -52,7 +52,7 @@ def all_splits_are_assigned(subject: Subject) -> None:
 
 @check_into(COORDINATION)
 def idle_readers_end(subject: Subject) -> None:
-    """ENU-10, RDR-2: more readers than splits: all rows are read, and every reader ends."""
+    """ENU-10, RDR-2: with more readers than splits, all rows are read and every reader ends."""
     _need_all(subject)
     with SingleThreadHost(subject, len(subject.everything) + 2) as host:
         _finish(host, subject, "read by more readers than there are splits")
@@ -60,7 +60,7 @@ def idle_readers_end(subject: Subject) -> None:
 
 @check_into(COORDINATION)
 def readers_register_late(subject: Subject) -> None:
-    """ENU-4: readers may register in any order, and late."""
+    """ENU-4: readers may register in any order, and while others already read."""
     _need_all(subject)
     with SingleThreadHost(subject, _READERS, register=[1]) as host:
         for _ in range(5):
@@ -71,12 +71,12 @@ def readers_register_late(subject: Subject) -> None:
 
 @check_into(COORDINATION)
 def killed_readers(subject: Subject) -> None:
-    """ENU-3: splits of a killed reader are returned and resumed: each row comes once."""
+    """ENU-3: splits of a killed reader are returned and resumed, so that each row comes once."""
     chance = subject.random("kill")
     for moment, when in _moments(subject, chance):
         with SingleThreadHost(subject, _READERS) as host:
             _run_to(host, subject, moment)
-            checkpoint = chance.choice([None, False, not subject.live])  # a complete one may commit and clean up
+            checkpoint = chance.choice([None, False, not subject.live])  # a complete checkpoint may commit and clean up
             if checkpoint is not None:
                 host.checkpoint(complete=checkpoint)
             subtask = chance.randrange(_READERS)
@@ -88,7 +88,7 @@ def killed_readers(subject: Subject) -> None:
 
 @check_into(COORDINATION)
 def dead_requesters_skipped(subject: Subject) -> None:
-    """ENU-2: a reader that asked for a split and failed is skipped."""
+    """ENU-2: a reader that failed after it requested a split gets no split."""
     _need_all(subject)
     with SingleThreadHost(subject, _READERS) as host:
         host.fail(0)
@@ -100,7 +100,7 @@ def dead_requesters_skipped(subject: Subject) -> None:
 
 @check_into(COORDINATION)
 def crashes(subject: Subject) -> None:
-    """ENU-5, ENU-6: a checkpoint at any step has every split once: after a crash each row comes once."""
+    """ENU-5, ENU-6: a checkpoint at any step has every split once, so that each row comes once after a crash."""
     chance = subject.random("crash")
     for moment, when in _moments(subject, chance):
         steps_after = chance.randrange(4)
@@ -131,7 +131,7 @@ def _restored(subject: Subject, readers: int, checkpoint: Checkpoint) -> Iterato
 
 
 def _need_all(subject: Subject) -> None:
-    """Skip the check if the host cannot read the complete input of the source."""
+    """Skip the check if a host cannot read exactly the rows of the plain read."""
     subject.need_time()
     if subject.blocked:
         raise Skip(subject.blocked)
@@ -147,10 +147,10 @@ def _need_all(subject: Subject) -> None:
 
 
 def _moments(subject: Subject, chance: random.Random) -> list[tuple[int, str]]:
-    """Return sampled steps of a run, each with its description."""
+    """Return some steps at which to interrupt a run, each with its description."""
     _need_all(subject)
     most = max(1, subject.coordinated()[1].max_rows_per_batch)
-    # A message to each reader, each record batch, each end.
+    # The number of messages to readers, record batches and ends.
     steps = _READERS + sum(len(rows) // most + 2 for rows in subject.everything.values())
     moments = list(range(steps + 1)) if steps < _MOST_KILLS else sorted(chance.sample(range(steps + 1), _MOST_KILLS))
     return [(moment, f"at step {moment} of about {steps}") for moment in moments]
@@ -162,7 +162,7 @@ def _run_to(host: SingleThreadHost, subject: Subject, moment: int) -> None:
 
 
 def _finish(host: SingleThreadHost, subject: Subject, how: str) -> None:
-    """Run to the end, and compare all rows."""
+    """Run the host to the end of the input, and compare all rows with the plain read."""
     host.run(lambda: host.has_read(subject.everything))
     for split_id, rows in subject.everything.items():
         subject.compare(split_id, host.rows[split_id], rows, how, _ADVICE, open_ended=not subject.source.bounded)

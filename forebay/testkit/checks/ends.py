@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the present ends, which decide how every stream is read: DIS-1, S4."""
+"""Checks of latest(), which returns the present ends of splits (rules DIS-1, S4)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _POLL = 0.02
 
 @check_into(ENDS)
 def latest_is_an_end(subject: Subject) -> None:
-    """DIS-1, S4: latest() is a place where a read ends, and never goes back."""
+    """DIS-1, S4: a read can end at latest(), and latest() never goes back."""
     key = subject.source.order_key
     with subject.discovery() as enumerator:
         _need_latest(subject, enumerator)
@@ -56,7 +56,7 @@ def latest_is_an_end(subject: Subject) -> None:
 
 
 def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
-    """Read up to `latest`. Then read to there again, from the last position and from `latest`: no row may come."""
+    """Read up to `latest`. A second read to `latest`, from there or from the last position, must return no row."""
     split = trace.split
     starts = [latest]
     if trace.whole:
@@ -75,7 +75,7 @@ def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
 def latest_is_exclusive(subject: Subject) -> None:
     """DIS-1: latest() is the position after the newest row, not the newest row's own.
 
-    Reads a little beyond the answer: a single row exactly there is the newest one, which reads would miss.
+    The check reads a little beyond latest(). A single row exactly there is the newest row, which reads would miss.
     """
     if subject.source.bounded:
         raise NotApplicable("the source is bounded: its splits are read to their own ends")
@@ -90,7 +90,7 @@ def latest_is_exclusive(subject: Subject) -> None:
 
 
 def _newest_left_out(probe: Subject, split: Split, enumerator: DiscoveryEnumerator) -> str:
-    """Raise if a single row lies at the end of a split; return why this cannot be checked, or ""."""
+    """Raise `Broken` if a single row lies at the end of a split. Return why this cannot be checked, or ""."""
     end = probe.latest([split], enumerator).get(split.id)
     if end is None:
         return ""
@@ -118,7 +118,7 @@ def _rows_beyond(probe: Subject, split: Split, end: Position, steps: int) -> lis
             session.run(lambda: session.caught_up() or len(session.rows[split.id]) > _MANY)
         except OutOfTime:
             raise
-        except Exception:  # noqa: BLE001 - no source has to read beyond its end; the rows so far count
+        except Exception:  # noqa: BLE001 - a source need not read beyond its end; the rows so far count
             session.abandon()
     return session.rows[split.id]
 
@@ -137,7 +137,7 @@ def ends_move_with_records(subject: Subject) -> None:
 
 
 def _warn_of_empty_range(subject: Subject, trace: Trace, enumerator: DiscoveryEnumerator, deadline: float) -> None:
-    """Warn of a gap between the last record and the end, or of an end that moves without a record."""
+    """Raise `Warned` if records end before the end of a split, or if the end moves without a record."""
     key, end, reached = subject.source.order_key, trace.split.end, trace.marks[-1][1]
     if end is None:
         return

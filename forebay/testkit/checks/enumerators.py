@@ -31,7 +31,7 @@ def state_is_json(subject: Subject) -> None:
 
 @check_into(ENUMERATORS)
 def discovery_restored(subject: Subject) -> None:
-    """ENU-6, SPL-1: after a restart, discovery continues and finds no known split under a new id."""
+    """ENU-6, SPL-1: after a restart, discovery continues, and finds no known split under a new id."""
     with subject.discovery() as enumerator:
         found = subject.discovered(enumerator, {}, first=True)
     known = MappingProxyType({split.id: split for split in found.splits})
@@ -46,7 +46,7 @@ def discovery_restored(subject: Subject) -> None:
                     f"a later discovery returned split ids twice: {ids[:10]}", "return each split once", rule="SPL-1"
                 )
             if new and subject.exact:
-                raise Broken(f"a restored enumerator found the new splits {new[:3]} in an unchanged input", _SAME)
+                raise Broken(f"a restored enumerator discovered the new splits {new[:3]} in an unchanged input", _SAME)
 
 
 @check_into(ENUMERATORS)

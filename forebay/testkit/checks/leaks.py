@@ -42,13 +42,13 @@ class Leaks:
         self._open: list[Any] = []
 
     def record_open(self) -> None:
-        """Record the open connections and files. Called by `use` while the resources that it opened are open."""
+        """Record the open connections and files. Called by the `use` of `check`, while its resources are open."""
         if self._known is not None:
             known = self._known | {id(one) for one in self._open}
             self._open += [one for one in _closable() if id(one) not in known]
 
     def check(self, use: Callable[[], None], what: str, advice: str, *, rule: str | None = None) -> None:
-        """Run `use`, and refuse threads, handles or connections that each run leaves open."""
+        """Run `use` several times. Raise `Broken` if each run leaves a thread, handle or connection open."""
         use()
         threads, handles = set(threading.enumerate()), _handles()
         self._known = {id(one) for one in _closable()}
@@ -61,7 +61,7 @@ class Leaks:
             raise Broken(f"{_RUNS} repetitions of {what} left {left} behind", advice, rule=rule)
 
     def _left(self, threads: set[threading.Thread], handles: int, dropped: list[str]) -> str:
-        """Wait until everything is closed; return a description of the rest."""
+        """Wait until everything is closed. Return a text about what is still open, or ""."""
         deadline = time.monotonic() + self._patience
         while True:
             self._open = [one for one in self._open if not _is_closed(one)]
@@ -83,7 +83,7 @@ class Leaks:
 
 @contextmanager
 def unclosed() -> Iterator[list[str]]:
-    """Collect the garbage collector's warnings of unclosed files and connections; show other warnings."""
+    """Yield a list that collects the `ResourceWarning`s of unclosed files and connections; show other warnings."""
     dropped: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", ResourceWarning)
@@ -137,5 +137,5 @@ def _name(found: list[Any]) -> str:
 
 
 def _handles() -> int:
-    """Return how many files and sockets this process holds; 0 if the system does not report it."""
+    """Return how many files and sockets this process has open; 0 if the system does not report it."""
     return len(os.listdir(_HANDLES)) if os.path.isdir(_HANDLES) else 0

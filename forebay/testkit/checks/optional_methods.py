@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the optional methods, which have neutral defaults: DIS-2 … DIS-6, SRC-8."""
+"""Checks of the optional methods, which have neutral defaults (rules DIS-2 to DIS-6, SRC-8)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONAL_METHODS: Checks = []
 
 @check_into(OPTIONAL_METHODS)
 def slices_are_the_split(subject: Subject) -> None:
-    """DIS-2: slices of a split are the split, each row once, in order."""
+    """DIS-2: the slices of a split together return its rows, each once, in order."""
     with _overriding(subject, "slices", "splits cannot be cut") as enumerator:
         for trace in subject.traces:
             for count in (2, 3, 7):
@@ -39,7 +39,7 @@ def slices_are_the_split(subject: Subject) -> None:
 
 @check_into(OPTIONAL_METHODS)
 def advance_is_exact(subject: Subject) -> None:
-    """DIS-3: advance() reaches as far as its budget of rows, and no further."""
+    """DIS-3: advance() returns the position after exactly as many rows as its budget."""
     chance = subject.random("advance")
     with _overriding(subject, "advance", "the source has no exact limits of rows") as enumerator:
         for trace in subject.filled:
@@ -59,7 +59,7 @@ def advance_is_exact(subject: Subject) -> None:
 
 @check_into(OPTIONAL_METHODS)
 def positions_at_lose_nothing(subject: Subject) -> None:
-    """DIS-4: positions_at(t) is not before the position, and no row before it has an event time of t or later."""
+    """DIS-4: positions_at(t) skips no row with an event time of t or later, and does not go back."""
     column = subject.source.event_time
     with _overriding(subject, "positions_at", "positions are not found by event time") as enumerator:
         if column is None:
@@ -74,19 +74,19 @@ def positions_at_lose_nothing(subject: Subject) -> None:
                     continue
                 if not _is_after(subject, answer, split):
                     raise Broken(
-                        f"split {split.id!r} at {split.position!r}: positions_at() returned {answer!r}",
+                        f"split {split.id!r} is at {split.position!r}, but positions_at() went back to {answer!r}",
                         "search from the position of the split",
                     )
                 if any(time >= wanted for time in _event_times(subject, column, split.slice(split.position, answer))):
                     raise Broken(
-                        f"split {split.id!r}: positions_at() returned {answer!r}, but rows of ≥ {wanted} µs lie before",
+                        f"split {split.id!r}: positions_at() returned {answer!r}, after rows of {wanted} µs or later",
                         "return the first position whose event time is t or later",
                     )
 
 
 @check_into(OPTIONAL_METHODS)
 def event_times_are_those_of_the_rows(subject: Subject) -> None:
-    """DIS-6: event_times() gives the event time of the row at a position, or of the last one before it."""
+    """DIS-6: event_times() returns the event time of the row at a position; at the end, of the last row."""
     column = subject.source.event_time
     with _overriding(subject, "event_times", "the planner of a stream reads first records") as enumerator:
         if column is None:
@@ -101,7 +101,7 @@ def event_times_are_those_of_the_rows(subject: Subject) -> None:
                 if answer is not None and answer != expected:
                     raise Broken(
                         f"split {split.id!r} at {split.position!r}: event_times() returned {answer!r}, but the row "
-                        f"there, or the last one, has the event time {expected!r}",
+                        f"there, or at the end the last row, has the event time {expected!r}",
                         "return the event time (µs since 1970) of the first row at or after the position; without "
                         "one, of the last row before it",
                     )
@@ -115,12 +115,12 @@ def size_is_a_number(subject: Subject) -> None:
             with calling("DIS-5", "size()"):
                 size: object = enumerator.size(split)
             if size is not None and not (isinstance(size, int) and size >= 0):
-                raise Broken(f"split {split.id!r}: size() returned {size!r}", "return whole bytes, or None")
+                raise Broken(f"split {split.id!r}: size() returned {size!r}", "return an int of bytes, or None")
 
 
 @check_into(OPTIONAL_METHODS)
 def columns_are_pruned(subject: Subject) -> None:
-    """SRC-8: with_columns() gives those columns of the same rows."""
+    """SRC-8: with_columns() returns a source of the same rows with the given columns only."""
     names = subject.schema.names
     for wanted in (names[-1:], names[::-1]):
         with calling("SRC-8", "with_columns()"):
@@ -129,8 +129,8 @@ def columns_are_pruned(subject: Subject) -> None:
             raise NotApplicable("with_columns() is the default: the host selects")
         if source is None:
             raise Broken(
-                f"with_columns({wanted}) returned None, but a source for another column",
-                "return None for all columns, or for none",
+                f"with_columns({wanted}) returned None, but with_columns({names[-1:]}) returned a source",
+                "return a source for every choice of columns, or always None",
             )
         other = subject.on(source)
         if other.schema.names != wanted:
@@ -158,9 +158,9 @@ def _overriding(subject: Subject, method: str, meaning: str) -> Iterator[Discove
 
 
 def check_position(position: object, split: Split, name: str) -> None:
-    """Refuse a value that is not a position."""
+    """Raise `Broken` if the value that the method `name` returned is not a position."""
     try:
-        split.at(position)  # type: ignore[arg-type]  # what an author returned may be anything
+        split.at(position)  # type: ignore[arg-type]  # an author may return anything
     except Exception as error:
         why = f"split {split.id!r}: {name} returned {position!r}"
         raise Broken(why, "return an int, a str or a tuple of these") from error
@@ -179,7 +179,7 @@ def _event_times(subject: Subject, column: str, split: Split) -> list[int]:
 
 
 def _row_times(subject: Subject, column: str, split: Split) -> list[int | None]:
-    """Return the event time of each row, as hosts read it."""
+    """Return the event time of each row in µs since 1970, as hosts read it; None for a row without one."""
     assign, batches = ColumnTimestamps(column), read(subject, [split]).output.record_batches
     times = (assign(batch.slice(n, 1), None) for batch in batches for n in range(batch.num_rows))
     return [None if time is None else time.earliest for time in times]

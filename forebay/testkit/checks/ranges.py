@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of ranges whose borders the plain read did not return: SR-2, RDR-5.
+"""Checks of reads whose start or end is a position that the plain read did not return (rules SR-2, RDR-5).
 
-Such borders are ends that latest() returned before the input grew, and positions in the gaps of ids.
+Such positions are ends that latest() returned before the input grew, and positions in the gaps of ids.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from forebay.testkit.harness.traces import Trace
 
 RANGES: Checks = []
 
-OLD_END = ", an old end with more rows after it by now"
+OLD_END = ", an old end that now has more rows after it"
 
 _SAMPLES = 6
 
 
 @check_into(RANGES)
 def old_ends(subject: Subject) -> None:
-    """SR-2: a read to an old end gives the same rows after the input has grown, also inside a page."""
+    """SR-2: a read to an old end returns the same rows after the input has grown, also inside a page."""
     if subject.source.bounded:
         raise NotApplicable("the source is bounded: its splits are read to their own ends")
     chance = subject.random("old ends")
@@ -40,7 +40,7 @@ def old_ends(subject: Subject) -> None:
 
 
 def _read_to_old_ends(subject: Subject, trace: Trace, chance: random.Random) -> bool:
-    """Read again to ends before the input grew, and to ends inside pages; return whether there were such ends."""
+    """Read again to the end before the input grew, and to ends inside pages. Return whether there is such an end."""
     grown = _has_grown(subject, trace)
     if grown:
         check_range(subject, trace, trace.marks[0], (len(trace.rows), trace.split.end), where=OLD_END)
@@ -54,7 +54,7 @@ def _read_to_old_ends(subject: Subject, trace: Trace, chance: random.Random) -> 
 
 
 def _has_grown(subject: Subject, trace: Trace) -> bool:
-    """Whether the present end of a split is after the end of the plain read."""
+    """Return whether the present end of a split is after the end of the plain read."""
     if not trace.whole or trace.split.end is None:
         return False
     key = subject.source.order_key
@@ -64,7 +64,7 @@ def _has_grown(subject: Subject, trace: Trace) -> bool:
 
 @check_into(RANGES)
 def resumes_in_gaps(subject: Subject) -> None:
-    """RDR-5: from a position in a gap of the ids a new reader gives exactly what follows it."""
+    """RDR-5: from a position in a gap of the ids, a new reader returns exactly the rows after it."""
     chance = subject.random("gaps")
     gaps = [(trace, mark) for trace in subject.traces for mark in trace.between.gaps]
     if not gaps:
@@ -75,13 +75,13 @@ def resumes_in_gaps(subject: Subject) -> None:
 
 
 def _resumes_in_gap(subject: Subject, trace: Trace, start: KnownMark) -> bool:
-    """Begin at a position in a gap; return whether the source accepts positions that it never returned."""
+    """Read from a position in a gap. Return whether the source accepts a position that it never returned."""
     how = f"started at position {start[1]!r}, between two ids, after {start[0]} rows"
     try:
         session = read(subject, [trace.split.slice(start[1], trace.marks[-1][1])])
     except (Broken, OutOfTime):
         raise
-    except Exception:  # noqa: BLE001 - its own way to refuse one
+    except Exception:  # noqa: BLE001 - any error may be the source's way to refuse the position
         return False
     subject.compare(trace.split.id, session.rows[trace.split.id], trace.rows[start[0] :], how, _RESUME)
     return True

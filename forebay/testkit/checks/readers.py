@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the reader: RDR."""
+"""Checks of the source reader (rules RDR-…)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READ = Check.of(available, essential=True)
 
 
 def deterministic(subject: Subject) -> None:
-    """RDR-5: reading twice gives the same rows, in record batches of any size."""
+    """RDR-5: reading twice returns the same rows, in record batches of any size."""
     for rows in (1, 7, 65_536):
         session = read(subject, subject.splits, rows=rows)
         subject.compare_traces(session.rows, f"read again, with {rows} rows a record batch", _SAME)
@@ -42,7 +42,7 @@ REPEATED = Check.of(deterministic)
 
 @check_into(READERS)
 def waits(subject: Subject) -> None:
-    """RDR-3: a reader that has everything waits, and does not spin."""
+    """RDR-3: a reader that has read everything waits, and does not spin."""
     _need_own_reader(subject)
     with ReaderSession(subject, subject.waiting_splits(), once=False, poll_interval=1.0) as session:
         session.idle(3 * _SHORT)
@@ -50,7 +50,7 @@ def waits(subject: Subject) -> None:
 
 @check_into(READERS)
 def resumes_anywhere(subject: Subject) -> None:
-    """RDR-5, SR-2: from any position a new reader gives exactly the rest, or the rows up to a later position."""
+    """RDR-5, SR-2: from any position, a new reader returns exactly the rows up to the end or to a later position."""
     chance = subject.random("resume")
     for trace in subject.filled:
         for mark in _some(chance, range(trace.last + 1)):
@@ -67,7 +67,7 @@ def resumes_anywhere(subject: Subject) -> None:
 
 @check_into(READERS)
 def snapshots_are_complete(subject: Subject) -> None:
-    """RDR-4: a snapshot has every unfinished split once, unread ones too, and does not stop the reader."""
+    """RDR-4: a snapshot has every unfinished split once, also an unread one, and does not stop the reader."""
     ids = {split.id for split in subject.splits}
     with ReaderSession(subject, subject.splits) as session:
         for count in range(_SAMPLES):
@@ -84,7 +84,7 @@ def snapshots_are_complete(subject: Subject) -> None:
 
 @check_into(READERS)
 def resumes_from_snapshots(subject: Subject) -> None:
-    """RDR-5: the rows before a snapshot and the rows that a new reader reads from it are all rows."""
+    """RDR-5: the rows before a snapshot and the rows that a new reader reads from it are together all rows."""
     chance = subject.random("snapshot")
     for count in _some(chance, range(_marks(subject) + 1)):
         with ReaderSession(subject, subject.splits) as first:
@@ -98,7 +98,7 @@ def resumes_from_snapshots(subject: Subject) -> None:
 
 @check_into(READERS)
 def ends_once_told(subject: Subject) -> None:
-    """RDR-6: the end comes when no split is to follow and all are read; then it stays."""
+    """RDR-6: END_OF_INPUT comes when all splits are read and none may follow, and again at every later poll."""
     with ReaderSession(subject, subject.splits, no_more=False) as session:
         session.run(session.caught_up)
         for _ in range(5):
@@ -111,7 +111,7 @@ def ends_once_told(subject: Subject) -> None:
 
 @check_into(READERS)
 def ends_without_splits(subject: Subject) -> None:
-    """RDR-6: a reader that never gets a split ends too."""
+    """RDR-6: a reader that never gets a split also ends."""
     with ReaderSession(subject) as session:
         session.run()
         _stays_ended(session)
@@ -132,7 +132,7 @@ def splits_come_late(subject: Subject) -> None:
 
 @check_into(READERS)
 def pauses(subject: Subject) -> None:
-    """RDR-8: a paused split gives no rows and the others give all; after resuming, it continues at the same row."""
+    """RDR-8: a paused split returns no row, and the others all rows; resumed, it continues at the same row."""
     chance = subject.random("pause")
     ids = [split.id for split in subject.splits]
     for count in _some(chance, range(_marks(subject)), _SAMPLES // 2):
@@ -165,7 +165,7 @@ def closes_clean(subject: Subject) -> None:
 
 @check_into(READERS)
 def closes_while_waiting(subject: Subject) -> None:
-    """RDR-9: closing a reader that waits for more leaves no thread, in bounded time."""
+    """RDR-9: closing a reader that waits for more rows leaves no thread, and takes a bounded time."""
     _need_own_reader(subject)
     splits = subject.waiting_splits()
 
@@ -189,20 +189,20 @@ def _marks(subject: Subject) -> int:
 
 
 def _some(chance: random.Random, numbers: range, count: int = _SAMPLES) -> list[int]:
-    """Return some of the numbers, the first and the last among them, in order."""
+    """Return at most `count` of the numbers, in order, with the first and the last one."""
     if len(numbers) <= count:
         return list(numbers)
     return sorted({numbers[0], numbers[-1], *chance.sample(numbers, count - 2)})
 
 
 def _need_own_reader(subject: Subject) -> None:
-    """Leave a source without its own reader to the checks of its split reader, which see more."""
+    """Skip the check if the source has no `SourceReader` of its own: the checks of its split reader are stricter."""
     if not subject.has_own_reader:
         raise NotApplicable("the reader is the framework's: the checks of the split reader cover this rule")
 
 
 def _pause(session: ReaderSession, paused: list[str]) -> None:
-    """Pause splits, check that only the others end, and resume. Unknown ids have no effect."""
+    """Pause splits, check that only the others are read to their ends, and resume. Unknown ids must have no effect."""
     session.pause_or_resume([*paused, "no such split"], ["no such split either"])
     before = {split_id: len(session.rows[split_id]) for split_id in paused}
     others = session.given - set(paused)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the source as a factory: SRC."""
+"""Checks of the source as a factory of readers and enumerators (rules SRC-…)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def pickled(subject: Subject) -> None:
     """SRC-1: a pickled copy is an equal source."""
     copy = copied(subject.source)
     if type(copy) is not type(subject.source) or copy != subject.source:
-        raise Broken(f"the source {subject.source!r} was {copy!r} after pickling", _PLAIN_VALUES)
+        raise Broken(f"the source {subject.source!r} became {copy!r} after pickling", _PLAIN_VALUES)
 
 
 @check_into(FACTORY)
 def schema_stable(subject: Subject) -> None:
-    """SRC-7: schema() returns the same each time, with unique names."""
+    """SRC-7: schema() returns the same schema each time, with unique column names."""
     first = subject.schema
     with calling("SRC-7", "schema()"):
         others = [subject.source.schema(), copied(subject.source).schema()]
@@ -62,10 +62,10 @@ def readers_share_nothing(subject: Subject) -> None:
     for trace in subject.traces:
         try:
             first, second = _read_by_two(subject, trace, chance.randrange(trace.last) + 1 if trace.last else 0)
-        except ContractError as error:  # each alone keeps the contract, as the plain read has shown
+        except ContractError as error:  # a single reader keeps the contract, as the plain read has shown
             raise Broken(f"while two readers read split {trace.split.id!r}: {error.message}", _OWN_STATE) from error
-        subject.compare_traces(second.rows, "a second reader, while both read it", _OWN_STATE, [trace])
-        subject.compare_traces(first.rows, "the first reader, while both read it", _OWN_STATE, [trace])
+        subject.compare_traces(second.rows, "read by the second of two readers at the same time", _OWN_STATE, [trace])
+        subject.compare_traces(first.rows, "read by the first of two readers at the same time", _OWN_STATE, [trace])
 
 
 def _read_by_two(subject: Subject, trace: Trace, stop: int) -> tuple[ReaderSession, ReaderSession]:
@@ -93,7 +93,7 @@ def enumerators_share_nothing(subject: Subject) -> None:
 
 @check_into(COPIES)
 def reader_starts_empty(subject: Subject) -> None:
-    """SRC-4: a reader starts empty."""
+    """SRC-4: a new reader has no splits."""
     with ReaderSession(subject, subject.splits) as session:
         session.run(lambda: session.batches > 0)
         with ReaderSession(subject, no_more=False) as fresh:
@@ -128,7 +128,7 @@ _local_classes: dict[int, type] = {}
 
 
 def copied(source: Source) -> Source:
-    """Return a pickled and unpickled copy."""
+    """Return a copy of the source, pickled and unpickled."""
     file = io.BytesIO()
     try:
         _Pickler(file).dump(source)

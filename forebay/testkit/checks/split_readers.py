@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the split reader, without the framework around it: SR."""
+"""Checks of the split reader, without the framework around it (rules SR-…)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BLOCKED = 0.05
 
 @check_into(SPLIT_READERS)
 def woken(subject: Subject) -> None:
-    """SR-1, SR-2: wake-ups before, inside and after fetches lose, double and reorder nothing."""
+    """SR-1, SR-2: wake-ups before, during and after fetches neither lose, double nor reorder rows."""
     for number in range(_ROUNDS):
         chance = subject.random(f"wake {number}")
 
@@ -52,7 +52,7 @@ def _run_woken(reading: SplitReaderSession, number: int, until: Callable[[], boo
 
 @check_into(SPLIT_READERS)
 def woken_from_waiting(subject: Subject) -> None:
-    """SR-1, RDR-3, RDR-9: a fetch that waits for more returns when it is woken, and not before."""
+    """SR-1, RDR-3, RDR-9: a fetch that waits for more rows returns when it is woken, and not before."""
     with SplitReaderSession(subject, subject.waiting_splits(), poll_interval=60.0) as reading:
         deadline = time.monotonic() + min(1.0, subject.patience / 2)
         reading.run(lambda: reading.longest > _BLOCKED or time.monotonic() > deadline)
@@ -102,7 +102,7 @@ def finished_once(subject: Subject) -> None:
 
 @check_into(SPLIT_READERS)
 def fetch_pauses(subject: Subject) -> None:
-    """SR-5: a split reader that pauses splits itself fetches nothing of them, and stays wakeable."""
+    """SR-5: a split reader that pauses splits itself fetches no rows of them, and can still be woken."""
     ids = [split.id for split in subject.splits]
     for paused in ([*ids], ids[:1]):
         with SplitReaderSession(subject, subject.splits) as reading:
@@ -126,7 +126,7 @@ def fetch_pauses(subject: Subject) -> None:
 
 @check_into(SPLIT_READERS)
 def closes_at_any_time(subject: Subject) -> None:
-    """SR-6, RDR-9: close() frees everything, at any time."""
+    """SR-6, RDR-9: close() frees all resources, at any time."""
     leaks = Leaks(subject.patience)
 
     def use() -> None:
@@ -146,7 +146,7 @@ def closes_at_any_time(subject: Subject) -> None:
         leaks.check(use, "closing a split reader", "free all resources in close()")
 
 
-_WOKEN = "let wake_up() only end the wait; return the rows fetched so far in this fetch or the next"
+_WOKEN = "let wake_up() only end the wait; return the rows received so far in this fetch or the next"
 _GO_ON = "keep one position per split in the reader, and advance it by the returned rows"
 
 

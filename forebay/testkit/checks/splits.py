@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of splits as values: SPL, SER."""
+"""Checks of splits as values (rules SPL-…, SER-…)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _unique(ids: list[str]) -> set[str]:
 
 @check_into(IDS)
 def newer_refused(subject: Subject) -> None:
-    """SER-1: a split of a newer version is refused; splits are of split_class."""
+    """SER-1: a stored split of a newer version is refused, and every split is an instance of split_class."""
     for split in subject.discover()[:1]:
         wanted = subject.source.split_class
         if type(split) is not wanted:
@@ -75,13 +75,13 @@ def newer_refused(subject: Subject) -> None:
 
 @check_into(POSITIONS)
 def positions_order(subject: Subject) -> None:
-    """SPL-3, SR-2: positions order as the records do, by themselves or by order_key, and move with every record."""
+    """SPL-3, SR-2: positions sort as their records do, by themselves or by order_key, and move with every record."""
     key = subject.source.order_key
     for trace in subject.traces:
         for (first, before), (last, after) in itertools.pairwise(trace.marks):
             if before == after and last > first:
                 raise Broken(
-                    f"split {trace.split.id!r} is at {after!r} after {first} rows and after {last} rows",
+                    f"split {trace.split.id!r} has the position {after!r} after {first} rows and after {last} rows",
                     "move the position with every row",
                     rule="SR-2",
                 )
@@ -99,20 +99,23 @@ def round_trip(subject: Subject) -> None:
             raise Broken(why, "write `position` in to_json()", rule="SER-3")
         if back != split or _json_of(back) != _json_of(split):
             raise Broken(
-                f"{split!r}\ncame back as\n{back!r}",
+                f"{split!r}\nwas restored from JSON as\n{back!r}",
                 "give every field of the split a JSON-ready type, and let to_json and from_json carry all of them",
             )
 
 
 @check_into(VALUES)
 def copies_keep_fields(subject: Subject) -> None:
-    """SPL-2: at() and slice() change nothing but position and end."""
+    """SPL-2: at() and slice() change only the position and the end."""
     for trace in subject.traces:
         split = trace.split
         for moved in (split.at(trace.marks[-1][1]), split.slice(trace.marks[-1][1], split.end)):
             back = moved.slice(split.position, split.end)
             if type(moved) is not type(split) or back != split:
-                raise Broken(f"{split!r}\nmoved there and back is\n{back!r}", "do not override at() and slice()")
+                raise Broken(
+                    f"{split!r}\nwas changed by at() or slice(); back at its range, it is\n{back!r}",
+                    "do not override at() and slice()",
+                )
 
 
 @check_into(VALUES)
@@ -124,7 +127,7 @@ def unchanged_by_reading(subject: Subject) -> None:
         read(subject, [kept], stored=False)
         if _json_of(kept) != before:
             raise Broken(
-                f"split {kept.id!r} was {before}, and after a read is {kept.to_json()}",
+                f"a read changed the split {kept.id!r} from {before} to {kept.to_json()}",
                 "keep progress in the reader; a split is a value",
             )
 

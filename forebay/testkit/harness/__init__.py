@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives a source for the checks: sessions of its readers, its enumerators, and a small single-threaded host."""
+"""Drives a source for the checks: calls its enumerator and readers, alone or in a host of one thread."""

@@ -20,7 +20,7 @@ _FOREBAY = str(Path(__file__).parents[2])
 
 @dataclass(slots=True)
 class _CheckThread:
-    """The current call of a check's thread into the connector: rule, name, start time."""
+    """The thread of a check. `call` is its current call into the connector: rule, name, monotonic start time."""
 
     call: tuple[str, str, float] | None = None
     abandoned: bool = False
@@ -37,7 +37,7 @@ _current = _Current()
 
 @contextmanager
 def calling(rule: str, name: str) -> Iterator[None]:
-    """Mark a call into the connector: if it does not return, `run_guarded` names the call and the rule."""
+    """Mark a call into the connector. If it does not return, `run_guarded` raises an error with `rule` and `name`."""
     check = _current.check
     if check is None:
         yield
@@ -53,12 +53,17 @@ def calling(rule: str, name: str) -> Iterator[None]:
 
 
 def run_guarded(work: Callable[[], None], patience: float, deadline: float) -> None:
-    """Run `work` on a daemon thread, until a marked call lasts longer than `patience`, or to the monotonic `deadline`.
+    """Run `work` on a daemon thread. Abandon the thread if a marked call takes too long, or at the deadline.
 
     An abandoned thread ends at its next call into the connector. Exceptions of `work` are raised here.
 
+    Args:
+        work: The function to run.
+        patience: Maximum seconds for one call that `calling` marks.
+        deadline: Maximum time for `work`, of the monotonic clock.
+
     Raises:
-        Broken: A call did not return.
+        Broken: A marked call took longer than `patience`.
         OutOfTime: The deadline has passed.
     """
     check = _CheckThread()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calculates positions that a read did not return: inside its pages, and in the gaps of its numbers.
+"""Calculates positions that a read did not return: inside pages, and in the gaps of ids.
 
 A source returns a position after each page. The position may be a function of the page's last row: its id, its id + 1,
-its time and id, or the number of rows so far. In that case, the positions of the other rows are known, too. A
-micro-batch can end at such a position if the input has grown since.
+its time and id, or the number of rows so far. In this case, the positions of the other rows can be calculated. A
+micro-batch can end at such a position if the input grows afterwards.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LEAST = 2
 
 @dataclass(frozen=True, slots=True)
 class Interpolated:
-    """Calculated marks, in order.
+    """The calculated marks of a split, in order.
 
     Args:
-        inside: Inside pages, after rows that are not the last ones.
-        gaps: Directly before rows whose number leaves a gap to the row before.
+        inside: Marks inside pages: after a row that is not the last one of its page.
+        gaps: Marks directly before a row whose id is not the next number after the id of the previous row.
     """
 
     inside: tuple[KnownMark, ...] = ()
@@ -43,10 +43,10 @@ _Function = tuple[str, Callable[[int, Row], object]]
 def interpolate(
     marks: Sequence[tuple[int, Position | None]], rows: Sequence[Row], order_key: Callable[[Position], Any]
 ) -> Interpolated:
-    """Calculate the positions of the rows between the marks of a read, and its start.
+    """Calculate the positions between the marks that a read returned.
 
     Returns:
-        The positions; none if they are no function of the rows that were read.
+        The calculated marks; none if the positions are no function of the rows.
     """
     given = [(count, at) for (before, _), (count, at) in pairwise(marks) if count > before and at is not None]
     if len(given) < _LEAST or len({len(at) if isinstance(at, tuple) else 0 for _, at in given}) > 1:
@@ -68,12 +68,12 @@ def interpolate(
 def _in_order(positions: Sequence[Position], order_key: Callable[[Position], Any]) -> bool:
     try:
         return all(order_key(one) <= order_key(two) for one, two in pairwise(positions))
-    except Exception:  # noqa: BLE001 - a source need not order positions that it did not give
+    except Exception:  # noqa: BLE001 - a source need not order positions that it never returned
         return False
 
 
 def _functions(samples: Sequence[tuple[int, Row, Any]]) -> list[_Function]:
-    """Return every function that gives this part of the position at all marks."""
+    """Return every function whose result equals this part of the position at all marks."""
     count, row, part = samples[0]
     functions: list[_Function] = [("constant", lambda *_: part)]
     if isinstance(part, int):
@@ -106,7 +106,7 @@ def _position(parts: Sequence[Sequence[_Function]], count: int, row: Row, *, is_
 
 
 def _before(parts: Sequence[Sequence[_Function]], after: Position) -> Position | None:
-    """Calculate the position before a row from the one after it; None unless positions are numbers in the row."""
+    """Return the position before a row, from `after`, the position after it; None unless it depends on an id only."""
     kinds = [{kind for kind, _ in functions} for functions in parts]
     last: Any = after[-1] if isinstance(after, tuple) else after
     if any("count" in one for one in kinds) or not kinds[-1] & {"same", "next"} or not isinstance(last, int):

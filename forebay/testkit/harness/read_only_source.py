@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Presents a source to a coordinator without external effects, and with a sample of a large input."""
+"""Wraps a source, so that a coordinator cannot change its input and, if that is large, reads only a sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ReadOnlySource:
     Args:
         source: The source.
         sample: Discover only these splits, with these ends; None discovers everything.
-        live: Do not call `finished` and `committed` of the enumerator: they may act on the input.
+        live: Do not call `finished` and `committed` of the source's enumerator, because they may change the input.
     """
 
     def __init__(self, source: Source, sample: Sequence[Split] | None, *, live: bool) -> None:
@@ -31,7 +31,7 @@ class ReadOnlySource:
         return getattr(self._source, name)
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> SplitEnumerator | DiscoveryEnumerator:
-        """Make the source's own enumerator, restricted if it is a `DiscoveryEnumerator`."""
+        """Return the source's own enumerator, restricted if it is a `DiscoveryEnumerator`."""
         made = self._source.create_enumerator(context)
         if not isinstance(made, DiscoveryEnumerator):
             return made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Polls one reader as a host does, driven by its availability future alone."""
+"""Polls one source reader as a host does, and waits only for its availability future."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POLL = 0.05
 
 
 class _Output:
-    """A reader output that stores everything it gets."""
+    """A reader output that stores all rows, positions and notices of the reader."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -59,10 +59,10 @@ class ReaderSession(Closing):
         subject: The source whose reader is polled.
         splits: The splits that the reader gets before it starts.
         rows: Maximum rows of a record batch, if the source lets the host decide.
-        no_more: Announce at once that no split follows.
-        once: Finish a split without an end when it is caught up, as hosts do that read once.
+        no_more: Tell the reader before it starts that no split follows.
+        once: Finish a split without an end when it is caught up, as a host does that reads only once.
         poll_interval: Seconds between two polls of a caught-up split.
-        context: The reader's context instead of the kit's own. The owner of the context calls `start`.
+        context: The reader's context; None for the kit's own. The owner of a given context calls `start`.
         stored: Convert splits to JSON and back, as a checkpoint does.
     """
 
@@ -96,7 +96,7 @@ class ReaderSession(Closing):
                 self.no_more()
             if context is None:
                 self.start()
-        except BaseException:  # cleaned up after, also when interrupted, and raised again
+        except BaseException:  # also an interrupt: clean up, and raise it again
             self.abandon()
             raise
 
@@ -125,7 +125,7 @@ class ReaderSession(Closing):
                 )
 
     def no_more(self) -> None:
-        """Announce that no split follows."""
+        """Tell the reader that no split follows."""
         with calling("RDR-2", "notify_no_more_splits()"):
             self.reader.notify_no_more_splits()
 
@@ -135,7 +135,7 @@ class ReaderSession(Closing):
             return list(self.reader.snapshot_state(checkpoint_id))
 
     def poll(self) -> InputStatus:
-        """Call `poll_next` once. More than one record batch, or an end that comes too early, breaks a rule."""
+        """Call `poll_next` once. Raise `Broken` if it emits several record batches, or ends the input too early."""
         before = self.batches
         with calling("RDR-2", "poll_next()"):
             status = self.reader.poll_next(self.output)
@@ -151,9 +151,9 @@ class ReaderSession(Closing):
         return status
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
-        """Poll until `until()` holds, or the input ends; wait for the availability future alone.
+        """Poll until `until()` holds, or the input ends; wait only for the availability future.
 
-        Without `until`, a custom reader ends when it is caught up, because it cannot be told to read once.
+        Without `until`, the polling of a source's own reader ends when it is caught up: it cannot be told to read once.
         """
         silence = Silence(self._subject.patience)
         done = until or (lambda: self._subject.has_own_reader and bool(self.given) and self.caught_up())
@@ -165,8 +165,8 @@ class ReaderSession(Closing):
                 continue
             silence.count_call(
                 lambda count, seconds: (
-                    f"{count} polls in {seconds:.2f} s gave no record: is_available() was done although there was "
-                    "nothing to read"
+                    f"{count} polls in {seconds:.2f} s gave no record: the future of is_available() was done, "
+                    "although there was nothing to read"
                 ),
                 "complete the future of is_available() only when there is something to read",
             )
@@ -176,16 +176,16 @@ class ReaderSession(Closing):
                 raise self._silent(silence)
 
     def idle(self, seconds: float) -> None:
-        """Poll for some time when no more data is expected."""
+        """Poll for `seconds`, in which no more data is expected."""
         deadline = time.monotonic() + seconds
         self.run(lambda: time.monotonic() > deadline)
 
     def caught_up_ids(self) -> set[str]:
-        """Return the ids of the splits that are finished or, if the reader reads once, caught up."""
+        """Return the ids of the splits that are finished or, if the session reads once, caught up."""
         return self.output.released | (self.output.caught_up if self._once else set())
 
     def caught_up(self) -> bool:
-        """Whether `caught_up_ids` has every split."""
+        """Return whether `caught_up_ids` has every split of the reader."""
         return self.given <= self.caught_up_ids()
 
     def pause_or_resume(self, pause: Sequence[str], resume: Sequence[str]) -> None:

@@ -30,14 +30,14 @@ _LARGE_ROWS = 10_000
 
 
 def read(subject: Subject, splits: Sequence[Split], *, rows: int = 1, stored: bool = True) -> ReaderSession:
-    """Read splits with one reader to their ends; return its session, closed."""
+    """Read splits with one reader to their ends. Return its closed session, which has the rows."""
     with ReaderSession(subject, splits, rows=rows, stored=stored) as session:
         session.run()
     return session
 
 
 def read_plain(subject: Subject) -> None:
-    """Read the input once, and keep it in the subject: some splits row by row, and all rows of a small input."""
+    """Read the input once, into `subject.plain`: some splits row by row, and all rows of a small input."""
     splits = subject.ended(list({split.id: split for split in subject.discover()}.values()))
     sample = splits
     if len(splits) > _MOST_SPLITS:
@@ -51,7 +51,7 @@ def read_plain(subject: Subject) -> None:
 def _read_everything(
     subject: Subject, splits: Sequence[Split], traces: Sequence[Trace]
 ) -> dict[str, Sequence[str]] | None:
-    """Return the rows of all splits, read in large record batches; None if the input is large, or slow."""
+    """Return the rows of all splits, read in large record batches; None if the input is large or the source slow."""
     rows: dict[str, Sequence[str]] = {}
     known = {trace.split.id: trace.rows for trace in traces if trace.whole}
     slow = time.monotonic() + subject.patience
@@ -70,7 +70,7 @@ def _read_everything(
 
 
 def _read_trace(subject: Subject, split: Split) -> Trace:
-    """Read one split, or the first rows of a long one, one row at a time if the source can."""
+    """Read one split, or the first rows of a long one, in record batches of one row if the source allows it."""
     with ReaderSession(subject, [split]) as session:
         rows, marks = session.rows[split.id], session.output.marks[split.id]
         session.run(lambda: session.caught_up() or (len(rows) >= _MOST_ROWS and len(marks) >= _LEAST_MARKS))
@@ -102,18 +102,18 @@ def check_written(subject: Subject, rows: Written) -> None:
     """Discover and read the input; exactly the splits and rows that were written must come."""
     found = {split.id for split in subject.discover()}
     if found != rows.keys():
-        raise Broken(f"discovery found {sorted(found)}, but the splits are {sorted(rows)}", _DISCOVER, rule="SPL-1")
+        raise Broken(f"discovery found {sorted(found)}, but the test added {sorted(rows)}", _DISCOVER, rule="SPL-1")
     read_plain(subject)
     compare_written(subject, {one.split.id: one.rows for one in subject.traces}, rows, "read by its own reader")
     compare_written(subject, read(subject, subject.splits).rows, rows, "read by one reader with all the others")
 
 
 def compare_written(subject: Subject, got: Mapping[str, Sequence[str]], written: Written, how: str) -> None:
-    """Compare rows with the rows that were written."""
+    """Raise `Broken` if rows differ from the rows that were written."""
     for split_id, rows in written.items():
         subject.compare(split_id, got.get(split_id, []), rows, how, "return every existing record once, in order")
     if surplus := sorted(split_id for split_id in got.keys() - written.keys() if got[split_id]):
-        raise Broken(f"rows came for {surplus}, which were not written, {how}", _DISCOVER)
+        raise Broken(f"rows came for the splits {surplus}, which have no written rows, {how}", _DISCOVER)
 
 
 def misordered(split_id: str, before: Position, after: Position) -> Broken:
@@ -127,7 +127,7 @@ def misordered(split_id: str, before: Position, after: Position) -> Broken:
 
 
 def _advice(got: list[str], wanted: list[str]) -> str:
-    """Return the author's next step, which depends on the end of the range that the read missed."""
+    """Return the author's next step: it depends on whether the read missed the start or the end of its range."""
     if got[: len(wanted)] == wanted:
         return _STOP
     if got == wanted[: len(got)]:
@@ -140,5 +140,5 @@ def _advice(got: list[str], wanted: list[str]) -> str:
 _DISCOVER = "discover each part of the input once, under an id derived from that part, and nothing else"
 _STOP = (
     "stop exactly at split.end: request only records before it, or cut the page there. After a restart, Spark reads "
-    "a micro-batch again to its old end, when more records exist"
+    "a micro-batch again to its old end, although more records exist by then"
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common parts of readers and hosts in the kit: the reader's context, closing, and the maximum silence."""
+"""The common parts of sessions and the host: the reader's context, closing, and the maximum time without a result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KitContext(RecordingContext):
         self._borrowed: list[tuple[Hashable, Any]] = []
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Lend a free client of this key, or make one."""
+        """Return a free client of this key, or a new one."""
         free = self._pool.setdefault(key, [])
         client: C = free.pop() if free else factory()
         self._borrowed.append((key, client))
@@ -44,7 +44,7 @@ class KitContext(RecordingContext):
 
 
 class Closing(ABC):
-    """Closes at the end of a `with` block; after an error it ignores errors of closing."""
+    """Base class: closes itself at the end of a `with` block. After an error, errors of closing are ignored."""
 
     @abstractmethod
     def close(self) -> None:
@@ -66,7 +66,7 @@ class Closing(ABC):
 
 
 class Silence:
-    """Measures the time without a result, at most `patience` seconds."""
+    """Measures the time since the last result. More than `patience` seconds are too long."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -88,7 +88,7 @@ class Silence:
         return self._patience - self.seconds
 
     def count_call(self, saw: Callable[[int, float], str], advice: str) -> None:
-        """Count a call without a result. Raises `Broken` for a busy loop: too many calls in too short a time."""
+        """Count a call without a result. Raise `Broken` for a busy loop: too many calls in too short a time."""
         self._calls += 1
         if self._calls >= _SPIN_COUNT and self.seconds < _SPIN_SECONDS * self._calls / _SPIN_COUNT:
             raise Broken(saw(self._calls, self.seconds), advice, rule="RDR-3")

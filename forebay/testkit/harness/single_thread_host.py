@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small host on one thread: a coordinator and readers that can be killed and restored at any step."""
+"""A small host on one thread: its coordinator and readers can be killed and restored at any step."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class SingleThreadHost(Closing):
         for subtask in range(readers) if register is None else register:
             self.register(subtask)
 
-    # ---- what happens to it
+    # ---- events of the host
 
     def register(self, subtask: int) -> None:
         """Create the reader of a subtask, register it with the coordinator and start it."""

@@ -34,11 +34,11 @@ _TRIES = 4
 """Maximum calls of a planning method that raises `RetriableError`."""
 
 _QUIET = 0.3
-"""Seconds without an assignment after which an unbounded source that has assigned something counts as done."""
+"""Seconds without an assignment after which an unbounded source that has assigned a split counts as done."""
 
 
 _SIMPLE = {"event_times": "event_time_at", "positions_at": "position_at"}
-"""The methods of a `SimpleSource` that have another name than those of a `DiscoveryEnumerator`."""
+"""Maps methods of a `DiscoveryEnumerator` to those of a `SimpleSource` that have another name."""
 
 
 class SourceCalls:

@@ -18,10 +18,10 @@ from forebay.testkit.harness.session_base import Closing, Silence
 from forebay.testkit.harness.subject import Subject, through_json
 
 WAKE_AFTER = 0.25
-"""Seconds after which a fetch is woken, unless a check sets others."""
+"""Seconds after which a fetch is woken, unless a check sets another time."""
 
 _RETRIES = 3
-"""Calls of `fetch` in a row that may raise `RetriableError`."""
+"""Maximum calls of `fetch` in a row that may raise `RetriableError`."""
 
 
 class SplitReaderSession(Closing):
@@ -62,7 +62,7 @@ class SplitReaderSession(Closing):
         self._alarm = _Alarm(self.reader.wake_up)
         try:
             self.add(splits)
-        except BaseException:  # cleaned up after, also when interrupted, and raised again
+        except BaseException:  # also an interrupt: clean up, and raise it again
             self.abandon()
             raise
 
@@ -136,7 +136,7 @@ class SplitReaderSession(Closing):
             self.fetch()
 
     def pause_or_resume(self, pause: Sequence[str], resume: Sequence[str]) -> bool:
-        """Call the reader's `pause_or_resume_splits`; return whether the reader supports it."""
+        """Call the reader's `pause_or_resume_splits`. Return whether the reader pauses splits itself."""
         with calling("SR-5", "pause_or_resume_splits()"):
             return self.reader.pause_or_resume_splits(pause, resume)
 

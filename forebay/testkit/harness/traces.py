@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows and positions of the plain read: one read without disturbance, to which checks compare all others."""
+"""The rows and positions of the plain read: one read without disturbance, with which checks compare all others."""
 
 from __future__ import annotations
 

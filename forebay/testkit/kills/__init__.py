@@ -2,12 +2,12 @@
 """Kills processes of a streaming query at named points, and shows whether its rows still arrived exactly once.
 
 ```python
-class KillableOrders(Killable, Orders): ...          # the source under test, with points in it
+class KillableOrders(Killable, Orders): ...          # the source under test, with kill points
 
 kills = KillList(directory)
 kills.arm(Kill("plan-ends", "jvm", at=3), Kill("read-middle"))
 files = MicroBatchFiles(f"{directory}/rows", kills)  # the sink: frame.writeStream.foreachBatch(files)
-restart_until_done(start, kills)                     # start() starts the query, again after each kill that ended it
+restart_until_done(start, kills)                     # calls start() again after each kill that ended the query
 assert kills.armed() == [] and sorted(files.rows()) == sorted(undisturbed.rows())
 ```
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds kill points to any source, and to the framework in each of its processes."""
+"""Adds kill points to any source, and to the framework in each process that has this source."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _PLANNING: Final = {
 
 _hooked: list[KillList] = []
 _done: set[str] = set()
-"""Which hooks this process has."""
+"""The names of the hooks that this process has."""
 _met: set[str] = set()
 """The points that this process has reached."""
 
 
 class Killable(Source):
-    """A mixin before a source class: `class KillableOrders(Killable, Orders)`. Not for production.
+    """A mixin that adds kill points to a source: `class KillableOrders(Killable, Orders)`. Not for production.
 
-    Each process that makes or unpickles such a source gets the points: hooks in the framework's planner, tasks and
-    state store, and in this source's enumerator.
+    Each process that creates or unpickles such a source gets the kill points as hooks in the framework's planner, tasks
+    and state store, and in this source's enumerator.
     """
 
     kills: str = option(doc="the directory of the kill list")
@@ -50,7 +50,7 @@ class Killable(Source):
         _hook(self.kills)
 
     def create_enumerator(self, context: SplitEnumeratorContext) -> SplitEnumerator | DiscoveryEnumerator:
-        """Make the source's own enumerator, with points in it."""
+        """Return the source's own enumerator, with kill points."""
         enumerator = super().create_enumerator(context)  # type: ignore[safe-super]  # of the class mixed with
         if isinstance(enumerator, DiscoveryEnumerator):
             # On the object: a wrapper would have to forward all that the class may have.
@@ -60,13 +60,13 @@ class Killable(Source):
 
 
 def meet(point: str) -> None:
-    """Reach a point in a process with hooks."""
+    """Report that this process has reached a kill point. If a kill is armed there, it happens now."""
     _met.add(point)
     _hooked[-1].meet(point)
 
 
 def is_new(hooks: str, directory: str) -> bool:
-    """Use the `KillList` of a directory in this process; return whether it still lacks these hooks."""
+    """Use the `KillList` of `directory` in this process. Return whether the hooks named `hooks` must still be added."""
     if not _hooked or _hooked[-1].directory != directory:
         _hooked[:] = [KillList(directory)]
     new = hooks not in _done
@@ -93,7 +93,7 @@ def _hook_store(store: type[LocalStateStore | S3StateStore]) -> None:
     put = store.put_if_absent
 
     def put_if_absent(self: Any, name: str, data: bytes) -> bool:  # noqa: ANN401 - one of both stores
-        plans = any(before in _met for before, _ in _PLANNING.values())  # a planner writes state, a task claims
+        plans = any(before in _met for before, _ in _PLANNING.values())  # a planner writes state, a task writes claims
         meet("state-begins" if plans else "claim-begins")
         written = put(self, name, data)
         meet("state-written" if plans else "claim-made")
@@ -113,7 +113,7 @@ def _hook_tasks() -> None:
         with contextlib.closing(run_task(task, runtime=runtime)) as running:
             for delivered in running:
                 meet("read-middle" if rows else "read-first")
-                if not rows and delivered.batch.num_rows > 1:  # it may be the only one
+                if not rows and delivered.batch.num_rows > 1:  # the batch may be the only one
                     middle = delivered.batch.num_rows // 2
                     yield replace(delivered, batch=delivered.batch.slice(0, middle))
                     meet("read-middle")

@@ -25,7 +25,7 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @contextmanager
 def killable_state(kills: KillList, *, small: int = 0) -> Iterator[None]:
-    """Give the stateful functions that are called within it the points `STATE_POINTS`. Called by the driver's program.
+    """Add the kill points `STATE_POINTS` to stateful functions that the driver's program calls in the `with` block.
 
     ```python
     with killable_state(kills):
@@ -34,11 +34,11 @@ def killable_state(kills: KillList, *, small: int = 0) -> Iterator[None]:
 
     Args:
         kills: The kill list.
-        small: Runs of at most so many entries are merged with each new one. Small runs make many merges of few rows.
+        small: Runs of at most this many entries are merged with each new run, instead of the default 4,096.
     """
     from forebay.spark.changelog import stateful
 
-    task = stateful._Task  # noqa: SLF001 - a point is put in where Spark calls the function
+    task = stateful._Task  # noqa: SLF001 - the kill point is where Spark calls the function
 
     def make(*arguments: Any, **named: Any) -> _KillableTask:  # noqa: ANN401 - those of the task
         return _KillableTask(task(*arguments, **named), kills.directory, small)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named points where a process of a streaming query dies by SIGKILL, armed by files, each once."""
+"""Named points where a process of a streaming query is killed by SIGKILL. A file arms each kill, which happens once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATE_POINTS: Final = {
     "removed-all": "a task has removed the files that no kept version needs, and has handed no change on",
     "changes-handed-on": "a task has handed on changes, and has not ended",
 }
-"""The points in tasks with keyed state, for queries that are made within `killable_state`."""
+"""The kill points in tasks with keyed state, for queries that are created within `killable_state`."""
 
 POINTS: Final = {
     **STATE_POINTS,
@@ -40,16 +40,16 @@ POINTS: Final = {
     "commit-ends": "the source has finished its work after a micro-batch",
     "read-begins": "a task begins, and nothing is read",
     "read-first": "a task has its first record batch, and has handed none on",
-    "read-middle": "a task has handed on some rows, and has more; one of a single row has handed that on",
+    "read-middle": "a task has handed on some rows, and has more; a task with a single row has handed it on",
     "read-ends": "a task has handed on its last record batch, and has not ended",
     "claim-begins": "a task is about to write to the state location",
-    "claim-made": "a task has written to the state location, and handed nothing on for it",
+    "claim-made": "a task has written to the state location, and has handed on no row since",
     "sink-begins": "the sink is called, and nothing is read",
     "sink-written": "the sink has the rows, and Spark has not logged that the micro-batch is done",
     "offset-logged": "the file of an offset appears in the checkpoint; watched from outside",
     "commit-logged": "the file of a finished micro-batch appears in the checkpoint; watched from outside",
 }
-"""What has happened and what has not, at each point of a run."""
+"""All kill points, each with what has happened when a process reaches it, and what has not."""
 
 Victim = Literal["self", "executor", "jvm", "driver", "broker"]
 
@@ -64,7 +64,7 @@ class Kill:
         point: One of `POINTS`.
         victim: The process that reaches the point, its executor (the JVM above a worker), the driver's JVM, the
             driver's Python process, or a broker that the source reads from.
-        at: The number of the visit that kills. Visits of a point count from 1, over all processes and restarts. For
+        at: The number of the visit of the point that kills, counted from 1 over all processes and restarts. For
             `offset-logged` and `commit-logged`, which `run_until_done` detects in the checkpoint, the micro-batch id.
     """
 
@@ -82,7 +82,7 @@ class Kill:
 
 
 class KillList:
-    """The kills of a run, armed and then fired, in a directory that all processes of the run share.
+    """The armed and the fired kills of a run, in a directory that all processes of the run share.
 
     Args:
         directory: The shared directory; created by the first write.
@@ -93,7 +93,7 @@ class KillList:
         self._root = Path(directory)
 
     def arm(self, *kills: Kill) -> None:
-        """Add kills. Called by a test, before the run."""
+        """Arm kills. Called by a test, before the run."""
         for name in ("armed", "fired", "visits"):
             (self._root / name).mkdir(parents=True, exist_ok=True)
         number = len(self.armed()) + len(self.fired())
@@ -101,7 +101,7 @@ class KillList:
             (self._root / "armed" / f"{kill.point}.{index}").write_text(json.dumps(asdict(kill)))
 
     def armed(self) -> list[Kill]:
-        """Return the kills that have not happened."""
+        """Return the kills that have not happened yet."""
         return self._all("armed")
 
     def fired(self) -> list[Kill]:
@@ -121,11 +121,11 @@ class KillList:
         (self._root / "processes").unlink(missing_ok=True)
 
     def processes(self) -> dict[str, int]:
-        """Return the process ids that the last driver has registered."""
+        """Return the process ids that the last driver has registered: of `jvm` and `driver`."""
         return self._registered("processes")
 
     def meet(self, point: str) -> None:
-        """Reach a point: if it is armed, a process dies here. Called in any process, on any thread."""
+        """Report that a point is reached, and carry out a kill armed there. Called in any process, on any thread."""
         if not (self._root / "armed").is_dir():
             return
         visit = self._visit(point)
@@ -168,7 +168,7 @@ class KillList:
         deadline = time.monotonic() + _PATIENCE
         while alive(pid):
             if time.monotonic() > deadline:
-                raise FatalError(f"process {pid} is alive after SIGKILL", advice=f"look at /proc/{pid}/status")
+                raise FatalError(f"process {pid} still runs after SIGKILL", advice=f"look at /proc/{pid}/status")
             time.sleep(0.001)
 
     def _broker_lives(self) -> bool:
@@ -188,7 +188,7 @@ class KillList:
             return {}
 
     def _visit(self, point: str) -> int:
-        # Appending moves this handle to the end of its own byte, so no two visits have one number.
+        # Appending moves this handle to the end of its own byte, so each visit gets its own number.
         handle = os.open(self._root / "visits" / point, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(handle, b".")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restarts a query, or a whole program, after each kill, until it ends by itself."""
+"""Restarts a query, or a whole driver program, after each kill, until it ends by itself."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _POLL = 0.002
 
 
 class Query(Protocol):
-    """The part of a StreamingQuery that is used here."""
+    """The method of a `StreamingQuery` that `restart_until_done` calls."""
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
-        """Wait until the query ends, at most `timeout` seconds; raise the query's error."""
+        """Wait until the query ends, at most `timeout` seconds. Raise the error that ended the query."""
 
 
 def restart_until_done(start: Callable[[], Query], kills: KillList, *, starts: int = 100) -> int:
@@ -91,8 +91,8 @@ def run_until_done(
             if code == 0:
                 return number
             if code is None or len(kills.fired()) == before:
-                what = f"took more than {timeout:g} s" if code is None else f"ended with {code}, and no kill ended it"
-                raise FatalError(f"start {number} {what}:\n{output[-4000:]}", advice="read its output")
+                what = f"took more than {timeout:g} s" if code is None else f"ended with code {code}, without a kill"
+                raise FatalError(f"start {number} {what}:\n{output[-4000:]}", advice="read this output")
     finally:
         for leader in leaders:
             end_session(leader)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sink that shows whether every row of a stream arrived exactly once."""
+"""`MicroBatchFiles`: a sink that shows whether every row of a stream arrived exactly once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.testkit.kills.points import KillList
 
 
 class Frame(Protocol):
-    """The part of a DataFrame that the sink uses."""
+    """The methods of a DataFrame that the sink calls."""
 
     def collect(self) -> Sequence[tuple[object, ...]]:
         """Return the rows."""
@@ -42,7 +42,7 @@ class MicroBatchFiles:
         """Write one micro-batch. Called by Spark in the driver's process, on a thread of the query.
 
         Raises:
-            ContractError: Two reads of the micro-batch brought different rows.
+            ContractError: Two reads of the micro-batch returned different rows.
         """
         self._meet("sink-begins")
         counted = frame.count()
@@ -63,9 +63,9 @@ class MicroBatchFiles:
         self._meet("sink-written")
 
     def rows(self) -> list[str]:
-        """Return all rows, sorted; each is a JSON list of the values in the order of the columns.
+        """Return all rows, sorted. Each row is a JSON list of its values, in the order of the columns.
 
-        A value that JSON does not have, such as a timestamp, is its `str`.
+        A value that JSON cannot represent, such as a timestamp, is written as its `str`.
         """
         return sorted(line for path in self._files() for line in path.read_text().splitlines())
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes and jars for the servers that tests start."""
+"""Servers and proxies that tests start, and the processes and jars that they need."""

@@ -28,7 +28,7 @@ _REFUSED: dict[str | None, tuple[str, str, str]] = {
 }
 _RST = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: closing sends RST instead of FIN
 _SMALL = 4 << 10
-"""Bytes of a send buffer, of which kernels make their minimum."""
+"""The requested bytes of a send buffer, which the kernel raises to its minimum."""
 _STOP_POLL = 0.02
 
 
@@ -41,7 +41,7 @@ class FaultProxy:
     Args:
         server: The server's URL, such as `http://127.0.0.1:9000`.
         faults: The first rules; see `inject`.
-        seed: Decides, with the order of the requests, which requests the `probability` of a rule selects.
+        seed: Seeds the random choice of a rule with a `probability`. The same order of requests gives the same choice.
     """
 
     def __init__(self, server: str, *faults: Fault, seed: int = 0) -> None:
@@ -74,7 +74,7 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where clients connect: `http://127.0.0.1:port`."""
+        """The URL that clients connect to: `http://127.0.0.1:port`."""
         return f"http://{HOST}:{self._listener.server_address[1]}"
 
     @property
@@ -114,7 +114,7 @@ class FaultProxy:
         return self.track(socket.create_connection(self._address))
 
     def track(self, connection: socket.socket) -> socket.socket:
-        """Register a connection that the proxy shuts down when it closes. Raises ConnectionError if it is closed."""
+        """Register a connection, which the proxy ends when it closes. Raise ConnectionError if the proxy is closed."""
         with self._lock:
             if self._closing.is_set():
                 connection.close()
@@ -143,18 +143,18 @@ class _Listener(ThreadingTCPServer):
 
 
 class _Connection(BaseRequestHandler):
-    """A connection of a client, and its connection to the server. One thread."""
+    """Handles one connection of a client, and its connection to the server, on a thread of its own."""
 
     server: _Listener
 
     def setup(self) -> None:
-        """Called by the listener, before `handle`."""
+        """Prepare the connection. Called by the listener, before `handle`."""
         self._proxy = self.server.proxy
         self._upstream: Wire | None = None
 
     def handle(self) -> None:
-        """Forward requests until an end closes. Called by the listener."""
-        # A broken connection is what proxies see all day: the other end is told by closing.
+        """Forward requests until the client or the server closes its connection. Called by the listener."""
+        # A broken connection is no error of a proxy: closing tells it to the other end.
         with suppress(OSError):
             self._client = Wire(self._proxy.track(self.request))
             while (head := self._client.head()) is not None and self._exchange(head, self._proxy.note(head)):
@@ -214,7 +214,7 @@ class _Connection(BaseRequestHandler):
     def _forward(self, request: Head, server: Wire) -> Head:
         """Send a request to the server; return the head of its final answer."""
         server.send(request.raw)
-        # The client waits for the server's word, but may lose patience first.
+        # The client waits for the server's 100 Continue, but may send the body earlier.
         waits = _expects(request) and not self._client.buffered
         if waits and server.socket in _readable(self._client.socket, server.socket):
             answer = self._answer(server)

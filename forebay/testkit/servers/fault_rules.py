@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of the fault proxy: which requests fail, and how."""
+"""The rules of the fault proxy: which requests fail, and how."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Fault:
     """A rule: which requests fail, and how.
 
     Args:
-        kind: What happens; docs/writing-a-source.md has the table.
+        kind: What happens to the request. docs/writing-a-source.md explains the kinds.
         method: The HTTP method of the requests that match; None for every method.
         path: Only requests whose path with query, decoded, matches this pattern (`*`, `?`, `[…]`).
         nth: The numbers of the matching requests to fail, counted from 1; empty for all.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs Java programs on Flink's own classes, from Maven Central; a JDK compiles them."""
+"""Compiles and runs Java programs that use Flink's own classes, which come from Maven Central."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from forebay.testkit.servers.kafka_jars import Module, fetched, java
 
 VERSION = "2.3.0"
 KAFKA_VERSION = "5.0.0-2.2"
-"""Of Flink's Kafka connector, the newest that there is for Flink 2.x."""
+"""The newest version of Flink's Kafka connector for Flink 2.x."""
 
 _GROUP = "org.apache.flink"
 _RUNTIME = ("flink-table-runtime", "flink-table-api-java", "flink-streaming-java", "flink-statebackend-rocksdb")
-# Operator test harnesses are in the tests of flink-runtime, and stand on classes of the others.
+# The test jar of flink-runtime has the test harnesses of operators, which need classes of the other test jars.
 _TESTS = ("flink-core", "flink-runtime", "flink-table-runtime")
 
 
 def javac() -> str | None:
-    """Return the path of the compiler beside Java, or None if only a runtime is installed."""
+    """Return the path of the Java compiler, preferably the one beside `java()`; None if only a runtime is installed."""
     beside = Path(java()).resolve().parent / "javac"
     return str(beside) if beside.exists() else shutil.which("javac")
 
 
 def flink_jars() -> list[Path]:
-    """Return Flink's operators of tables, their test harnesses, a local cluster and RocksDB (200 MB). See `fetched`."""
+    """Return the jars of Flink's table operators, test harnesses, local cluster and RocksDB (200 MB). See `fetched`."""
     modules = {
         f"flink-{VERSION}": [Module(_GROUP, name, VERSION) for name in (*_RUNTIME, "flink-clients")],
         # Ivy takes one jar of a module, so that the tests of the same modules are fetched apart.
@@ -41,7 +41,7 @@ def flink_jars() -> list[Path]:
 
 
 def kafka_connector_jars() -> list[Path]:
-    """Return Flink's Kafka connector, for a program that also has `flink_jars`."""
+    """Return the jars of Flink's Kafka connector, for a program that also has `flink_jars`."""
     modules = [Module(_GROUP, "flink-connector-kafka", KAFKA_VERSION), Module(_GROUP, "flink-connector-base", VERSION)]
     return sorted(fetched(f"flink-connector-kafka-{KAFKA_VERSION}", modules).glob("*.jar"))
 
@@ -50,9 +50,9 @@ class FlinkProgram:
     """A compiled Java program of one file.
 
     Args:
-        source: The file; it is named after its public class, which has no package.
-        classes: Where to put the classes.
-        jars: Jars beside `flink_jars`.
+        source: The source file, named after its public class, which is in no package.
+        classes: The directory for the compiled classes.
+        jars: More jars for the class path, besides `flink_jars`.
 
     Raises:
         ConfigurationError: There is no JDK.
@@ -64,7 +64,7 @@ class FlinkProgram:
         compiler = javac()
         if compiler is None:
             raise ConfigurationError(
-                "a program on Flink's classes is compiled first, but there is no javac",
+                "a program that uses Flink's classes must be compiled, but there is no javac",
                 advice="install a JDK (Debian, Ubuntu: apt install openjdk-17-jdk-headless), or set JAVA_HOME to one",
             )
         self._main = source.stem
@@ -84,7 +84,7 @@ class FlinkProgram:
         return _run(self.command(*arguments, options=options))
 
     def command(self, *arguments: object, options: Iterable[str] = ()) -> list[str]:
-        """Return the command of `run`, for a caller that talks with the program while it runs."""
+        """Return the command that `run` runs, for a caller that communicates with the running program."""
         return [*map(str, [java(), *options, "-cp", self._classpath, self._main, *arguments])]
 
 
@@ -92,5 +92,5 @@ def _run(command: Iterable[object]) -> str:
     parts = [str(part) for part in command]
     done = subprocess.run(parts, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
     if done.returncode:
-        raise FatalError(f"{parts[0]} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        raise FatalError(f"{parts[0]} ended with code {done.returncode}:\n{done.stderr[-4000:]}")
     return done.stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads HTTP/1.1 messages from a socket, and keeps their bytes as they came."""
+"""Reads HTTP/1.1 messages from a socket, and keeps their bytes unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Head:
 
     @property
     def words(self) -> list[str]:
-        """The first line in three: method, target and version; or version, status and reason."""
+        """The three parts of the first line: method, target and version; or version, status and reason."""
         line = self.raw.split(b"\r\n", 1)[0].decode("latin-1")
         return [*line.split(" ", 2), "", ""][:3]
 
@@ -50,7 +50,7 @@ class Head:
 
 
 class Wire:
-    """One end of a connection. Each thread reads and writes its own.
+    """One end of an HTTP connection, for one thread.
 
     Args:
         connection: The connected socket; closing it is the owner's task.
@@ -83,12 +83,11 @@ class Wire:
         return Head(self._take(end + 4))
 
     def body(self, head: Head, *, to_end: bool = False) -> Iterator[bytes]:
-        """Yield the body that follows a head, as it is on the wire, also the sizes of chunks.
+        """Yield the bytes of the body that follows a head, as they are on the wire: also the sizes of chunks.
 
         Args:
-            head: The head in front of it.
-            to_end: Whether a body without Content-Length and chunks ends with the connection. If False, there is no
-                such body.
+            head: The head of the same message.
+            to_end: Whether a message without Content-Length and chunks has a body, which ends with the connection.
 
         Raises:
             ConnectionError: The connection ended inside the body.

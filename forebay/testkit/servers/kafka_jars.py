@@ -42,17 +42,17 @@ def cache() -> Path:
 
 
 def java() -> str:
-    """Return the path of Java.
+    """Return the path of the `java` program.
 
     Raises:
-        ConfigurationError: There is no Java.
+        ConfigurationError: Java is not installed, or JAVA_HOME is wrong.
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if not found or not Path(found).exists():
         raise ConfigurationError(
-            "a broker needs Java 17 or newer, but "
-            + (f"JAVA_HOME has no {found}" if home else "there is no java on the PATH"),
+            "the test kit needs Java 17 or newer, but "
+            + (f"JAVA_HOME leads to no {found}" if home else "there is no java on the PATH"),
             advice="install a JDK (Debian, Ubuntu: apt install openjdk-17-jre-headless), or correct JAVA_HOME",
         )
     return found
@@ -66,7 +66,7 @@ class Module(NamedTuple):
         name: The artifact id.
         version: The version.
         alone: Do not download the dependencies of the module.
-        classifier: Which jar of the module, such as `tests`; by default the main one.
+        classifier: The classifier of the jar, such as `tests`; empty for the main jar.
     """
 
     group: str
@@ -91,7 +91,7 @@ class Module(NamedTuple):
 
 _SPARK_SOURCE = (
     Module("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", alone=True),
-    # That of 4.2 is not on Maven Central, and that of 4.0 fits.
+    # Maven Central does not have the version for Spark 4.2; the one for 4.0 works too.
     Module("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", alone=True),
     Module("org.apache.kafka", "kafka-clients", "3.9.1", alone=True),
     Module("org.apache.commons", "commons-pool2", "2.12.1", alone=True),
@@ -105,7 +105,7 @@ def spark_source_jars() -> str:
 
 def jars(version: str = VERSION) -> Path:
     """Return the directory of Kafka's jars; the first call downloads them (43 MB). See `fetched`."""
-    # Kafka logs through slf4j without a logger of its own; without one, a failed start leaves no message.
+    # Kafka logs through slf4j, but brings no logger. Without a logger, a failed start leaves no message.
     wanted = [Module("org.apache.kafka", "kafka_2.13", version), Module("org.slf4j", "slf4j-simple", "1.7.36")]
     return fetched(f"kafka-{version}", wanted)
 

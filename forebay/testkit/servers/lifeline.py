@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command, and kills it when the owner of this process dies: the death closes standard input.
+"""Runs a command, and kills it when the owner of this process dies, which closes standard input.
 
 Started by path with ``python -I lifeline.py DIRECTORY COMMAND…`` in its own session; imports the standard library only,
 so that it starts at once. When the owner has died, this process also removes the directory.

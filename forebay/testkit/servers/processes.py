@@ -15,7 +15,7 @@ _DEAD = {"Z", "X"}
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not. Any thread."""
+    """Return whether a process is running. A zombie is not. Called on any thread."""
     if (state := _stat(pid)) is not None:
         return state[0] not in _DEAD
     if _PROC.joinpath("self").exists():
@@ -28,7 +28,7 @@ def alive(pid: int) -> bool:
 
 
 def session_of(leader: int) -> list[int]:
-    """Return the running processes of a leader's session, in any process group; Linux only."""
+    """Return the ids of the running processes in the session of `leader`, of any process group. Linux only."""
     found = []
     for entry in _PROC.iterdir() if _PROC.is_dir() else ():
         if entry.name.isdigit():
@@ -39,7 +39,7 @@ def session_of(leader: int) -> list[int]:
 
 
 def parent_jvm() -> int | None:
-    """Return the nearest Java process above this one; None if there is none. Linux only."""
+    """Return the id of the nearest Java process among the parents of this one; None if there is none. Linux only."""
     pid = os.getppid()
     while pid > 1:
         try:
@@ -54,9 +54,9 @@ def parent_jvm() -> int | None:
 
 
 def end_session(leader: int) -> None:
-    """Kill everything in the session of a leader (made by `Popen(start_new_session=True)`), and wait for it.
+    """Kill all processes in the session of `leader`, and wait at most ten seconds until they have ended.
 
-    The leader itself may have ended.
+    `Popen(start_new_session=True)` makes a process the leader of a session. The leader itself may have ended.
     """
     deadline = time.monotonic() + _PATIENCE
     with suppress(ProcessLookupError):

@@ -26,7 +26,7 @@ class TcpProxy:
 
     Attributes:
         to_server: Seconds for which each piece of up to 64 KiB to the server is held back.
-        to_client: The same for bytes to the client.
+        to_client: The same for each piece to the client.
     """
 
     def __init__(self, target: str = "") -> None:
@@ -58,7 +58,7 @@ class TcpProxy:
         self._call(self._flowing.clear)
 
     def cut(self) -> None:
-        """End all connections, and each new one at once."""
+        """End all connections, and end each new connection at once."""
         self._cut = True
         self._call(lambda: [one.cancel() for one in self._connections])
 

@@ -192,7 +192,7 @@ def test_lies_of_a_block_are_damage(memory_file: Files, name: str) -> None:
     [
         (b'{"type":"record","name":"r","fields":[{"name":"a","type":["null","r"]}]}', "recursive"),
         (b'{"type":"record","name":"r","fields":[{"name":"a","type":{"type":"array","items":"null"}}]}', "no bytes"),
-        (b'"string"', "only if their type is a record"),
+        (b'"string"', "only Avro files of records"),
         (b'{"type":"record","name":"r","fields":[{"name":"a","type":"int"},{"name":"A","type":"int"}]}', "same name"),
     ],
 )

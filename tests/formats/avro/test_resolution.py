@@ -287,7 +287,7 @@ def test_logical_types_that_contradict_are_refused(memory_file: Files, kind: Any
     ("schema", "words"),
     [
         ("no json", "invalid"),
-        ('"string"', "records only"),
+        ('"string"', "only records"),
         ('{"type":"record","name":"r","fields":[{"name":"a","type":["null","r"]}]}', "recursive"),
         ('{"type":"record","name":"r","fields":[{"name":"a","type":"no_such"}]}', "no_such"),
     ],

@@ -83,7 +83,7 @@ def test_offsets_that_run_beyond_64_bits_are_damage(wire):
 def test_a_batch_does_not_begin_before_the_end_of_the_one_before_it(wire, second):
     """Its records came twice, and the position went back."""
     data = wire.join(wire.Batch([(0, 0, None, b"v", ())], last=9), wire.Batch([(0, 0, None, b"v", ())], second))
-    assert f"offset {second}: a record batch begins here after one that ends at 9" in error_of(data)
+    assert f"offset {second}: a record batch begins here, but the one before it ends at 9" in error_of(data)
 
 
 def test_records_before_a_damaged_old_message_are_read(wire):
@@ -113,7 +113,7 @@ def test_a_snappy_block_that_claims_gigabytes_is_refused_before_memory_is_taken(
     block = b"\xff\xff\xff\xff\x0f" + b"some bytes"
     data = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block if framed else block
     with pytest.raises(
-        ValueError, match="snappy cannot decompress the records: 15 compressed bytes state that they contain 4294967295"
+        ValueError, match="snappy cannot decompress the records: 15 compressed bytes claim to contain 4294967295 bytes"
     ):
         decompress(2, memoryview(data))
 

@@ -80,7 +80,7 @@ def test_one_file_of_the_year_2100_hides_no_other_and_is_logged(
         query.restart()
         put("later.txt", at=-106 * DAY)
         assert query.drain() == [["later.txt"]]
-    assert any("2100.txt lies in the future" in record.getMessage() for record in caplog.records)
+    assert any("2100.txt is in the future" in record.getMessage() for record in caplog.records)
 
 
 def test_a_clock_that_is_fast_by_hours_hides_no_file_that_is_written_meanwhile(put: Put, stream: Begin) -> None:

@@ -213,7 +213,7 @@ def test_a_store_without_directories_that_was_emptied_is_empty_and_no_error(
         query.planner.prepare_available_now()
         caplog.clear()
         assert query.drain() == []
-        assert caplog.text.count("there is nothing below memory://emptied now") == 1
+        assert caplog.text.count("there is no file below memory://emptied now") == 1
     query.restart()
     assert query.trigger(limited=False) is None
     store.pipe_file("/emptied/b.txt", b"2\n")

@@ -229,7 +229,7 @@ def test_footers_are_read_at_the_same_time_and_the_first_error_ends_it() -> None
     [
         ({"file_event_time": "footer:when"}, "column 'when' does not exist"),
         ({"file_event_time": "footer:name"}, "'name' is string"),
-        ({"event_time_column": "name"}, "names the column 'ts', and not 'name'"),
+        ({"event_time_column": "name"}, "names the column 'ts', not 'name'"),
         ({"file_event_time": None}, "fileEventTime is not set"),
     ],
 )
@@ -287,7 +287,7 @@ def test_the_times_of_paths_and_directories_are_in_the_session_zone(put: Put, st
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("stray", "has no time"), ("2024-01-05-2024-01-06", "has different times at several places")]
+    ("name", "what"), [("stray", "matches no time"), ("2024-01-05-2024-01-06", "matches different times")]
 )
 def test_a_path_that_the_pattern_does_not_fit_is_named(put: Put, stream: Begin, name: str, what: str) -> None:
     put("2024-01-05.txt", "good\n")
@@ -328,8 +328,8 @@ def test_files_of_the_default_partition_come_with_the_first_ones(put: Put, strea
     [
         ("day=20240105", "the partition column has the type int32, not date or timestamp"),
         ("day=monday", "the directory value 'monday' is neither a date nor a timestamp"),
-        ("other=1", "there is no such partition column"),
-        ("plain", "there is no such partition column"),
+        ("other=1", "no partition column has this name"),
+        ("plain", "no partition column has this name"),
     ],
 )
 def test_a_partition_column_that_is_no_time_is_refused(put: Put, stream: Begin, directory: str, what: str) -> None:

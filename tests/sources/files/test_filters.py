@@ -257,7 +257,7 @@ def test_directories_that_cannot_match_are_not_listed(
     assert [file.path for file in index.files] == [f"{days}/year=2024/month=12/region=eu/part.parquet"]
     # The root, a year, a month and a region.
     assert len(listed) == 4
-    assert "did not list 5 directories" in caplog.text
+    assert "5 directories were not listed" in caplog.text
 
 
 @pytest.mark.parametrize(

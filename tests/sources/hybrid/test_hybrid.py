@@ -200,7 +200,7 @@ def test_a_checkpoint_of_other_sources_is_refused(tmp_path: Path) -> None:
         rows(run)
     two = HybridSource(history(a=1), Live(ends={"x": 1}))
     with pytest.raises(
-        ConfigurationError, match="of counting, then counting, then live; this hybrid is of counting, then live"
+        ConfigurationError, match="reads counting, then counting, then live; this hybrid reads counting, then live"
     ):
         rows(forebay.run(two, checkpoint=tmp_path, until_caught_up=True))
 
@@ -404,8 +404,8 @@ def test_options_with_prefixes_name_the_two_sources(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"first.path": "x", "then.format": "forebay_rate"}, r"the source of the options first\.\* has no format"),
-        ({"first.format": "forebay_rate"}, r"the source of the options then\.\* has no format"),
+        ({"first.path": "x", "then.format": "forebay_rate"}, r"the option first\.format is not set"),
+        ({"first.format": "forebay_rate"}, r"the option then\.format is not set"),
         (
             {"first.format": "forebay_hybrid", "then.format": "forebay_rate"},
             "forebay_hybrid cannot be a part of a hybrid",

@@ -156,7 +156,7 @@ def test_deletion_flags_and_appends(spark):
         (lambda df: changelog.from_debezium(df, DDL, options={"dateFormatt": "y"}), "dateFormatt"),
         (lambda df: changelog.from_upsert_kafka(df.drop("key"), DDL, key="id"), "the column 'key' .* does not exist"),
         (lambda df: changelog.to_maxwell(df, "x", database="d", table="t"), "the changelog has no column 'x'"),
-        (changelog.to_delta_cdf, "the DataFrame is no changelog"),
+        (changelog.to_delta_cdf, "the DataFrame is not a changelog"),
     ],
 )
 def test_mistakes_are_reported_before_a_query_runs(spark, call, problem):

@@ -126,14 +126,14 @@ def test_wrong_arguments_are_refused_before_reading(spark):
         current_view(df, key="k", deleted="o", ordering="o")
     with pytest.raises(ConfigurationError, match="'missing' does not exist"):
         current_view(df, key="missing")
-    with pytest.raises(ConfigurationError, match="a batch DataFrame has no state, and state_location is given"):
+    with pytest.raises(ConfigurationError, match="state_location is given, but current_view keeps no state"):
         current_view(df, key="k", ordering="o", state_location="/tmp")
     with pytest.raises(ConfigurationError, match="'_Change_Type' has a reserved name"):
         current_view(df.withColumnRenamed("v", "_Change_Type"), key="k", ordering="o")
     stream = spark.readStream.format("rate").load()
-    with pytest.raises(ConfigurationError, match="give state_location"):
+    with pytest.raises(ConfigurationError, match="its own state_location"):
         current_view(stream, key="value")
-    with pytest.raises(ConfigurationError, match="takes 'error' or 'drop'"):
+    with pytest.raises(ConfigurationError, match="takes only 'error' or 'drop'"):
         current_view(stream, key="value", null_keys="allow")
 
 

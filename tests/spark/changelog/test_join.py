@@ -114,5 +114,5 @@ def test_columns_on_both_sides_and_other_types_are_refused(spark):
     with pytest.raises(ConfigurationError, match="is int on the left and bigint on the right"):
         changelog_join(left, spark.createDataFrame([(1, "a")], "k long, w string"), "k")
     named = left.withColumnRenamed("k", "Left")
-    with pytest.raises(ConfigurationError, match="'Left' has a name that changelog_join uses"):
+    with pytest.raises(ConfigurationError, match="'Left' has a name that changelog_join reserves"):
         changelog_join(named, named.withColumnRenamed("v", "w"), "left")

@@ -69,7 +69,7 @@ def test_a_dropped_column_leaves_the_key(table, warnings):
     assert keys_of(table.drop("a")) == KeySpec(("b",))
     assert warnings() == [
         "the column 'a' left the key: dropped",
-        "the primary key (a, b) is lost with a",
+        "the primary key (a, b) is lost with the column a",
     ]
 
 
@@ -124,7 +124,9 @@ def test_state_loses_the_primary_key_and_keeps_the_partition_key(table, operatio
 def test_state_in_the_plan_is_named(table, warnings):
     """K17: the operator, as Spark prints it."""
     keys_of(table.dropDuplicates(["a"]))
-    assert [text.partition("#")[0] for text in warnings()] == ["the primary key is lost: state in Deduplicate [a"]
+    assert [text.partition("#")[0] for text in warnings()] == [
+        "the primary key is lost in the stateful operator Deduplicate [a"
+    ]
 
 
 def test_grouping_by_a_part_of_the_key_keeps_that_part(table):

@@ -236,7 +236,7 @@ def test_kinds_of_changes(students, table, session):
 def test_operators_that_cannot_take_changes_are_refused(students):
     """C14: over-aggregation, and the join of two streams."""
     ranked = students().withColumn("r", F.row_number().over(Window.partitionBy("level").orderBy("name")))
-    with pytest.raises(ConfigurationError, match=r"a window function needs append-only rows; it got \[\+I, -U"):
+    with pytest.raises(ConfigurationError, match=r"a window function needs append-only rows, but gets \[\+I, -U"):
         changelog_mode(ranked)
     left, right = students(stream=True), students(stream=True).select(F.col("level").alias("l"))
     with pytest.raises(ConfigurationError, match="a join of two streams needs append-only rows") as caught:

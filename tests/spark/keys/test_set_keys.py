@@ -87,13 +87,15 @@ def test_ordering_columns_are_for_batches(table, session, warnings):
     key_by(stream, "value", cdc=True, ordering=["_sequence"])
     assert warnings() == []
     key_by(stream, "value", cdc=True, ordering=["timestamp"])
-    assert warnings() == ["streams ignore the ordering columns timestamp: the row that comes last is the latest"]
+    assert warnings() == ["streams ignore the ordering columns timestamp: the row that arrives last is the latest"]
 
 
 def test_a_finer_key_says_across_what_order_is_lost(students, warnings):
     """K24: (id) → (id, level)."""
     key_by(students(), "id", "level")
-    assert warnings() == ["finer key: order across level is no longer kept, only within all of the new key"]
+    assert warnings() == [
+        "the key (id, level) is finer than before: rows with different values of level have no order any more"
+    ]
 
 
 def test_a_key_that_cannot_restore_order_says_so(students, warnings):

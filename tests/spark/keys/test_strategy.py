@@ -117,7 +117,8 @@ def test_the_reason_names_the_columns_that_are_gone(students):
     """C7: the source key was left out."""
     verdict = choose_strategy(students().drop("id"), ["name"])
     assert (
-        verdict.reason == "rows are in order within (id), which they do not have any more; nothing orders the changes"
+        verdict.reason
+        == "rows are in order within (id), but do not have these columns any more; nothing orders the changes"
     )
 
 
@@ -152,7 +153,7 @@ def test_after_a_shuffle_rows_have_to_be_sorted(students):
     """K25: positions restore the order, but a target does not know it."""
     verdict = choose_strategy(students(positions=True).repartition("level"), ["id"])
     assert verdict.strategy == "retract"
-    assert verdict.reason.startswith("rows within (id) have to be sorted after RepartitionByExpression [level#")
+    assert verdict.reason.startswith("rows within (id) have to be sorted again after RepartitionByExpression [level#")
 
 
 def test_an_asserted_upsert_key_is_in_order(students):

@@ -77,5 +77,5 @@ def test_a_setting_that_would_change_the_read_is_named(name, value):
 def test_settings_and_options_are_not_mixed():
     settings = {"fs.s3a.access.key": Secret("k"), "fs.s3a.secret.key": Secret("s")}
     assert S3Settings.of(StorageOptions(settings)).key == Secret("k")
-    with pytest.raises(ConfigurationError, match="mixed"):
+    with pytest.raises(ConfigurationError, match="are both set"):
         S3Settings.of(StorageOptions({**settings, "region": "x"}))

@@ -25,7 +25,7 @@ def settings(**options: object) -> S3Settings:
     ],
 )  # fmt: skip
 def test_an_unknown_option_is_refused_with_the_one_that_is_meant(name, meant):
-    with pytest.raises(ConfigurationError, match=f"no {name!r} for S3, did you mean {meant!r}") as raised:
+    with pytest.raises(ConfigurationError, match=f"no option storage.{name} for S3, did you mean {meant!r}") as raised:
         settings(**{name: "never-shown"})
     assert raised.value.option == f"storage.{name}"
     assert "never-shown" not in str(raised.value)

@@ -201,7 +201,8 @@ def test_a_micro_batch_that_was_skipped_is_noticed_by_the_next_one(tmp_path):
     store = Store(str(tmp_path))
     attempt(store, 0, micro_batches()[0])
     with pytest.raises(
-        FatalError, match=r"has no state of micro-batch 1; its last one before is that of 0\n(.|\n)*each micro"
+        FatalError,
+        match=r"has no state of micro-batch 1; its last one before is that of micro-batch 0\n(.|\n)*each micro",
     ):
         attempt(store, 2, micro_batches()[2])
 

@@ -21,14 +21,14 @@ _BLOCK_BYTES = (1 << 31) - 2  # a block is one chunk of one column
 
 @dataclass(slots=True)
 class ArrowRows:
-    """The rows of a block that Arrow split."""
+    """The result of splitting a block with Arrow: `rows` rows, and the records that Arrow skipped."""
 
     columns: list[pa.Array]
     rows: int
     fallback_rows: list[tuple[int, str]]
-    """Records with another number of fields: their index among all non-empty records, and their text."""
+    """Records that do not have the expected number of fields: their index among all non-empty records, and text."""
     other_widths: list[int]
-    """The number of fields of each of these."""
+    """The number of fields of each of the `fallback_rows`."""
 
 
 class ArrowSplitter:
@@ -72,7 +72,7 @@ class ArrowSplitter:
         if not data:
             return ArrowRows([pa.nulls(0, pa.string()) for _ in self._wanted], 0, [], [])
         if not data.endswith(b"\n"):
-            data = data + b"\n"  # else Arrow takes an empty value at the end for quoted if the one before it was
+            data = data + b"\n"  # else Arrow treats an empty value at the end as quoted if the value before it is
         read, convert = self._options_for(width)
         self._invalid.clear()
         if data.startswith(BOM):
@@ -97,7 +97,7 @@ class ArrowSplitter:
                     null_values=[""],
                     strings_can_be_null=True,
                     quoted_strings_can_be_null=self._simple_nulls,
-                    # An empty list would mean all of them.
+                    # An empty list would mean all columns.
                     include_columns=[names[index] for index in dict.fromkeys(self._wanted) if index < width]
                     or names[:1],
                 ),
@@ -127,6 +127,6 @@ class ArrowSplitter:
         trim = pc.utf8_rtrim if not rules.trim_leading else pc.utf8_trim if rules.trim_trailing else pc.utf8_ltrim
         trimmed = trim(tokens, characters=WHITESPACE)
         emptied = pc.and_(pc.equal(trimmed, ""), pc.not_equal(tokens, ""))
-        # Only at the end of a line, and only if nothing was cut off in front, does the parser see an empty value.
+        # The parser sees an empty value only at the end of a line, and only if it does not trim leading white space.
         becomes = rules.empty_value if last and not rules.trim_leading and not self._simple_nulls else None
         return pc.if_else(emptied, pa.scalar(becomes, pa.string()), trimmed)

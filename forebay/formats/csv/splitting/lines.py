@@ -26,7 +26,7 @@ class LineSplitter(Splitter):
     def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int]) -> None:
         super().__init__(options, width, wanted, newlines_in_quotes=False)
         self._line_sep = None if options.line_sep is None else options.line_sep.encode()
-        # The number of fields of a blank line does not tell it from a record then.
+        # In these cases a blank line cannot be told from a record by its number of fields.
         self._blank_lines_hide = width <= 1 or self.rules.sep <= " "
 
     def split(self, data: bytes | bytearray) -> Tokens:
@@ -46,7 +46,7 @@ class LineSplitter(Splitter):
             return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
         if self._line_sep == b"\n":
             return placeholders.hide(data, b"\r")
-        held = b"\xff"  # in no UTF-8
+        held = b"\xff"  # never occurs in UTF-8
         data = data.replace(self._line_sep, held)
         return placeholders.hide(placeholders.hide(data, b"\n"), b"\r").replace(held, b"\n")
 
@@ -79,7 +79,7 @@ class LineSplitter(Splitter):
             return None
         if "\n" not in text or self.rules.newline != "\n":
             return self.tokenizer.line(text)
-        # With a line separator of two characters, a newline is a character like others.
+        # With a line separator of two characters, a newline is an ordinary character.
         tokens = self.tokenizer.line(text.replace("\n", _NEWLINE_INSIDE))
         return tokens and [token and token.replace(_NEWLINE_INSIDE, "\n") for token in tokens]
 

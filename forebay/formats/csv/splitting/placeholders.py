@@ -8,15 +8,15 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Unicode reserves these for use inside programs. One that the file has is not used.
+# Unicode reserves these characters for use inside programs. One that occurs in the block is not used.
 _CANDIDATES = [chr(code).encode() for code in range(0xFDD0, 0xFDF0)]
 
 
 class Placeholders:
-    """The placeholders that replace characters in one block."""
+    """Replaces characters in one block by placeholders, and keeps the originals."""
 
     def __init__(self) -> None:
-        # placeholder → what a token gets back, what a raw record gets back
+        # placeholder → the original text in a token, the original text in a raw record
         self._originals: dict[bytes, tuple[bytes, bytes]] = {}
         self._avoided: bytes | bytearray = b""
 
@@ -26,9 +26,9 @@ class Placeholders:
         return bool(self._originals)
 
     def avoid(self, data: bytes | bytearray) -> None:
-        """Never use a byte that occurs in `data` as a placeholder.
+        """Exclude the characters that occur in `data` from use as placeholders.
 
-        Call it first: the other methods see only parts of the block.
+        Call this with the whole block before the other methods if they get only parts of the block.
         """
         self._avoided = data
 
@@ -47,7 +47,7 @@ class Placeholders:
         return data
 
     def hide_stray_quotes(self, data: bytes | bytearray, starts: re.Pattern[bytes], sep: str, quote: str) -> bytes:
-        """Return `data` with placeholders for opening quotes and separators in fields that contain a stray quote.
+        """Return `data` with placeholders for the opening quote of, and separators in, each field with a stray quote.
 
         The first group of `starts` matches the text of such a field before its stray quote.
         """
@@ -77,4 +77,4 @@ class Placeholders:
             if candidate not in self._originals and candidate not in data and candidate not in self._avoided:
                 self._originals[candidate] = (original, raw)
                 return candidate
-        raise OverflowError("no character is left for a placeholder: the block uses all of them")
+        raise OverflowError("a block of CSV contains all the characters that can replace others (U+FDD0 to U+FDEF)")

@@ -21,7 +21,7 @@ _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 def detected_line_separator(head: bytes | bytearray) -> str | None:
     """Return the first line end in `head`, the start of a file; None if `head` does not determine it.
 
-    The parser uses this line end for the whole file.
+    Spark's parser takes this line end as the line separator of the whole file.
     """
     feed, carriage = head.find(b"\n"), head.find(b"\r")
     if carriage < 0 or 0 <= feed < carriage:
@@ -36,7 +36,7 @@ class RecordSplitter(Splitter):
 
     def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int], line_sep: str) -> None:
         super().__init__(options, width, wanted, newlines_in_quotes=True)
-        # Spark's parser leaves line ends in quotes alone if the option lineSep is set.
+        # Spark's parser keeps line ends in quotes unchanged if the option lineSep is set.
         self.rules = replace(self.rules, line_sep=line_sep, newlines_in_quotes=options.line_sep is None)
         self.tokenizer = CsvTokenizer(self.rules)
         self._line_sep = line_sep.encode()
@@ -44,9 +44,9 @@ class RecordSplitter(Splitter):
         self._ends = [bytes([end]) for end in {self._line_sep[-1], *self.rules.newline.encode()[-1:]}]
 
     def first_record(self, data: bytearray, *, final: bool) -> tuple[list[str | None] | None, int]:
-        """Return the tokens of the first record, and its size in bytes; (None, 0) if `data` ends inside it.
+        """Return the tokens of the first record, and its size in bytes; None as tokens if no record is complete.
 
-        `final`: the file ends with `data`.
+        `final` says whether the file ends with `data`.
         """
         text = data.decode("utf-8", "surrogateescape")
         self.tokenizer.begin(text, final)
@@ -56,7 +56,7 @@ class RecordSplitter(Splitter):
     def split(self, data: bytearray, *, final: bool) -> tuple[Tokens, int]:
         """Return the complete records at the start of `data`, and their size in bytes.
 
-        `final`: the file ends with `data`.
+        `final` says whether the file ends with `data`.
         """
         border = len(data) if final else self._border(data)
         comment = (self.rules.comment or "").encode()
@@ -68,7 +68,7 @@ class RecordSplitter(Splitter):
         return self._by_tokenizer(data, final=final)
 
     def _border(self, data: bytearray) -> int:
-        """Return the index after a line end that is outside quotes; 0 if none is near the end of the data."""
+        """Return the index after the last line end outside quotes; 0 if none is found near the end of the data."""
         quote = self.rules.quote.encode()
         border = max((data.rfind(end) + 1 for end in self._ends), default=0)
         quotes = data.count(quote, 0, border)
@@ -81,7 +81,7 @@ class RecordSplitter(Splitter):
         return 0
 
     def _by_lines(self, block: bytearray) -> Tokens | None:
-        """Return the records of a block that Arrow splits as Spark does; None for any other block."""
+        """Split a block with Arrow; return None if Arrow may split it differently from Spark."""
         placeholders = Placeholders()
         data = self._with_newlines(valid_utf8(block), placeholders)
         if data is None:
@@ -106,7 +106,7 @@ class RecordSplitter(Splitter):
                 return None  # line ends in quotes stay as they are
             if self.rules.newline == "\n":
                 if data.count(b"\n") != (data.count(self._line_sep) if self._line_sep == b"\r\n" else 0):
-                    return None  # the parser ends some values at other newlines, and others not
+                    return None  # at other newlines, the parser ends some values and continues others
             else:
                 data = placeholders.hide(data, b"\n")
             data = data.replace(self._line_sep, b"\n")

@@ -22,14 +22,14 @@ class Quoting(Enum):
     PLAIN = 1
     """Fields are quoted as a whole, without a quote or an escape inside."""
     DOUBLED = 2
-    """Like PLAIN, and quotes inside are doubled (the escape character is the quote)."""
+    """Like PLAIN, but quotes inside are doubled (the escape character is the quote)."""
     ESCAPED = 3
-    """Like PLAIN, and an escape character stands before some characters inside quotes, nowhere else."""
+    """Like PLAIN, but with escape characters, which occur only inside quotes."""
     STRAY = 4
-    """Like PLAIN, and some fields contain a doubled quote although the escape character is another one: Spark's parser
-    takes it as a stray quote, and keeps what follows unchanged up to the next separator."""
+    """Like PLAIN, but some fields contain a doubled quote, and the escape character is not the quote. Spark's parser
+    treats it as a stray quote, and keeps the text after it unchanged up to the next separator."""
     NOT_SAFE = 5
-    """Something else: Arrow may split it differently from Spark."""
+    """Any other form: Arrow may split the block differently from Spark."""
 
 
 class SafeBlocks:
@@ -47,14 +47,14 @@ class SafeBlocks:
         }
         self._pair = self._quote * 2
         self._sep = rules.sep.encode()
-        # Where newlines may be quoted, a stray quote may end the record elsewhere than at the end of its line.
+        # If newlines may be quoted, a record with a stray quote may end elsewhere than at the end of its line.
         self._strays = self._escape != b"" and rules.stray_quotes == "STOP_AT_DELIMITER" and not newlines_in_quotes
         self._separators = f"[{_codes(rules.sep)}\\n]"
 
     def quoting(self, data: bytes | bytearray) -> Quoting:
         """Return how the fields of a block of complete records are quoted.
 
-        `NOT_SAFE` if Arrow may split it differently.
+        Returns `NOT_SAFE` if Arrow may split the block differently from Spark.
         """
         if self._quote not in data:
             return Quoting.NONE
@@ -69,7 +69,7 @@ class SafeBlocks:
     def safe_lines(self, lines: pa.Array, data: bytes | bytearray) -> tuple[pa.BooleanArray, Quoting]:
         """Return which lines Arrow splits as Spark does, and how their fields are quoted.
 
-        `data` is the block of `lines`; as a whole it is not safe.
+        `data` is the block that consists of `lines`. As a whole, the block is `NOT_SAFE`.
         """
         if self._quote == NUL.encode():
             return pc.match_substring_regex(lines, rf"\A[^{_codes(NUL)}]*\z"), Quoting.NONE
@@ -80,7 +80,7 @@ class SafeBlocks:
     def _candidates(self, data: bytes | bytearray) -> Iterator[Quoting]:
         """Yield the `Quoting`s to try for a block, cheapest first.
 
-        The last one fits most lines if the block is not safe.
+        If the block is not safe, the last one fits most of its lines.
         """
         if self._trims:
             yield Quoting.PLAIN
@@ -103,7 +103,7 @@ class SafeBlocks:
 
 
 def matches(data: bytes | bytearray, expression: str) -> bool:
-    """Return whether an RE2 expression, over single bytes, matches somewhere in the data."""
+    """Return whether an RE2 expression matches somewhere in the data. It matches bytes, not characters."""
     return bool(pc.match_substring_regex(one_value(data, pa.large_binary()), expression)[0].as_py())
 
 
@@ -114,12 +114,12 @@ def stray_starts(rules: CsvRules) -> re.Pattern[bytes]:
     """
     quote, sep = _codes(rules.quote), _codes(rules.sep)
     inside = f"[^{_codes(rules.quote + rules.escape)}\\n]*"
-    # The quote comes first and what must stand before it is asked for behind it: searching for one byte is fast.
+    # The expression begins with the quote, because searching for one byte is fast. A lookbehind checks the text before.
     return re.compile(rf"{quote}(?<![^{sep}\n]{quote})({inside}){quote}{quote}".encode())
 
 
 def _field(rules: CsvRules, quoting: Quoting, never_quoted: str) -> str:
-    """Return the regular expression of one field, which may be empty."""
+    """Return the regular expression for one field. It also matches an empty field."""
     quote, escape, sep = rules.quote, rules.escape, rules.sep
     bare = sep + "\n" + (escape if quoting is Quoting.ESCAPED else "")
     # Leading white space that is trimmed may uncover a quote.
@@ -132,18 +132,18 @@ def _field(rules: CsvRules, quoting: Quoting, never_quoted: str) -> str:
         inside = f"(?:{inside}|{_codes(escape)}[^{_codes(never_quoted + NUL)}])"
     content = inside
     if rules.trim_leading or rules.trim_trailing:
-        # Trimming comes after splitting, when it is unknown what was quoted.
+        # Values are trimmed after splitting, when it is unknown which values were quoted.
         edge = rf"[^{_codes(quote + escape)}\x00-\x20]"
         content = f"{edge}(?:{inside}*{edge})?"
     if quoting is Quoting.STRAY:
         return _field_of_strays(rules, f"(?:{unquoted}", inside)
-    # Without an escape character, NUL is one, and then a pair of quotes at the end of a line is a quote.
+    # Without an escape character, NUL is the escape character. Then a pair of quotes at the end of a line is a quote.
     content = f"(?:{content})+" if escape == NUL else f"(?:{content})*"
     return f"(?:{unquoted}|{_codes(quote)}{content}{_codes(quote)})?"
 
 
 def _field_of_strays(rules: CsvRules, unquoted: str, inside: str) -> str:
-    """Return the regular expression of one field of a `Quoting.STRAY` block. Its first alternative is `unquoted`."""
+    """Return the regular expression for one field of a `Quoting.STRAY` block. Its first alternative is `unquoted`."""
     quote, sep = _codes(rules.quote), _codes(rules.sep)
     # No closing quote behind a separator, or it would look like an opening one.
     plain = f"{quote}(?:{inside}*[^{_codes(rules.quote + rules.escape + rules.sep + NUL)}\\n])?{quote}"

@@ -21,7 +21,7 @@ from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
 _FEW = 64
 
 FallbackRow = tuple[int, "list[str | None] | None"]
-"""A record that the tokenizer split: its index among all records, and its tokens; None if it has none."""
+"""A record that the tokenizer split: its index among all records, and its tokens; None if it has no tokens."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Tokens:
 class Splitter:
     """The base class of splitters.
 
-    Create one for each read, since it learns how many fields the file's records have.
+    Create one for each read, because it learns how many fields the file's records have.
     """
 
     def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int], *, newlines_in_quotes: bool) -> None:
@@ -52,10 +52,10 @@ class Splitter:
         self._arrow_width = max(1, width)
 
     def by_arrow(self, data: bytes | bytearray, quoting: Quoting, placeholders: Placeholders) -> ArrowRows:
-        """Split a safe block with Arrow."""
+        """Split a safe block with Arrow. If most records have another number of fields, split again with that one."""
         found = self._arrow.split(data, quoting, self._arrow_width, placeholders)
         if len(found.fallback_rows) > max(_FEW, found.rows):
-            # Most records have another width than the schema: expect that one from now on.
+            # Most records have another number of fields than the schema: expect that number from now on.
             self._arrow_width = Counter(found.other_widths).most_common(1)[0][0]
             found = self._arrow.split(data, quoting, self._arrow_width, placeholders)
         self._check_chars(found)
@@ -108,7 +108,7 @@ def _merged_column(column: pa.Array, others: pa.Array, runs: list[tuple[int, int
 
 
 def may_have_blank_rows(found: ArrowRows) -> bool:
-    """Return whether any row may have only white space, or null, in every column."""
+    """Return whether any row may have null or only white space in every column."""
     blank: pa.BooleanArray | None = None
     for column in found.columns:
         empty = pc.fill_null(pc.match_substring_regex(column, r"\A[\x00-\x20]*\z"), True)

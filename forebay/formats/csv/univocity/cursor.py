@@ -10,7 +10,7 @@ from forebay.formats.csv.univocity.rules import NUL, CsvRules, TooManyChars, Too
 from forebay.formats.csv.univocity.value_text import ValueText
 
 WHITESPACE = "".join(map(chr, range(33)))
-"""White space for the parser, and for Java's `trim`."""
+"""The characters that count as white space for the parser and for Java's `String.trim`."""
 
 
 class End(Exception):
@@ -18,7 +18,7 @@ class End(Exception):
 
 
 class CsvCursor:
-    """An index into a text, with the current value and the previous values of the record."""
+    """A position in a text, with the current value and the previous values of the current record."""
 
     def __init__(self, rules: CsvRules) -> None:
         self._rules = rules
@@ -29,7 +29,7 @@ class CsvCursor:
         self._until_delimiter = rules.stray_quotes in ("STOP_AT_DELIMITER", "SKIP_VALUE", "BACK_TO_DELIMITER")
         self._value_run = _run_without(self._sep, self._sep1)
         self._delimiter_run = _run_without(self._sep, self._newline, self._sep1)
-        # NUL, if the escape character is the quote: univocity drops it from quoted values then.
+        # If the escape character is the quote, NUL stops a run too, because univocity then drops it from quoted values.
         self._quoted_stops = (self._quote, self._escape, NUL if self._quote == self._escape else self._escape)
         self._quoted_run = _run_without(*self._quoted_stops, self._sep1)
         self._special = re.compile("[" + re.escape(self._quote + self._escape + self._sep1) + "]")
@@ -39,7 +39,7 @@ class CsvCursor:
         self.begin("", True)
 
     def begin(self, text: str, final: bool) -> None:
-        """Start reading a text of many records. `final`: the file ends with this text."""
+        """Start reading a text of many records. `final` says whether the file ends with this text."""
         self._text = text
         self._final = final
         self._over = False

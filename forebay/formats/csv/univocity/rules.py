@@ -11,11 +11,11 @@ from typing import ClassVar
 from forebay.errors import DataError
 
 NUL = "\0"
-"""A character that is not set. As in Spark, a quote of `""` makes NUL the quote."""
+"""Stands for a character that is not set. As in Spark, if the option `quote` is empty, NUL is the quote character."""
 
 
 class LimitError(Exception):
-    """A record breaks a limit of the tokenizer, which ends the read in every `mode`."""
+    """A record breaks a limit of the tokenizer. The read fails, whatever `mode` is set."""
 
     option: ClassVar[str]
     what: ClassVar[str]
@@ -68,7 +68,7 @@ class CsvRules:
     max_columns: int
     max_chars: int
     newline: str
-    """Ends a record."""
+    """The character that ends a record."""
     line_sep: str = "\n"
     """One or two characters that are read as `newline`."""
     newlines_in_quotes: bool = True

@@ -28,7 +28,7 @@ class CsvTokenizer(CsvCursor):
         }
 
     def line(self, text: str) -> list[str | None] | None:
-        """Return the tokens of one line; None if it has none."""
+        """Return the tokens of one line; None if the line has no tokens."""
         self.begin(text, True)
         self._in_plain_line = self._plain_rules and self._newline not in text
         row = self._row(in_stream=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Infers the type ("kind") of all records of a block with Arrow, where Arrow infers the same as Spark."""
+"""Infers the common type ("kind") of a block's records with Arrow, if Arrow infers the same type as Spark."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from forebay.formats.json.options import JsonOptions
 _NAME = re.compile(rb'"([^"\\]*)"[ \t]*:')
 _SAMPLES, _MIN_STEP = 256, 256
 _SATURATED = 8
-_CELLS_PER_BYTE = 5  # cells that Arrow fills in the time in which objects of one byte are read one by one
+_CELLS_PER_BYTE = 5  # cells that Arrow fills in the time that it takes to read one byte record by record
 _TWO_TO_63 = float(1 << 63)
 _PRIMITIVES = {"bool": Simple.BOOLEAN, "int64": LONG, "double": DOUBLE}
 _PARSE = arrow_json.ParseOptions(newlines_in_values=False, unexpected_field_behavior="infer")
 
 
 def types_by_arrow(data: bytes | bytearray, options: JsonOptions) -> Kind | None:
-    """Return the kind that covers the records of a block; None if Arrow may infer another one than Spark."""
+    """Return the kind that covers the records of a block; None if Arrow may infer another kind than Spark."""
     if options.infer_timestamp or options.prefers_decimal:
         return None
     count = regular_lines(data)
@@ -43,8 +43,8 @@ def types_by_arrow(data: bytes | bytearray, options: JsonOptions) -> Kind | None
 def _has_too_many_names(data: bytes | bytearray) -> bool:
     """Return whether the records have so many different names that it is faster to read them one by one.
 
-    Arrow fills a column of each name for every object. There are few names if half of a sample of the records has
-    nearly all names of the sample.
+    For each object, Arrow fills a cell for every name of all objects. There are few names if half of a sample of the
+    records has nearly all names of the sample.
     """
     step = max(_MIN_STEP, len(data) // _SAMPLES)
     found = [_NAME.search(data, at, at + step) for at in range(0, len(data), step)]
@@ -71,7 +71,7 @@ def _kind(array: pa.Array | pa.ChunkedArray, options: JsonOptions) -> Kind:
     if options.primitives_as_string:
         return STRING
     if types.is_float64(data_type):
-        # Whole numbers beyond 64 bits are decimals to Spark, and doubles to Arrow.
+        # Spark reads whole numbers beyond 64 bits as decimals, Arrow as doubles.
         most = pc.max(pc.abs(array)).as_py()
         if most is not None and not most < _TWO_TO_63:
             raise NotSafe

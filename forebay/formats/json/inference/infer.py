@@ -24,7 +24,7 @@ from forebay.formats.values.column_names import check_names
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
 
-_ALL = 0.99  # from this `samplingRatio` on Spark reads all records
+_ALL = 0.99  # above this `samplingRatio`, Spark reads all records
 _SHOWN_BYTES = 200
 
 
@@ -35,8 +35,8 @@ def infer_schema(
 
     Args:
         files: The files, in the order in which to read them.
-        options: How to read.
-        blocks: Returns the blocks of lines of a file.
+        options: The options of the JSON format.
+        blocks: A function that returns the blocks of lines of a file.
 
     Raises:
         DataError: A record is malformed and the mode is FAILFAST.
@@ -56,7 +56,7 @@ def infer_schema(
         raise DataError(
             f"a record of {files[0].path if len(files) == 1 else 'the files'} is nested too deeply to infer a schema",
             option="schema",
-            advice="give a schema; a column of the type string takes a nested value as JSON text",
+            advice="give a schema; a column of the type string holds a nested value as JSON text",
         ) from None
     schema = pa.schema(list(found) if isinstance(found, pa.StructType) else [])
     check_names(schema, files[0].path if len(files) == 1 else "the files", case_sensitive=False)
@@ -95,7 +95,7 @@ class _Inference:
                 self.record(line, path)
 
     def record(self, record: bytes, path: str) -> None:
-        """Add one record, which may be any JSON or malformed. `path` is the path of its file, for errors."""
+        """Add one record, which may be any JSON text, also a malformed one. `path` is that of its file, for errors."""
         try:
             # Java's readers refuse bytes that are invalid in the encoding of the option.
             if self._options.encoding is None or is_utf8(record):
@@ -115,7 +115,7 @@ class _Inference:
             self._merge(self._corrupt)
 
     def _merge(self, kind: Kind) -> None:
-        """Merge in the kind of one record. Of an array, merge in the kinds of its elements.
+        """Merge in the kind of one record. If it is an array, merge in the kind of its elements.
 
         Raises:
             Malformed: The record is neither an object nor an array of objects, and the mode is FAILFAST.

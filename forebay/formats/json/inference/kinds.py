@@ -30,7 +30,7 @@ class Simple(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """The kind of decimal numbers with a precision and a scale."""
+    """The kind of decimal numbers that fit into this precision and scale."""
 
     precision: int
     scale: int
@@ -62,7 +62,7 @@ _LONG_DIGITS = Digits(20, 0)
 
 
 def java_order(name: str) -> bytes:
-    """Return the sort key of a name that gives Java's order: Java compares UTF-16 code units."""
+    """Return a sort key that orders names as Java does, which compares UTF-16 code units."""
     return name.encode("utf-16-be", "surrogatepass")
 
 
@@ -151,9 +151,9 @@ _ARROW = {
 
 
 def arrow_type(kind: Kind, options: JsonOptions) -> pa.DataType | None:
-    """Return the Arrow type for a kind.
+    """Return the Arrow type for a kind; None if Spark omits the column.
 
-    None if Spark omits the column: an object without named fields, or only nulls with `dropFieldIfAllNull`.
+    Spark omits objects without named fields and, with `dropFieldIfAllNull`, columns that have only nulls.
     """
     if isinstance(kind, Struct):
         fields = [(name, arrow_type(inside, options)) for name, inside in kind.fields if name]

@@ -52,7 +52,7 @@ class _Open:
 
 
 class KindReader:
-    """Infers the kinds of records, one record at a time."""
+    """Infers the kind of each record, one record at a time."""
 
     def __init__(self, options: JsonOptions) -> None:
         self._options = options
@@ -97,7 +97,7 @@ class KindReader:
     def _field(self, tokens: token.Tokens) -> Kind:
         """Return the kind of the value that begins at the current token.
 
-        It does not recurse, because Jackson accepts a nesting of a thousand levels.
+        The method does not recurse, because Jackson accepts up to a thousand levels of nesting.
         """
         open_parts: list[_Open] = []
         while True:

@@ -20,7 +20,7 @@ _MAX_NAMED = 3
 
 
 class Reasons:
-    """Returns reasons why texts do not fit a schema. It keeps the parsers that it creates. For one thread."""
+    """Finds the reasons why JSON texts do not fit a schema. Caches the parsers that it creates. Not thread-safe."""
 
     def __init__(self, fields: Sequence[pa.Field], options: JsonOptions) -> None:
         self._fields = fields
@@ -28,7 +28,7 @@ class Reasons:
         self._parsers: dict[tuple[tuple[str, ...], str, str], JacksonParser] = {}
 
     def of_record(self, record: bytes) -> str:
-        """Return why a record of a file is malformed. The encoding of the record is guessed, as by Jackson."""
+        """Return why a record of a file is malformed. Its encoding is detected as by Jackson."""
         if self._options.encoding is not None and (problem := utf8_problem(record)):
             return problem
         given = as_utf8(record)
@@ -36,7 +36,7 @@ class Reasons:
         reason = self.of(text)
         if reason == _MALFORMED and (problem := utf8_problem(given)):
             return problem
-        if reason == _NO_OBJECT and text.lstrip().startswith(b"["):  # for Spark, several records
+        if reason == _NO_OBJECT and text.lstrip().startswith(b"["):  # Spark reads an array as several records
             return "an element of this array is not an object, or does not fit the schema"
         return reason
 

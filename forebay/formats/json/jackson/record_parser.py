@@ -32,7 +32,7 @@ from forebay.formats.json.options import JsonOptions
 from forebay.formats.records.encodings import valid_utf8
 
 _Converter: TypeAlias = Callable[[Tokens], Any]
-"""Value at the current token → value for `build.column`; raises BadValue, Malformed or _Partial."""
+"""Converts the value at the current token to a value for `build.column`; raises BadValue, Malformed or _Partial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Outcome:
 
 
 class _Partial(Exception):
-    """Raised when only a part of a struct, list or map could be read."""
+    """Raised if only a part of a struct, list or map could be read. `value` is that part."""
 
     def __init__(self, value: list[Any]) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class JacksonParser:
     """Reads records of one schema.
 
     With `embedded`, each record is the text of one cell of a column, as for Spark's from_json. Then its encoding is not
-    guessed, and an array is malformed.
+    detected but is UTF-8, and an array is malformed.
     """
 
     def __init__(self, fields: list[pa.Field], options: JsonOptions, *, embedded: bool = False) -> None:
@@ -66,7 +66,7 @@ class JacksonParser:
         self._objects = _array(_converter(root, options), nulls=False)
 
     def read(self, record: bytes) -> Outcome:
-        """Read one record. The rows of the result are lists of values as `build.column` takes them."""
+        """Read one record. The rows of the result are lists of values in the forms that `build.column` expects."""
         kind: int | None = None
         try:
             tokens = Tokens(record if self._embedded else as_utf8(record), self._options)

@@ -24,12 +24,12 @@ from forebay.formats.json.options import JsonOptions
 
 MAX_NAME_BYTES = 50_000
 MAX_TEXT_CHARS = 20_000_000
-"""Jackson's limits (StreamReadConstraints)."""
+"""Jackson's limits (StreamReadConstraints) for the bytes of a name and the characters of a text."""
 
 BLANKS = b" \t\r\n"
 PLAIN = re.compile(rb'[^"\\\x00-\x1f]*')
 PLAIN_APOS = re.compile(rb"[^'\\\x00-\x1f]*")
-"""Bytes in quotes, or in apostrophes, that need no unescaping."""
+"""Match the bytes of a string in double quotes, or in single quotes, that need no unescaping."""
 
 _TEXT_STEP = 65_536
 _DIGITS = re.compile(rb"[0-9]*")
@@ -58,10 +58,10 @@ class Scanner:
             if following >= 0x80:
                 # Jackson reads the first byte of the character as its second one.
                 self._at += 0xC0 <= following < 0xF8
-                raise Malformed("this is not a value")
+                raise Malformed("an unquoted word is not a JSON value")
             if following >= 0x30 and following not in b"]}" and _part_of_word(chr(following)):
                 self._skip_word()
-                raise Malformed("this is not a value")
+                raise Malformed("an unquoted word is not a JSON value")
 
     def _skip_word(self) -> None:
         """Skip the rest of an unknown word (256 characters at most) and the character after it.
@@ -118,7 +118,7 @@ class Scanner:
                 parts.append(bytes([byte]))
 
     def _escaped_in_name(self) -> bytes:
-        """Return the character that an escape in a name means, or two characters for a surrogate pair.
+        """Return in UTF-8 the character that an escape in a name stands for; a surrogate pair of escapes is one.
 
         Half of a surrogate pair is an error only at the end of the name.
         """
@@ -134,7 +134,7 @@ class Scanner:
         Args:
             plain: Matches bytes that need no decoding.
             quote: The byte that ends the string.
-            skipped: The text is not needed, so the limits of length do not apply.
+            skipped: Whether the text is not needed. Then the limits of length do not apply.
         """
         parts: list[str] = []
         size = 0
@@ -166,7 +166,7 @@ class Scanner:
         return "".join(parts)
 
     def _base64(self) -> bytes:
-        """Return the bytes that a base64 string means, up to its closing quote; blanks may separate its groups."""
+        """Decode a base64 string up to its closing quote. Blanks may separate its groups of four characters."""
         out: list[str] = []
         group = ""
         while True:
@@ -191,7 +191,7 @@ class Scanner:
 
     def _allow_control(self) -> None:
         if not self._options.allow_unquoted_control_chars:
-            raise Malformed("a string has a control character")
+            raise Malformed("a string has an unescaped control character (option allowUnquotedControlChars)")
 
     def _escaped(self) -> str:
         byte = self._byte()
@@ -258,7 +258,7 @@ class Scanner:
 
     def _skip_comment(self) -> None:
         if not self._options.allow_comments:
-            raise Malformed("comments are not allowed")
+            raise Malformed("comments are not allowed (option allowComments)")
         byte = self._byte()
         if byte == 0x2F:
             ends = [at for at in (self._data.find(b"\n", self._at), self._data.find(b"\r", self._at)) if at >= 0]

@@ -8,7 +8,7 @@ import codecs
 import re
 
 SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
-# Possessive, because the other repetition keeps a state for each group, which is many times the text.
+# The repetitions are possessive: others keep a state for each group, which takes many times the size of the text.
 _BASE64_RUN = re.compile(r"[\0- ]*+((?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)")
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -17,7 +17,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# Which of the first bytes are zero (0) or not (1).
+# The first bytes of a record, 0 for a zero byte and 1 for any other, and the encoding that they imply.
 _ZEROS = (("0001", "utf-32-be"), ("1000", "utf-32-le"), ("01", "utf-16-be"), ("10", "utf-16-le"))
 
 
@@ -112,7 +112,7 @@ def decoded_char(data: bytes, at: int) -> tuple[int, int]:
 
 
 def as_utf8(data: bytes) -> bytes:
-    """Return a record in UTF-8, without a byte order mark; Jackson guesses the encoding from the first bytes."""
+    """Return a record in UTF-8 without a byte order mark. Its first bytes tell the encoding, as in Jackson."""
     head = data[:4]
     if head.isascii() and 0 not in head:
         return data
@@ -128,7 +128,7 @@ def as_utf8(data: bytes) -> bytes:
 
 
 def decoded_base64(text: str) -> bytes:
-    """Return the bytes that a base64 text means. Blanks may separate its groups of four characters.
+    """Decode a base64 text. Blanks may separate its groups of four characters.
 
     Raises:
         BadValue: The text is not base64.

@@ -16,7 +16,7 @@ START_OBJECT, END_OBJECT, START_ARRAY, END_ARRAY, FIELD_NAME, STRING, INT, FLOAT
 
 MAX_DEPTH = 1000
 MAX_NUMBER_DIGITS = 1000
-"""Jackson's limits (StreamReadConstraints)."""
+"""Jackson's limits (StreamReadConstraints) for the levels of nesting and the digits of a number."""
 
 _ROOT, _ARRAY, _OBJECT = range(3)
 
@@ -97,7 +97,7 @@ class Tokens(Scanner):
                 depth -= 1
 
     def current_name(self) -> str | None:
-        """The name of the field whose name or value is the current token; None outside objects."""
+        """Return the name of the field whose name or value is the current token; None outside objects."""
         context = self._context
         if self.kind in (START_OBJECT, START_ARRAY) and context.parent is not None:
             return context.parent.name
@@ -175,11 +175,11 @@ class Tokens(Scanner):
             raise Malformed("a value is missing")
         if chr(byte).isidentifier() or chr(byte) in "$¢£¤¥":
             self._skip_word()
-        raise Malformed("this is not a value")
+        raise Malformed("there is no JSON value where one is required")
 
     def _not_a_number(self, literal: bytes) -> int:
         if not self._options.allow_non_numeric_numbers:
-            raise Malformed("NaN and Infinity are not allowed")
+            raise Malformed("NaN and Infinity are not allowed (option allowNonNumericNumbers)")
         self._text = literal.decode()
         return FLOAT
 
@@ -215,7 +215,7 @@ class Tokens(Scanner):
         if byte != 0x30 or not 0x30 <= self._following() <= 0x39:
             return bytes([byte]) + self._digits()
         if not self._options.allow_numeric_leading_zeros:
-            raise Malformed("a number has leading zeros")
+            raise Malformed("a number has leading zeros (option allowNumericLeadingZeros)")
         return self._digits().lstrip(b"0") or b"0"
 
     def _following(self) -> int:

@@ -19,14 +19,14 @@ from forebay.formats.values.datetimes import MICROS, parse_date, parse_timestamp
 from forebay.formats.values.numbers import parse_decimal, parse_float, parse_int
 
 Scalar: TypeAlias = Callable[[int, str], object]
-"""Kind and text of a token → value for `build.column`; raises BadValue."""
+"""Converts the kind and text of a token to a value for `build.column`; raises BadValue if they do not fit the type."""
 
 _ISO_TIMESTAMP = re.compile(
     r"[12]\d{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])[ T](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?"
     r"(?:Z|[+-](?:0\d|1[0-7]):[0-5]\d)",
     re.ASCII,
 )
-"""Timestamps that Python's parser reads as Spark does, ten times faster."""
+"""Matches timestamps that `datetime.fromisoformat` reads as Spark does, ten times faster than `parse_timestamp`."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SPECIAL = {
@@ -139,7 +139,7 @@ def _texts(parse: Callable[[str], int | None]) -> Callable[[int, str], int]:
 def _timestamp(kind: int, text: str, *, parse: Callable[[int, str], int]) -> int:
     if kind != INT:
         return parse(kind, text)
-    # Java's multiplication overflows.
+    # Java's multiplication wraps around if it overflows.
     return (_integer(INT, text, bits=64) * MICROS + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

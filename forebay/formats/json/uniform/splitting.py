@@ -27,7 +27,7 @@ _Offsets: TypeAlias = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The index of the start and of the end of each line. The end is before the line end."""
+    """The indexes of the start and of the end of each line, without its line ending."""
 
     starts: _Places
     ends: _Places
@@ -43,7 +43,7 @@ class Values:
 
     rows: Lines
     by_piece: dict[int, pa.Array]
-    """Texts of each value by the index of its piece; strings without quotes."""
+    """Maps the index of each piece with a value to the texts of the value in all rows; strings are without quotes."""
     others: Lines
     """The lines that do not have the form."""
     before_others: _Places
@@ -64,8 +64,8 @@ class LineSplitter:
         self._pieces = [piece.index for piece in template.values]
         self._to_first_quote = len(template.constants[0].encode()) + 1
         self._gaps = [_Gap(text) for text in template.gaps()]
-        # Where values begin and end: the index of a quote in the line (behind the last: the end of the line), and the
-        # distance from it.
+        # Where each value begins and ends: the index of a quote in the line, and the distance from it. The index after
+        # the last quote stands for the end of the line.
         self._bounds: list[tuple[int, int]] = []
         for piece in template.values:
             self._bounds.append((piece.index - 1, 1 + len(piece.before.encode())))
@@ -74,7 +74,7 @@ class LineSplitter:
     def split(self, data: bytes | bytearray) -> Values | None:
         """Return the values of a block in UTF-8.
 
-        None if no line has the form, or a line ends in a carriage return alone.
+        Returns None if no line has the form, or if a line ends in a carriage return alone.
         """
         text = np.frombuffer(data, np.uint8)
         quotes = np.flatnonzero(text == _QUOTE)
@@ -104,7 +104,7 @@ class LineSplitter:
     def _feeds(self, text: npt.NDArray[np.uint8], quotes: _Places) -> _Places:
         """Return the indexes of all line feeds.
 
-        It first checks only the indexes where the form implies a line feed, because that is fastest.
+        The method first checks only the indexes where the form implies a line feed, because that is fastest.
         """
         are_feeds = text == _FEED
         guessed = quotes[self._per_line :: self._per_line] - self._to_first_quote
@@ -132,7 +132,7 @@ class LineSplitter:
     def _have_gaps(self, spans: pa.Array, rows: int) -> npt.NDArray[np.bool_]:
         """Return which rows have the form's text before, between and after their values.
 
-        `spans` are gaps and values in turn.
+        `spans` holds gaps and values alternately.
         """
         alike = np.ones(rows, np.bool_)
         for number, gap in enumerate(self._gaps):
@@ -142,14 +142,14 @@ class LineSplitter:
         return alike
 
     def _every(self, place: int, spans: pa.Array) -> pa.Array:
-        """Return the span number `place` of each row."""
+        """Return the span at index `place` of each row."""
         return spans.take(pa.array(np.arange(place, len(spans), len(self._bounds) + 2, dtype=np.int32)))
 
 
 def _ascending(offsets: _Offsets) -> npt.NDArray[np.bool_]:
     """Return which rows have ascending offsets.
 
-    Offsets do not ascend if the text around a value is longer than the form allows for.
+    Offsets do not ascend if the text between two quotes is shorter than the constant text that the form has there.
     """
     flat = offsets.reshape(-1)
     if (flat[1:] >= flat[:-1]).all():

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 from forebay.formats.json.jackson.scanner import MAX_NAME_BYTES
 from forebay.formats.json.stdlib_reader import refuse_constant, unique_names
 
-_MAX_PIECES = 2000  # fewer than an object of Jackson's largest depth has
+_MAX_PIECES = 2000  # an object with the nesting depth that Jackson refuses has more
 _PRIMITIVE = re.compile(r"(true|false|null|-?[0-9][0-9.eE+-]*)")
 
 Tree: TypeAlias = dict[str, Any]
-"""Name → piece of a value, or tree of an object."""
+"""Maps each name of an object to the piece of its value, or to the tree of an inner object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Template:
     tree: Tree
     values: list[Piece]
     constants: dict[int, str]
-    """The pieces without a value, by index."""
+    """Maps the index of each piece without a value to its text."""
 
     @property
     def size(self) -> int:
@@ -61,7 +61,7 @@ class Template:
 
 
 def template_of(line: bytes) -> Template | None:
-    """Return the form of a line in UTF-8; None unless the line is an object of strings, numbers and such objects."""
+    """Return the form of a line in UTF-8; None unless the line is an object of primitive values and such objects."""
     if b"\\" in line or b"[" in line:
         return None
     pieces = line.split(b'"')

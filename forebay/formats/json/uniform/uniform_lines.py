@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 16 << 20  # bounds the memory for the positions of quotes
 _MAX_SKIPPED = 64
-# Most leftovers of a block: a few, and one in so many lines.
+# The most leftovers of a block: a few, and one for every so many rows.
 _FEW_LEFTOVERS = 16
 _LINES_PER_LEFTOVER = 64
 
 
 class UniformTier:
-    """Reads blocks in which nearly all lines have one form, which is kept for the next block.
+    """Reads blocks in which nearly all lines have one form. Tries the form of the last block first.
 
     Create one for each read.
     """
@@ -37,7 +37,7 @@ class UniformTier:
         self._backoff = Backoff(_MAX_SKIPPED)
 
     def read_block(self, data: bytes | bytearray) -> list[Part] | None:
-        """Return the rows and leftover lines of a block; None if its lines have no common form."""
+        """Return the rows and leftover lines of a block; None if too few of its lines have a common form."""
         if self._backoff.skip() or len(data) > _MAX_BYTES or b"\\" in data or not is_utf8(data):
             return None
         for reader in self._candidates(data):

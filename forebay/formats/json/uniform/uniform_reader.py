@@ -22,7 +22,7 @@ from forebay.formats.json.uniform.template import Piece, Template, Tree
 from forebay.formats.values.text_columns import token_bytes
 
 _Column: TypeAlias = Callable[[dict[int, pa.Array]], pa.Array]
-"""Texts by piece → array of a column."""
+"""Makes the array of a column from `Values.by_piece`."""
 
 
 class UniformReader:
@@ -43,7 +43,7 @@ class UniformReader:
         self._unsafe: set[int] = set()
 
     def read(self, values: Values) -> tuple[pa.RecordBatch, list[int]]:
-        """Return the rows of a split block, and the indexes of the rows that must be read by another reader.
+        """Return the rows of a split block, and the indexes of the rows that another reader must read.
 
         Raises:
             NotSafe: The values cannot be converted.
@@ -52,7 +52,7 @@ class UniformReader:
         self._rows, self._unsafe = len(values.rows.starts), set()
         if any(_has_control(read[index]) for index in self._strings):
             raise NotSafe
-        for index in self._unchecked:  # the columns of numbers check their own
+        for index in self._unchecked:  # columns of numbers and booleans check their own values
             self._note(_no_primitive(read[index]))
         arrays = [column(read) for column in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema), sorted(self._unsafe)

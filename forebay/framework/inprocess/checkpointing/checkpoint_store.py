@@ -49,8 +49,8 @@ class CheckpointStore:
         """Lock the directory, remove unfinished files of killed runs, and read the newest checkpoint.
 
         Raises:
-            ConfigurationError: Another run uses the directory, or `latest` raised it.
-            DataError: `latest` raised it.
+            ConfigurationError: Another run uses the directory; or see `latest`.
+            DataError: See `latest`.
         """
         try:
             self._lock = lock_directory(self._directory)
@@ -83,7 +83,7 @@ class CheckpointStore:
         Raises:
             ConfigurationError: The checkpoint is of another source or of a newer forebay, an option that must not
                 change has changed, or the directory cannot be read.
-            DataError: The checkpoint file is damaged. An older one is not used silently: that would repeat rows.
+            DataError: The checkpoint file is damaged. No older file is used instead, because that would repeat rows.
         """
         numbers = self._numbers()
         self._newest = max(numbers, default=0)
@@ -151,7 +151,7 @@ class CheckpointStore:
         except ValueError as error:
             raise self._damaged(path, str(error)) from error
         if not isinstance(data, dict) or not isinstance(data.get("v"), int):
-            raise self._damaged(path, "it is not a checkpoint")
+            raise self._damaged(path, "its content is not a checkpoint")
         if data["v"] > _VERSION:
             raise self._refused(
                 f"{path} was written by a newer forebay ({data.get('forebay')})",
@@ -169,7 +169,7 @@ class CheckpointStore:
         unknown = data.keys() - {"v", "forebay", "source", "number", "options", "changeable", "enumerator", "splits"}
         if unknown or data.get("number") != number:
             raise self._damaged(
-                path, f"unexpected {sorted(unknown)}" if unknown else "its number differs from the file name"
+                path, f"unknown keys {sorted(unknown)}" if unknown else "its number differs from its file name"
             )
         try:
             old = {str(name): str(value) for name, value in data["options"].items()}

@@ -26,8 +26,8 @@ class CheckpointPlan:
     """How a run takes checkpoints, and where it starts.
 
     Args:
-        store: Where checkpoints are written; None = they are taken but not written: the source is only notified of the
-            delivered positions.
+        store: Where checkpoints are written. None = checkpoints are taken but not written, so that the source still
+            gets notices of delivered positions.
         interval: Seconds between two checkpoints.
         positions: Start positions by split id, for a run without a checkpoint.
     """
@@ -70,9 +70,10 @@ class Checkpointer:
         return max(0.0, self._next - self._clock.monotonic())
 
     def periodic(self, source: str) -> bool:
-        """Take a checkpoint if it is due; return whether it was.
+        """Take a checkpoint if one is due; return whether one was due.
 
-        A transient failure is logged with the name of the source; the next checkpoint is due after the interval.
+        A transient failure is logged with the name of the source, `source`. The next checkpoint is due one interval
+        later.
 
         Raises:
             ForebayError: The store failed permanently.
@@ -83,7 +84,7 @@ class Checkpointer:
             self.take()
         except (RetriableError, SnapshotError) as error:
             reason = redact(str(error))
-            _log.warning("%s: a checkpoint failed and is retried in %.1f s: %s", source, self._interval, reason)
+            _log.warning("%s: a checkpoint failed; the next one is taken in %.1f s: %s", source, self._interval, reason)
         return True
 
     def take(self) -> Path | None:
@@ -94,7 +95,7 @@ class Checkpointer:
             ForebayError: The checkpoint could not be written.
         """
         self._next = self._clock.monotonic() + self._interval
-        # A number is never reused: under it the tracker keeps the assignments of a failed checkpoint (TRK-3).
+        # No number is used twice: the tracker keeps the assignments of a failed checkpoint under its number (TRK-3).
         self._tried += 1
         state, splits = self._snapshot(self._tried)
         path = self._store.write(Checkpoint(self._tried, state, splits)) if self._store is not None else None
@@ -125,7 +126,7 @@ class Checkpointer:
             task.notify_checkpoint_complete(number)
 
     def _step_coordinator_until(self, happened: Sequence[object]) -> None:
-        """Step the coordinator in this thread until a callback has put something into `happened`."""
+        """Step the coordinator in this thread until one of its actions has added an item to `happened`."""
         while not happened:
             if self._coordinator.step() is Next.DONE:
                 raise self._coordinator.error or FatalError(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a micro-batch reads: available ranges, limits, and the tasks that read them."""
+"""Decides what a micro-batch reads: the available range of each split, limits, and the slices of each task."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits what a micro-batch reads: limits hold, splits share them fairly, and no split starves (S16)."""
+"""Applies limits such as `maxRowsPerTrigger` to a micro-batch. Splits share a limit fairly, and none starves (S16)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _WAYS_OUT: Final = {
     ),
     _BYTES: ("bytes", "implement size() and advance() of a DiscoveryEnumerator"),
 }
-"""For each option, the unknown quantity, and how an author can provide it."""
+"""For each option, the quantity that is unknown, and what the connector's author must do to provide it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one micro-batch, or of one split in it: rows, bytes, files; None = no limit. All of them apply."""
+    """Maximum rows, bytes and files of one micro-batch, or of one split in it; None = no limit. All of them apply."""
 
     rows: int | None = None
     byte_budget: int | None = None
@@ -42,7 +42,7 @@ class Limits:
 
     @classmethod
     def of(cls, options: HostOptions) -> Limits:
-        """Return the limits that the options set."""
+        """Return the limits of `maxRowsPerTrigger`, `maxBytesPerTrigger` and `maxFilesPerTrigger`."""
         return cls(options.max_rows_per_trigger, options.max_bytes_per_trigger, options.max_files_per_trigger)
 
     def __bool__(self) -> bool:
@@ -79,8 +79,8 @@ class Admission:
 
     Args:
         source: The format name, for errors.
-        enumerator: Its `advance` returns the position after some rows or bytes of a split, its `size` the bytes of a
-            split. None = a raw `SplitEnumerator`, which has neither.
+        enumerator: Provides `advance`, which finds the position after a number of rows or bytes of a split, and `size`,
+            the bytes of a split. None = a raw `SplitEnumerator`, which has neither.
         limits: The limits of one micro-batch.
     """
 
@@ -93,10 +93,11 @@ class Admission:
     def admit(self, available: Sequence[Planned]) -> list[Planned]:
         """Return the part of each available split that the micro-batch reads; splits without a part are left out.
 
+        If some splits are read whole, to their own end, such as the files of a hybrid's history, only these are taken.
+
         Args:
             available: The splits with data, each up to its present end. The first one has waited longest and is always
-                included, so no split starves. Splits that are read to their own end, such as the files of a hybrid's
-                history, come before others, and are not cut.
+                included, so no split starves.
         """
         if whole := [planned for planned in available if _is_whole(planned)]:
             return self._admit_whole(whole)
@@ -112,7 +113,7 @@ class Admission:
         return taken
 
     def _admit_whole(self, available: Sequence[Planned]) -> list[Planned]:
-        """Return the splits, each to its own end, up to the limits of files and bytes, at least one."""
+        """Return the first splits, uncut: at least one, at most as many as the limits of files and bytes allow."""
         taken: list[Planned] = []
         left = self._limits.byte_budget
         for planned in available[: self._limits.files]:
@@ -125,7 +126,7 @@ class Admission:
         return taken
 
     def admit_in_order(self, available: Iterable[Planned]) -> list[Planned]:
-        """Return the part of each available split that the micro-batch reads, split after split, up to a limit."""
+        """Return the parts of splits that the micro-batch reads: split after split, until a limit is reached."""
         limits = self._limits
         rows, byte_budget, files = limits.rows, limits.byte_budget, limits.files
         taken: list[Planned] = []
@@ -152,17 +153,17 @@ class Admission:
         return taken
 
     def rows(self, available: Iterable[Planned]) -> int:
-        """Return the number of rows in the available splits, for `minRowsPerTrigger`.
+        """Return the number of available rows, for `minRowsPerTrigger`; `sys.maxsize` if a split is read whole.
 
         Raises:
             ConfigurationError: The number of rows is unknown.
         """
         if any(_is_whole(planned) for planned in available):
-            return sys.maxsize  # uncounted: it does not wait for more
+            return sys.maxsize  # such a split is read at once: its rows are not counted
         return sum(self._known_size(planned, _MIN_ROWS) for planned in available)
 
     def _cut_uncounted(self, available: Sequence[Planned]) -> list[Planned]:
-        """Divide `maxRowsPerTrigger` over splits whose positions do not count rows; `advance` finds each end.
+        """Divide `maxRowsPerTrigger` over splits whose positions do not count rows; `advance` finds where to cut.
 
         Shares are proportional to the bytes of the splits if all are known, else equal. If a split has fewer rows than
         its share, the other splits do not get the rest.
@@ -175,11 +176,11 @@ class Admission:
         return [self._advanced(planned, share) for planned, share in zip(available, given, strict=True) if share]
 
     def _advanced(self, planned: Planned, rows: int) -> Planned:
-        """Return the first `rows` rows, 1 or more, of a planned split, found by `advance`.
+        """Return a planned split, cut after its first `rows` rows (1 or more); `advance` finds the position.
 
         Raises:
-            ConfigurationError: `advance` returned None: it does not know the position.
-            ContractError: `advance` returned the position where it began.
+            ConfigurationError: The end of the split is unknown, or `advance` returned None (position unknown).
+            ContractError: `advance` returned the position of the split itself.
         """
         open_ended = isinstance(planned.to, UnknownEnd) or self._enumerator is None
         part = None if open_ended else self._reached(planned, rows, _ROWS)
@@ -201,9 +202,9 @@ class Admission:
         return self._spread(available, weights, total, option)
 
     def _spread(self, available: Sequence[Planned], weights: Sequence[int], total: int, option: str) -> list[Planned]:
-        """Divide `total` rows or bytes over splits, in proportion to `weights`.
+        """Divide `total` rows or bytes over splits, in proportion to `weights`; return the parts that are not empty.
 
-        A share that is too small for one record is given to the first splits that have no part yet.
+        Shares that are too small for one record are added up, and given to the first splits that got no part.
         """
         if total <= 0:
             return []
@@ -219,9 +220,9 @@ class Admission:
         return [planned for planned in cut if not planned.empty]
 
     def _one_record(self, planned: Planned, weight: int, budget: int, option: str) -> Planned:
-        """Return about one record of a split, even if it exceeds the limit of bytes: otherwise it is never read.
+        """Return a planned split cut after about one record, even beyond the byte limit: else it would never be read.
 
-        `weight` is the size of the whole split, `budget` the number of bytes to begin with.
+        `weight` is the number of bytes of the whole split. `budget` bytes are tried first, then ever twice as many.
         """
         if option == _ROWS:
             raise self._stuck(planned.split, budget)
@@ -232,7 +233,7 @@ class Admission:
         return planned if part.empty else part
 
     def _shorten(self, planned: Planned, weight: int, budget: int, option: str) -> Planned:
-        """Return the first `budget` rows or bytes of a split, maybe none; `weight` is what the whole split has."""
+        """Return a planned split cut after `budget` rows or bytes, possibly empty; `weight` is its uncut size."""
         if weight <= budget:
             return planned
         if budget <= 0:
@@ -243,9 +244,9 @@ class Admission:
         return part
 
     def _fit(self, planned: Planned, budget: int, *, first: bool) -> Planned:
-        """Return the first `budget` bytes of a split.
+        """Return a planned split cut after `budget` bytes, possibly empty.
 
-        If the first split of a micro-batch cannot be cut, all of it is returned: a file above the limit must not stop
+        If the `first` split of a micro-batch cannot be cut, it is returned whole: a file above the limit must not stop
         the stream.
         """
         weight = self._known_size(planned, _BYTES)
@@ -259,17 +260,17 @@ class Admission:
         return planned if part is None else self._one_record(planned, weight, budget, _BYTES)
 
     def _reached(self, planned: Planned, budget: int, option: str) -> Planned | None:
-        """Return the first `budget` rows or bytes, 1 or more, of a split; None if `advance` returns None."""
+        """Return a planned split cut after `budget` rows or bytes (1 or more); None if `advance` returns None."""
         part, enumerator = planned.slice(), self._enumerator
         assert enumerator is not None  # noqa: S101 - a measured split has one
         to = enumerator.advance(part, rows=budget) if option == _ROWS else enumerator.advance(part, byte_budget=budget)
         if to is None:
             return None
-        # From the start to 0 is nothing, too.
+        # A split at its start has the position None; if `advance` returns 0, it is still there.
         return Planned(planned.split, None if part.position is None and to == 0 else normalise(to, part.id))
 
     def _size(self, planned: Planned, option: str) -> int | None:
-        """Return the number of rows or bytes of a split, whichever `option` limits; None if it is unknown."""
+        """Return the size of a split, in rows or bytes as `option` counts; None if it is unknown."""
         if self._enumerator is None:
             return None if option == _BYTES else planned.rows
         if option == _BYTES:
@@ -286,7 +287,7 @@ class Admission:
 
     def _stuck(self, split: Split, rows: int) -> ContractError:
         return ContractError(
-            f"advance(rows={rows}) returned the split's own position, although latest() returned a later one",
+            f"advance(rows={rows}) returned the position where the split begins, but latest() returned a later one",
             source=self._source,
             split=split.id,
             position=str(split.position),
@@ -307,5 +308,5 @@ class Admission:
 
 
 def _is_whole(planned: Planned) -> bool:
-    """Whether a split of an unbounded source is read to its own end in one go."""
+    """Return whether one micro-batch reads the split completely, to its own end, in an unbounded source."""
     return planned.to is UnknownEnd.WHOLE and planned.split.ends_itself

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assigns slices to tasks: the source's own tasks, or large splits cut and small ones packed by size."""
+"""Assigns slices of splits to tasks: by the source's own `tasks()`, or by size, cutting large splits, packing small."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def spread(
     *,
     uncut: Collection[str] = (),
 ) -> Sequence[tuple[Split, ...]]:
-    """Return the slices of splits that each task reads, one tuple per task. May block: call it by `ConnectorCalls`.
+    """Return the slices of splits that each task reads, one tuple per task. May block: call it with `ConnectorCalls`.
 
     Args:
-        enumerator: Provides tasks, sizes and slices; None = a raw `SplitEnumerator`, which cannot.
+        enumerator: Provides `tasks`, `size` and `slices`; None = a raw `SplitEnumerator`, which has none of them.
         splits: The splits to read; a lazy sequence stays lazy.
-        options: The option `num_partitions` is used.
-        cores: How many tasks run at once.
+        options: The host's options; only `num_partitions` is used.
+        cores: The number of tasks that can run at once.
         uncut: Ids of splits that must not be cut into slices.
 
     Raises:
@@ -59,7 +59,7 @@ MOST_SPLITS = 32_768
 
 
 def count_partitions(sizes: Sizes, parallelism: int) -> int:
-    """Return the number of partitions for splits of these bytes: one per core, or a multiple for very large inputs."""
+    """Return the number of tasks for splits of these sizes: `parallelism`, or a multiple of it for large inputs."""
     total = sum(sizes.bytes) if sizes.known else 0
     least = max(-(-total // MOST_BYTES), -(-len(sizes.bytes) // MOST_SPLITS))
     return parallelism * max(1, -(-least // parallelism))
@@ -101,15 +101,15 @@ def cut(
 
 
 def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> list[tuple[Split, ...]] | None:
-    """Check and return `tasks`, which the enumerator's `tasks()` returned for `slices`; None if it returned None.
+    """Check and return `tasks`, the result of the enumerator's `tasks(slices)`; None if it is None.
 
     Raises:
-        ContractError: The tasks contain another split, or leave one out.
+        ContractError: `tasks` contains a split that is not in `slices`, or leaves one out.
     """
     if tasks is None:
         return None
     wanted, given = {one.id for one in slices}, {one.id for task in tasks for one in task}
-    # Empty slices may be left out.
+    # `tasks()` may leave out empty slices.
     missing = {one.id for one in slices if one.end is None or one.end != one.position} - given
     wrong = next(iter(sorted(given - wanted) or sorted(missing)), None)
     if wrong is not None:
@@ -117,7 +117,8 @@ def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> 
             f"tasks() {'left out' if wrong in wanted else 'added'} the split {wrong!r}",
             split=wrong,
             rule="DIS-2",
-            advice="let tasks() return each slice that it is given, whole or cut with split.slice(position, end)",
+            advice="in the connector, let tasks() return each slice that it is given, whole or cut with "
+            "split.slice(position, end)",
         )
     return [tuple(task) for task in tasks if task]
 
@@ -131,7 +132,7 @@ def _checked(split: Split, slices: Sequence[Split]) -> Sequence[Split]:
             else "slices() returned no slice",
             split=split.id,
             rule="SPL-1",
-            advice="let slices() cut with split.slice(position, end): each slice keeps the split's id, and together "
-            "they cover the split",
+            advice="in the connector, let slices() cut with split.slice(position, end): each slice keeps the split's "
+            "id, and together they cover the split",
         )
     return slices

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The range of each split that can be read now. A micro-batch is planned within it, and never goes back (S4)."""
+"""Finds the range of each split that can be read now. A micro-batch is planned within it, and never goes back (S4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Backlog(LazySequence[Planned]):
     """A sequence of the available splits, each planned up to its present end. For one thread at a time.
 
     Args:
-        entries: Planned splits, in order. A `Split` stands for one that is read to its own end.
+        entries: Planned splits, in order. A plain `Split` is planned to its own end when it is accessed.
     """
 
     def __init__(self, entries: Iterable[Split | Planned]) -> None:
@@ -50,28 +50,29 @@ class AvailableRange:
     Args:
         source: The source; its `order_key` orders positions.
         negotiable: Whether unknown ends can be negotiated by tasks (S14).
-        in_order: Whether splits are read one after the other.
+        in_order: Whether the splits are short and are read one after the other, such as files.
     """
 
     def __init__(self, source: Source, *, negotiable: bool = False, in_order: bool = False) -> None:
         self._source = source
         self._bounded = bool(source.bounded)
         self.whole = in_order and self._bounded
-        """Whether a split without an end, such as a file, is read completely; then no end is negotiated."""
+        """Whether a split without an end, such as a file, is read whole; if so, no end is negotiated."""
         self._negotiable = negotiable
         self._warned = False
 
     def backlog(
         self, splits: Iterable[Split], latest: Mapping[str, Position], target: Mapping[str, To] | None
     ) -> Backlog:
-        """Return the splits that have something to read, each planned up to its present end.
+        """Return the splits that have data to read, each planned up to its present end.
 
-        Splits that are read completely, such as files, may be very many; they are planned on access.
+        Splits that are read whole, such as files, may be very many; each is planned when it is accessed.
 
         Args:
             splits: All open splits, in order.
             latest: The known present ends by split id; ignored if there is a target.
-            target: The fixed ends of an AvailableNow run by split id; splits that are not in it wait for the next run.
+            target: The fixed ends of an AvailableNow run by split id; other splits wait for the next run. None = the
+                ends are not fixed.
 
         Raises:
             ConfigurationError: The end of a split is unknown and cannot be negotiated.
@@ -88,7 +89,9 @@ class AvailableRange:
         return Backlog(one for one in entries if isinstance(one, Split) or self.has_data(one))
 
     def planned(self, split: Split, latest: Position | None) -> Planned:
-        """Return the split planned up to its present end, or its own end if that comes first.
+        """Return the split planned up to `latest`, or up to its own end if that comes first.
+
+        If `latest` is None, that is the split's own end, or an end that tasks negotiate.
 
         Raises:
             ConfigurationError: No end is known, and none can be negotiated.
@@ -114,7 +117,7 @@ class AvailableRange:
         return self._bounded or split.ends_itself
 
     def has_data(self, planned: Planned) -> bool:
-        """Return whether a planned split has something to read; nothing if its end is before its position (S4)."""
+        """Return whether a planned split has data to read. If its end is before its position, it has none (S4)."""
         position, to = planned.split.position, planned.to
         if planned.empty or (position is None and to == 0 and not planned.ends):
             return False
@@ -123,7 +126,7 @@ class AvailableRange:
         if not self.before(to, position, planned.split):
             return True
         if not self._warned:
-            self._warned = True  # an end may lag for a moment; one that stays behind stops the split
+            self._warned = True  # an end may lag for a moment; as long as it lags, the split is not read
             _log.warning(
                 "%s: latest() returned %r for the split %r, before its position %r; the split is not read until "
                 "latest() returns a later position. Check whether the split was deleted and created again; if "
@@ -159,7 +162,7 @@ class AvailableRange:
                     source=self._source.name,
                     split=planned.split.id,
                     rule="DIS-3",
-                    advice="let advance() return at most the end of the split that it is given",
+                    advice="in the connector, let advance() return at most the end of the split that it is given",
                 )
 
     def check_forward(self, planned: Planned) -> None:
@@ -178,12 +181,12 @@ class AvailableRange:
                 split=planned.split.id,
                 position=position,
                 rule="S4",
-                advice="let advance() return a position after that of the split",
+                advice="in the connector, let advance() return a position after that of the split",
             )
 
 
 def unknown_end(source: Source, split: Split) -> ConfigurationError:
-    """Return the error for a split whose end is unknown before it is read, if tasks cannot negotiate the end."""
+    """Return the error for a split whose end is unknown when it is planned, and cannot be negotiated by tasks."""
     return ConfigurationError(
         "the current end of this split is unknown, and a stream without stateLocation needs the end before it reads",
         source=source.name,

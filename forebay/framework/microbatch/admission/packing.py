@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs slices of splits into tasks of even size, in little memory: a bounded read may have millions of splits."""
+"""Packs slices of splits into tasks of even size. It uses little memory: a bounded read may have millions of splits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.framework.discovery import OPEN_COST
 from forebay.framework.split import Split
 
 _MOST = 1 << 60
-"""A bound for the estimated bytes of a split, so that their costs fit into 64 bits."""
+"""Maximum for the estimated bytes of a split, so that they fit into a signed 64-bit integer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Sizes:
     """Estimated bytes of splits. An unknown size counts as the mean of the known ones, or as `OPEN_COST` without any.
 
     Args:
-        bytes: The bytes of each split.
+        bytes: The estimated bytes of each split.
         known: Whether the size of at least one split is known.
     """
 
@@ -34,7 +34,7 @@ class Sizes:
 
     @classmethod
     def of(cls, sizes: Iterable[int | None]) -> Self:
-        """Return the sizes; None = unknown."""
+        """Return the `Sizes` of splits from the estimated bytes of each; None = unknown."""
         result, unknown = array("q"), array("q")
         for size in sizes:
             if size is None:
@@ -52,7 +52,7 @@ class PartlyCut(Sequence[Split]):
 
     Args:
         splits: The splits.
-        places: In order, the index of a split, or `-1 - index` of a slice.
+        places: For each item, in order: the index of a split in `splits`, or `-1 - index` of a slice in `slices`.
         slices: The slices.
     """
 
@@ -82,7 +82,7 @@ class Tasks(Sequence[tuple[Split, ...]]):
 
     Args:
         slices: The slices of all tasks.
-        places: The indexes of the slices of each task, ascending.
+        places: For each task, the ascending indexes of its slices in `slices`.
     """
 
     def __init__(self, slices: Sequence[Split], places: Sequence[Sequence[int]]) -> None:
@@ -121,8 +121,8 @@ def pack(slices: Sequence[Split], sizes: Sizes, partitions: int) -> Tasks:
 
 
 def _descending(sizes: array[int]) -> Iterable[int]:
-    """Return the indexes of the sizes, the largest first, and those of equal sizes in order."""
-    # Arrow sorts stably, and its result has 8 bytes for each. `pa.array` would import pandas, which takes 0.17 s.
+    """Return the indexes of `sizes`, sorted by descending size; equal sizes keep their order."""
+    # Arrow sorts stably, and its result has 8 bytes per index. `pa.array` would import pandas, which takes 0.17 s.
     negated = array("q", (-size for size in sizes))
     found = pc.sort_indices(pa.Array.from_buffers(pa.int64(), len(negated), [None, pa.py_buffer(negated)])).buffers()[1]
     return () if found is None else memoryview(found).cast("Q")[: len(sizes)]

@@ -10,10 +10,10 @@ from forebay.framework.microbatch.offsets.offset import To
 
 
 class Trigger:
-    """The trigger of a continuing query: limits apply, and a micro-batch may wait for more rows."""
+    """The trigger of a query that runs until it is stopped: limits apply, and a micro-batch may wait for more rows."""
 
     limited = True
-    """Whether limits apply."""
+    """Whether limits such as `maxRowsPerTrigger` apply."""
     waits = True
     """Whether a call waits for fresh answers, for `minRowsPerTrigger`, and for records in empty ranges."""
     target: Mapping[str, To] | None = None
@@ -21,9 +21,9 @@ class Trigger:
 
     @property
     def fresh(self) -> bool:
-        """Whether this call asks the source instead of using cached answers, and raises if that fails.
+        """Whether this call of `latest` asks the source instead of using cached answers, and raises if that fails.
 
-        An outage must not end a run as if there were no data.
+        Otherwise an outage would end a run as if there were no data.
         """
         return False
 
@@ -32,7 +32,7 @@ class Trigger:
 
 
 class Once(Trigger):
-    """The trigger of a query of one micro-batch, without limits."""
+    """The trigger of a query that runs one micro-batch of all available data, without limits."""
 
     limited = False
     waits = False
@@ -46,7 +46,7 @@ class AvailableNow(Trigger):
 
     @property
     def fresh(self) -> bool:
-        """Whether this is the first call."""
+        """Whether this is the first call of `latest`, in which the ends of the run are not fixed yet."""
         return self.target is None
 
     def begin(self, available: Backlog) -> None:

@@ -29,7 +29,7 @@ _BATCH: Final = 1 << 20
 """Maximum bytes of a record batch: smaller batches let a chunk end closer to its limits."""
 
 SHORT_WHILE: Final = 0.5
-"""Maximum seconds that a chunk is held back: then it ends with the rows that a slow source has given."""
+"""Maximum seconds that rows are held back. After that, the chunk ends with the rows that the source has given."""
 
 
 class ChunkReader:
@@ -75,16 +75,16 @@ class ChunkReader:
         self.done = False
 
     def start(self, seconds: float) -> None:
-        """Begin to read. Stop after `seconds`, or, as long as no row has come, after `planningTimeout` if longer."""
+        """Set the deadline: `seconds` from now, or `planningTimeout` if that is longer and no row has come yet."""
         now = self._clock.monotonic()
         self._stops_at = now + seconds
         self._gives_up_at = now + max(seconds, self._options.planning_timeout.total_seconds())
 
     def step(self) -> Sequence[Delivered]:
-        """Continue reading; return the record batches to deliver.
+        """Continue reading without blocking on the source; return the record batches to deliver, maybe none.
 
         Raises:
-            ContractError: The source gave other rows than in an earlier attempt of the task (S14).
+            ContractError: The source gave other positions than in an earlier attempt of the task (S14).
             ForebayError: The source or the store failed.
         """
         if isinstance(self._role, _Leader):
@@ -116,7 +116,7 @@ class ChunkReader:
         return max(0.0, min(due, self._deadline()) - self._clock.monotonic())
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop reading; errors of closing become notes of `error`, if it is given."""
+        """Stop reading. If `error` is given, errors of closing become notes of it, else they are raised."""
         role, self._role = self._role, None
         if role is not None:
             role.read.close(error)
@@ -127,7 +127,7 @@ class ChunkReader:
             if not self._has_rows():
                 self._reopen_row_by_row(delivered)
                 return ()
-            claim: Claim | None = Claim(leader.end, last=True)  # the batch comes first in the next micro-batch
+            claim: Claim | None = Claim(leader.end, last=True)  # the next micro-batch begins with this batch
         else:
             claim = leader.take(delivered, self._deadline)
         if claim is None or not self._propose(claim):
@@ -143,7 +143,7 @@ class ChunkReader:
         return () if delivered is None else (delivered,)
 
     def _propose(self, claim: Claim) -> bool:
-        """Propose the end of a chunk; return whether it is the claimed end. If another attempt was first, follow it."""
+        """Propose the end of a chunk; return whether it became the claim. If another attempt was first, follow it."""
         self._check_forward(claim.end)
         winner = self._chain.propose(self._k, claim)
         if winner.end != claim.end:
@@ -157,7 +157,7 @@ class ChunkReader:
         return True
 
     def _obey(self, k: int, claim: Claim) -> None:
-        """Follow claim number `k`, which another attempt has written: read up to its end."""
+        """Read up to the end in claim number `k`, which another attempt of the task has written."""
         self.close()
         if claim.end == self._position:
             self._arrive(k, claim)
@@ -174,19 +174,19 @@ class ChunkReader:
             self.done = True
 
     def _has_rows(self) -> bool:
-        """Return whether rows of the split have come in this micro-batch."""
+        """Return whether the source has given rows of the split in this micro-batch."""
         return (isinstance(self._role, _Leader) and bool(self._role.held)) or self._position != self._split.position
 
     def _deadline(self) -> float:
         return self._stops_at if self._has_rows() else self._gives_up_at
 
     def _reopen_row_by_row(self, delivered: Delivered) -> None:
-        """Start the read again with one row per batch, because its first record batch exceeds the limits.
+        """Start the read again with one row per record batch, because the first batch exceeds the split's row limit.
 
         That batch may have been packed from several smaller ones.
 
         Raises:
-            ConfigurationError: The read was started again before, so the source itself yields such batches.
+            ConfigurationError: The read has one row per batch already: `read()` itself yields too large batches.
         """
         if not self._row_by_row:
             self._row_by_row = True
@@ -194,7 +194,7 @@ class ChunkReader:
             return
         rows, most = delivered.batch.num_rows, self._budget.limits.rows
         raise ConfigurationError(
-            f"maxRowsPerTrigger is too small: read() yields {rows} rows at once, and this split may read {most}",
+            f"maxRowsPerTrigger is too small: read() yields {rows} rows at once, and this split's share is {most}",
             source=self._source.name,
             split=self._split.id,
             position=self._position,
@@ -214,17 +214,17 @@ class ChunkReader:
         )
 
     def _check_forward(self, end: Position | None) -> None:
-        """Check that an end is after the position: readers compare positions to find the end.
+        """Check that an end is the current position or after it: readers compare positions to find the end.
 
         Raises:
-            ContractError: The end is before the position.
+            ContractError: The end is not after the position.
         """
         position = self._position
         if end == position or position is None:
             return
         if end is None or not before(self._source, position, end, self._split.id):
             raise ContractError(
-                f"the position went from {position!r} to {end!r}, which is not after it",
+                f"read() moved the position from {position!r} to {end!r}, which is not after it",
                 source=self._source.name,
                 split=self._split.id,
                 position=position,
@@ -235,7 +235,7 @@ class ChunkReader:
 
 
 class _Budget:
-    """Counts the rows and bytes of a split that are delivered or held back, against their limits."""
+    """Counts the rows and bytes of a split that were delivered or are held back, and compares them with the limits."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -255,7 +255,7 @@ class _Budget:
         return (rows is not None and self._rows >= rows) or (byte_budget is not None and self._bytes >= byte_budget)
 
     def fits(self, batch: pa.RecordBatch) -> bool:
-        """Return whether one more record batch is within the limits. The first may exceed the limit of bytes."""
+        """Return whether one more record batch is within the limits. The first batch may exceed the byte limit."""
         rows, byte_budget = self.limits.rows, self.limits.byte_budget
         if rows is not None and self._rows + batch.num_rows > rows:
             return False
@@ -313,7 +313,7 @@ class _Follower:
         """Check a record batch, if there is one; return whether the claimed end is reached.
 
         Raises:
-            ContractError: The source gave other positions than in the other attempt.
+            ContractError: The source gave other positions than in the attempt that wrote the claim.
         """
         split, end = self._split, self.claim.end
         if delivered is not None:
@@ -343,6 +343,6 @@ class _Follower:
             split=self._split.id,
             position=self._split.position,
             rule="S14",
-            advice="read(split) must give the same rows between two positions in every call, and stop exactly at "
-            "split.end; data that can be read only once, such as a queue, must be stored first",
+            advice="in the connector, let read(split) give the same rows between two positions in every call, and stop "
+            "exactly at split.end; if data can be read only once, as from a queue, store it before it is read",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: small files that fix the ends of a split in one micro-batch, if its end is unknown before reading (S14).
+"""Claims: small files that fix how far a micro-batch reads a split whose end is unknown before it is read (S14).
 
 A task reads such a split in chunks. Each attempt of the task claims the end of a chunk before it delivers any row of
 it; the first attempt wins. The claims of a split in a micro-batch, numbered from 0, are a chain, which ends with a
@@ -34,7 +34,7 @@ _SHOWN: Final = 48
 
 @dataclass(frozen=True)
 class Negotiation:
-    """The input of end negotiation in a task: query id, number of the micro-batch, limits by split id. Picklable."""
+    """What a task needs to negotiate ends: query id, number of the micro-batch, limits by split id. Picklable."""
 
     query: str
     n: int
@@ -43,12 +43,12 @@ class Negotiation:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The end of one chunk, the same for every attempt.
+    """The end of one chunk of a split. Every attempt of the task reads the chunk to this end.
 
     Args:
         end: The position after the chunk; None if the split is still at its start.
-        last: Whether the micro-batch reads no further chunk of the split.
-        caught_up: Whether it is the last because the split had no more data.
+        last: Whether this is the last chunk of the split in the micro-batch.
+        caught_up: Whether it is the last one because the split had no more data.
     """
 
     end: Position | None
@@ -56,14 +56,14 @@ class Claim:
     caught_up: bool = False
 
     def dump(self) -> bytes:
-        """Return the content of the claim's file."""
+        """Return the content of the claim's file, as JSON."""
         return json.dumps({"end": self.end, "last": self.last, "caughtUp": self.caught_up}).encode()
 
 
 class ClaimChain:
     """The claims of one split in micro-batch `n` of a query. For planners and tasks, on any thread.
 
-    `split` is at the position where the micro-batch begins.
+    The position of `split` is where the micro-batch begins.
     """
 
     def __init__(self, store: StateStore, calls: ConnectorCalls, query: str, n: int, split: Split) -> None:
@@ -73,9 +73,9 @@ class ClaimChain:
         self._stem = f"{claims_of(query, n)}{_component(split)}."
 
     def newest(self, after: int = -1) -> tuple[int, Claim] | None:
-        """Return the number of the newest claim, and the claim; None if there is none after number `after`.
+        """Return the number of the newest claim, and the claim itself; None if no claim has a number above `after`.
 
-        A chain has no gaps, so its end is found by doubling and then halving steps.
+        A chain has no gaps, so the search doubles its steps until it finds no claim, and then halves them.
         """
         found, step, doubling = None, 1, True
         while step:
@@ -90,9 +90,9 @@ class ClaimChain:
         return found
 
     def propose(self, k: int, claim: Claim) -> Claim:
-        """Write claim number `k`, unless another attempt has written it; return the claim that is stored."""
+        """Write claim number `k` unless another attempt of the task has written it; return the claim that is stored."""
         data = claim.dump()
-        if self._calls.call("claiming", lambda: self._store.put_if_absent(self._name(k), data)):
+        if self._calls.call("writing claims (stateLocation)", lambda: self._store.put_if_absent(self._name(k), data)):
             return claim
         winner = self._read(k)
         if winner is None:
@@ -105,9 +105,9 @@ class ClaimChain:
         return winner
 
     def seal(self) -> Claim:
-        """Return the claim that is `last`; if there is none, write it at the end of the newest claim.
+        """Return the claim that is `last`. If there is none, first write one with the end of the newest claim.
 
-        Called by planners for a committed micro-batch, which no task reads any more.
+        Called by planners for a committed micro-batch, whose rows are all delivered.
         """
         while True:
             found = self.newest()
@@ -119,7 +119,7 @@ class ClaimChain:
                 return winner
 
     def _read(self, k: int) -> Claim | None:
-        data = self._calls.call("reading a claim", lambda: self._store.get(self._name(k)))
+        data = self._calls.call("reading claims (stateLocation)", lambda: self._store.get(self._name(k)))
         if data is None:
             return None
         try:
@@ -132,7 +132,7 @@ class ClaimChain:
                 f"the file {self._name(k)} below {self._store.location} is damaged: {type(error).__name__}: {error}",
                 split=self._split.id,
                 option="stateLocation",
-                advice="restore the file: the end of this split in the micro-batch is stored nowhere else",
+                advice="restore the file from a backup: the end of this split in this micro-batch is only stored there",
             ) from error
 
     def _name(self, k: int) -> str:
@@ -140,12 +140,12 @@ class ClaimChain:
 
 
 def claims_of(query: str, n: int) -> str:
-    """Return the prefix of the file names of all claims of micro-batch `n`."""
+    """Return the prefix that the names of all claims of micro-batch `n` have."""
     return f"{query}/claims/{n}/"
 
 
 def begun_of(query: str, n: int) -> str:
-    """Return the name of the file that marks where the claims of micro-batch `n` are. It is written before them."""
+    """Return the name of the marker file of micro-batch `n`. It is written before the claims, beside them."""
     return f"{claims_of(query, n)}begun"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planner's part of end negotiation: which splits have more data, and up to where tasks have read them (S14)."""
+"""The planner's part of end negotiation: finds the splits with more data, and how far tasks have read them (S14)."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ KEPT: Final = 200
 """Number of latest micro-batches whose claims are kept, so that the query can be reset to them."""
 
 _SWEPT: Final = 20
-"""Number of older micro-batches whose claims are deleted at a start, in case an earlier deletion failed."""
+"""Maximum number of older micro-batches whose claims the first deletion of a process covers: earlier ones may have
+failed."""
 
 _PATIENCE: Final = 10.0
 """Maximum seconds that planning waits for a probe, while there is nothing else to read."""
 
 _GRACE: Final = 0.5
-"""Maximum seconds that planning waits for the other splits of a probe once one has data."""
+"""Maximum seconds that planning waits for the other splits of a probe after one split has shown data."""
 
 _LISTEN: Final = 0.05
-"""Seconds between two polls of a probe without all answers."""
+"""Seconds between two polls of a probe in which some splits have not answered."""
 
 
 class NegotiatedSplits:
@@ -50,9 +51,10 @@ class NegotiatedSplits:
 
     Args:
         source: The source.
-        options: The options `poll_interval`, `max_batch_duration` and the limits are used.
+        options: The host's options; `poll_interval`, `max_batch_duration`, `min_rows_per_trigger` and the limits are
+            used, and readers get them all.
         store: The store at `stateLocation`, which has the claims.
-        calls: Runs calls of the store.
+        calls: Runs the calls to the store.
         runtime: Threads and time.
     """
 
@@ -66,30 +68,30 @@ class NegotiatedSplits:
         self._calls = calls
         self._runtime = runtime
         self._more: set[str] = set()
-        self._rests: dict[str, float] = {}  # caught-up splits, until when
-        self._probes: list[RecordProbe] = []  # those without all answers
+        self._rests: dict[str, float] = {}  # by split id, the monotonic time before which it is not probed
+        self._probes: list[RecordProbe] = []  # in which some splits have not answered
         self._planned_at = float("-inf")
         self._begun: tuple[str, int] | None = None
         self._resolved: Offset | None = None
         self._swept = -1
         self.failures = FailureTracker(runtime)
-        """The probes that failed."""
+        """Counts the probes that failed."""
 
     @classmethod
     def of(
         cls, source: Source, options: HostOptions, calls: ConnectorCalls, runtime: Runtime
     ) -> NegotiatedSplits | None:
-        """Return the `NegotiatedSplits` of a source; None without `stateLocation`: then ends cannot be negotiated."""
+        """Return the `NegotiatedSplits` of a source; None if `stateLocation` is not set: ends cannot be negotiated."""
         store = state_store(options)
         return None if store is None else cls(source, options, store, calls, runtime)
 
     def with_data(self, available: Sequence[Planned], *, fresh: bool, ending: bool) -> list[Planned]:
-        """Return the available splits with a known end, and those of the others that have data. May block to probe.
+        """Return the available splits with a known end, and those without one that have data. May block to probe.
 
         Args:
             available: Splits with or without a known end.
-            fresh: An AvailableNow run begins: probe all splits now.
-            ending: An AvailableNow run continues: a split that has caught up is not probed again.
+            fresh: An AvailableNow run or a run of one micro-batch begins: probe all splits now.
+            ending: An AvailableNow run continues: do not probe again.
 
         Raises:
             ConfigurationError: `minRowsPerTrigger` is set, which needs known ends.
@@ -112,7 +114,7 @@ class NegotiatedSplits:
         return [planned for planned in available if planned.split.id not in mine or planned.split.id in self._more]
 
     def due(self) -> float:
-        """Return the monotonic time of the next probe."""
+        """Return the monotonic time at which `with_data` must be called again; infinity if no probe is due."""
         if self._probes:
             return self._runtime.clock.monotonic() + _LISTEN
         return min(self._rests.values(), default=float("inf"))
@@ -125,9 +127,9 @@ class NegotiatedSplits:
                 stack.callback(one.close)
 
     def _probe(self, splits: Mapping[str, Split], *, fresh: bool, busy: bool) -> None:
-        """Collect answers of running probes, and start a probe of the splits that are due.
+        """Collect the answers of running probes, and start a probe of the splits that are due.
 
-        `fresh` probes all splits; `busy` says that other splits have data, so the answer need not be waited for.
+        `fresh` makes all splits due. `busy` says that other splits have data, so the wait for answers is short.
         """
         for one in list(self._probes):
             self._probes.remove(one)  # a probe that fails closes itself
@@ -144,7 +146,7 @@ class NegotiatedSplits:
         self._ask(probe, patience, patience if fresh else _GRACE, fresh=fresh)
         if fresh and probe.silent:
             _log.warning(
-                "%s: %d splits gave no record within %g s and are left to the next run; one is %r",
+                "%s: %d splits gave no record within %g s, so this run does not read them; one of them is %r",
                 self._source.name,
                 len(probe.silent),
                 patience,
@@ -186,11 +188,11 @@ class NegotiatedSplits:
             self.failures.succeed()
 
     def admit(self, available: Sequence[Planned]) -> tuple[list[Planned], list[Planned]]:
-        """Return the splits of a micro-batch with limits: those without a known end, and those with one.
+        """Return the splits of a micro-batch with limits, as two lists: those without a known end, and those with one.
 
-        One of the two lists is empty: a limit cannot be divided over both, because it is unknown how much the splits
-        without a known end will read. The first split, which has waited longest, decides. Splits with a known end are
-        returned without applying limits.
+        One list is empty: a limit cannot be divided over both kinds, because nobody knows how much the splits without a
+        known end will read. The first split, which has waited longest, decides which list. Limits are applied here only
+        to the splits without a known end.
         """
         if not available or available[0].to is not UnknownEnd.NEGOTIATED:
             return [], [planned for planned in available if planned.to is not UnknownEnd.NEGOTIATED]
@@ -199,7 +201,7 @@ class NegotiatedSplits:
         return mine[: min((limit for limit in limits if limit is not None), default=len(mine))], []
 
     def negotiation(self, offset: Offset) -> Negotiation | None:
-        """Return what the tasks of a micro-batch need to negotiate ends; None if all ends are known.
+        """Return the `Negotiation` for the tasks of a micro-batch; None if all ends are known.
 
         Raises:
             ConfigurationError: The claims of this micro-batch are not below `stateLocation`.
@@ -215,21 +217,21 @@ class NegotiatedSplits:
         return Negotiation(offset.query, offset.n, shares)
 
     def begin(self, query: str, n: int, taken: Sequence[Planned]) -> None:
-        """Write the mark that the claims of micro-batch `n` are below this `stateLocation`.
+        """Write the marker file of micro-batch `n`, which shows that its claims are below this `stateLocation`.
 
-        An old copy of the directory lacks the mark. Nothing is written if all ends of `taken` are known.
+        Another directory, or an old copy, lacks it. Nothing is written if all ends in `taken` are known.
         """
         if not any(planned.to is UnknownEnd.NEGOTIATED for planned in taken):
             return
         self._planned_at = self._runtime.clock.monotonic()
         mark = self._source.name.encode()
-        self._calls.call("writing", lambda: self._store.put_if_absent(begun_of(query, n), mark))
+        self._calls.call("writing claims (stateLocation)", lambda: self._store.put_if_absent(begun_of(query, n), mark))
         self._begun = (query, n)
 
     def resolved(self, offset: Offset) -> Offset:
         """Return the offset of a committed micro-batch with the ends that its tasks negotiated.
 
-        The first call writes the last claim of each split that has none, so that no late attempt can go on.
+        The first call writes a last claim for each split that has none, so that no late attempt of a task can go on.
 
         Raises:
             ConfigurationError: The claims of this micro-batch are not below `stateLocation`, or are damaged.
@@ -244,15 +246,15 @@ class NegotiatedSplits:
         return self._resolved
 
     def forget(self, offset: Offset) -> None:
-        """Delete claims of micro-batches long before `offset`. Called after a micro-batch."""
+        """Delete claims of micro-batches at least `KEPT` before that of `offset`. Called when it is committed."""
         if self._begun is None or self._begun[0] != offset.query:
             return
         last = offset.n - KEPT
         first = max(0, self._swept + 1, last - _SWEPT)
         for n in range(first, last + 1):
             prefix = claims_of(offset.query, n)
-            names = self._calls.call("listing claims", partial(self._store.names, prefix))
-            self._calls.call("deleting claims", partial(self._store.delete, names))
+            names = self._calls.call("listing claims (stateLocation)", partial(self._store.names, prefix))
+            self._calls.call("deleting claims (stateLocation)", partial(self._store.delete, names))
             self._swept = n
 
     def _sealed(self, planned: Planned, offset: Offset) -> Planned:
@@ -271,7 +273,7 @@ class NegotiatedSplits:
         query, n = offset.query, offset.n
         if self._begun == (query, n):
             return
-        if self._calls.call("reading", lambda: self._store.get(begun_of(query, n))) is None:
+        if self._calls.call("reading claims (stateLocation)", lambda: self._store.get(begun_of(query, n))) is None:
             raise ConfigurationError(
                 f"the files of micro-batch {n} are not below {self._store.location}: stateLocation was changed, or "
                 "they were deleted",
@@ -284,7 +286,7 @@ class NegotiatedSplits:
 
 
 def _evenly(total: int | None, count: int) -> list[int | None]:
-    """Divide a limit into `count` shares of at least 1; the first shares get what is left, 1 each."""
+    """Divide a limit into `count` even shares of at least 1; the first ones get the remainder. None = no limit."""
     if total is None:
         return [None] * count
     each, left = divmod(total, count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads splits in the planner up to their first record, where only reading shows whether there is one."""
+"""Reads splits in the planner up to their first record, if only reading shows whether they have one."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class RecordProbe:
         self._read = OpenRead(source, splits, dataclasses.replace(options, max_rows_per_batch=1), runtime)
 
     def answers(self) -> tuple[set[str], set[str]]:
-        """Return the ids of the splits that have a record, and of those that have none, as far as known.
+        """Return the ids of the splits that turned out to have a record, and of those that turned out to have none.
 
-        Each id is returned by one call only.
+        Only answers since the previous call are returned.
         """
         answers = self._something, self._nothing
         self._something, self._nothing = set(), set()
@@ -63,7 +63,7 @@ class RecordProbe:
                     self.silent.discard(delivered.split_id)
                     self._something.add(delivered.split_id)
                     self.first[delivered.split_id] = delivered.batch
-                    self._read.pause(delivered.split_id)  # other splits get its turn
+                    self._read.pause(delivered.split_id)  # so that the others are read
                 caught_up = (self._read.caught_up | self._read.finished) & self.silent
                 self.silent -= caught_up
                 self._nothing |= caught_up

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a task that reads splits whose ends are negotiated, several concurrently (S14)."""
+"""Reads, in a task, the splits whose ends are negotiated, several concurrently (S14)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_negotiated(
     store = state_store(options)
     if store is None:
         raise ConfigurationError(
-            "splits of this micro-batch have no planned end, and without stateLocation its tasks cannot negotiate one",
+            "this micro-batch has splits without a planned end, and its tasks need stateLocation to negotiate the ends",
             source=source.name,
             option="stateLocation",
             advice="set stateLocation to a directory or s3:// URL that the driver and all executors reach",
@@ -54,7 +54,7 @@ def read_negotiated(
     calls = ConnectorCalls(
         source.name, runtime, retry=RetryPolicy.of(options), timeout=options.planning_timeout.total_seconds()
     )
-    if calls.call("reading", lambda: store.get(begun_of(negotiation.query, negotiation.n))) is None:
+    if calls.call("reading stateLocation", lambda: store.get(begun_of(negotiation.query, negotiation.n))) is None:
         raise _elsewhere(source, store.location)
 
     def reader_of(split: Split) -> ChunkReader:
@@ -99,8 +99,8 @@ def _read_concurrently(reads: Sequence[ChunkReader], seconds: float, waiter: Fut
 
 def _elsewhere(source: Source, location: str) -> ConfigurationError:
     return ConfigurationError(
-        f"this task does not find the planner's files below stateLocation {location!r}: it is another directory on "
-        "the machine of the task",
+        f"this task does not find the planner's files below stateLocation {location!r}: on the task's machine, this is "
+        "another directory",
         source=source.name,
         option="stateLocation",
         advice="give the full path of a directory that is mounted on the machines of the driver and of all executors, "

@@ -57,10 +57,11 @@ from forebay.watermarks.idleness import IdlenessTimer
 _log = logging.getLogger(__name__)
 
 _LEAST_DRIFT: Final = 0.001
-"""Seconds. Spark's watermarks and Kafka's timestamps have milliseconds: with less, no record could be read."""
+"""Minimum drift in seconds: Spark's watermarks and Kafka's timestamps have milliseconds, so a smaller drift could stop
+all reading."""
 
 _UNDATED_LOOKUPS: Final = 4
-"""Looks in a row without an event time after which a split that never had one holds the others no longer."""
+"""Lookups in a row without an event time, after which a split that never had one no longer holds back the others."""
 
 
 class StreamAlignment:
@@ -68,9 +69,10 @@ class StreamAlignment:
 
     Args:
         source: The source.
-        options: The options `alignment_max_drift`, which must be set, `watermark_delay` and `idle_timeout` are used.
-        split_provider: Knows when the source was last asked for ends.
-        lookup: Asks for event times.
+        options: The host's options; `alignment_max_drift`, which must be set, `watermark_delay` and `idle_timeout` are
+            used.
+        split_provider: Knows when the source was last asked for the ends of splits.
+        lookup: Asks the source for event times.
         runtime: Gives the time.
     """
 
@@ -122,12 +124,12 @@ class StreamAlignment:
 
     @property
     def times(self) -> Mapping[str, SplitTime]:
-        """The known event times of each open split, by split id."""
+        """The known event time of each open split, by split id."""
         return self._times
 
     @property
     def active(self) -> Mapping[str, SplitTime]:
-        """The entries of `times` of the active splits, which can hold back others."""
+        """The entries of `times` for the active splits: those that can hold back others."""
         if self._ending:
             return {split_id: time for split_id, time in self._times.items() if not time.caught_up}
         return {split_id: time for split_id, time in self._times.items() if not time.idle}
@@ -152,9 +154,10 @@ class StreamAlignment:
 
         Args:
             available: The splits with data, each up to its present end.
-            splits: All open splits, by id. A split that is not in `available` has caught up, or was not asked.
-            ending: The run ends at fixed ends. A split that has reached its end does not hold back the others, because
-                this run reads no more of it.
+            splits: All open splits, by id. A split that is not in `available` has caught up, or its end is not known
+                yet.
+            ending: The run has fixed ends (AvailableNow). A split that has reached its end does not hold back the
+                others, because this run reads no more of it.
 
         Raises:
             ConfigurationError: The present end of an available split is unknown.
@@ -171,7 +174,7 @@ class StreamAlignment:
             return Backlog(())
         self._look_up(available, self._outdated(available, splits, unknown=True))
         aligned = self._aligned(available)
-        # Old answers are lower bounds, which serve as long as they hold nobody back.
+        # Old answers are lower bounds: good enough as long as they hold back no split.
         if any(one.held for one in self._times.values()):
             outdated = self._outdated(available, splits)
             if outdated and self._look_up(available, outdated):
@@ -180,11 +183,11 @@ class StreamAlignment:
         return Backlog(aligned)
 
     def close(self) -> None:
-        """Stop the reads that look for event times."""
+        """Stop the reads of records whose event times were asked for."""
         self._lookup.close()
 
     def _follow(self, available: Sequence[Planned], splits: Mapping[str, Split]) -> None:
-        """Update `times` for new splits, gone splits and new positions, and the idleness of each split."""
+        """Update `times` with new splits, gone splits and new positions; update the idleness of each split."""
         current = {**splits, **{planned.split.id: planned.split for planned in available}}
         self._times = {split_id: self._times.get(split_id) or self._new() for split_id in current}
         with_data = {planned.split.id for planned in available}
@@ -211,14 +214,14 @@ class StreamAlignment:
         return SplitTime(None if self._idle_timeout is None else IdlenessTimer(self._idle_timeout))
 
     def _caught_up_holder(self) -> str | None:
-        """Return the id of the slowest split if it has caught up and can never become idle; else None."""
+        """Return the id of the slowest split, if it has caught up and can never become idle; else None."""
         if self._idle_timeout is not None:
             return None
         slowest = slowest_of(self.active)
         return slowest if slowest is not None and self._times[slowest].caught_up else None
 
     def _aligned(self, available: Sequence[Planned]) -> list[Planned]:
-        """Raise the limit to what the active splits allow, and return the part of each split up to it."""
+        """Raise the limit as far as the active splits allow; return the part of each available split below it."""
         active = self.active
         found = max_allowed((time.watermark for time in active.values()), self._drift)
         if found != MAX_WATERMARK and not self._waits_for_first_times(active, available):
@@ -234,7 +237,7 @@ class StreamAlignment:
             return []
 
     def _waits_for_first_times(self, active: Mapping[str, SplitTime], available: Sequence[Planned]) -> bool:
-        """Return whether the first event time of an active split may be known soon: the limit must not rise before."""
+        """Return whether an active split's first event time may be found soon; the limit must not rise before that."""
         with_data = {planned.split.id for planned in available}
         unanswered = self._split_provider.unanswered
         return any(
@@ -248,10 +251,10 @@ class StreamAlignment:
     def _outdated(
         self, available: Sequence[Planned], splits: Mapping[str, Split], *, unknown: bool = False
     ) -> list[Split]:
-        """Return the active splits that have moved since their next event time was asked for.
+        """Return the active splits that have moved since their next event time was looked up, up to their present ends.
 
-        With `unknown`, only those without a watermark, and those that were idle, are returned: for the others, the
-        previous answer is a lower bound. Each split is a slice up to its present end.
+        With `unknown`, return only those without a watermark and those that were idle: for the others, the previous
+        answer is a lower bound.
         """
         active = self.active
 
@@ -267,7 +270,7 @@ class StreamAlignment:
         return moved + [one.slice(one.position, one.position) for one in rest]
 
     def _look_up(self, available: Sequence[Planned], splits: Sequence[Split]) -> bool:
-        """Ask for the event time of the next record of each split; return whether there was an answer."""
+        """Look up the event time of the next record of each split; return whether the source answered."""
         if not splits or (self._clock.monotonic() < self._looks_again and not self._ending):
             return False
         needed = self._ending or self._limit is None
@@ -285,7 +288,7 @@ class StreamAlignment:
         return True
 
     def _back_off(self, error: RetriableError, what: str) -> float:
-        """Log a failure, where `what` says what failed; return the monotonic time of the next try."""
+        """Log a failed call, which `what` describes; return the monotonic time of the next attempt."""
         pause = self._failures.fail(error)
         _log.warning("%s: %s and is retried in %.1f s: %s", self._source.name, what, pause, error)
         return self._clock.monotonic() + pause

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cuts the available splits at an event time.
 
-If the source can find the position of an event time, a split is cut there; else it is taken completely or not at all.
+If the source can find the position of an event time, a split is cut there; else it is taken whole or not at all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 
 _MOST_STEPS: Final = 20
-"""Maximum exponent of the number of records without event times that one micro-batch reads of a split."""
+"""A micro-batch reads at most 2 to the power of this many records without event times of one split."""
 
 
 class _Answer(NamedTuple):
-    """Where the first record later than `latest` is in a split from `position` to `end`: at `to`, or `to` is `end`."""
+    """A cached answer: up to `end`, the first record from `position` on that is later than `latest` is at `to`.
+
+    If no record is later, `to` is `end`.
+    """
 
     latest: int
     position: Position | None
@@ -31,7 +34,7 @@ class _Answer(NamedTuple):
 
 
 class Cuts:
-    """Finds how far each split may be read. Called on the planning thread.
+    """Finds how far each split may be read so that it stays below an event time. Called on the planning thread.
 
     Args:
         source: The source; its `order_key` orders positions.
@@ -46,7 +49,7 @@ class Cuts:
     def at(self, latest: int, available: Sequence[Planned], times: Mapping[str, SplitTime]) -> list[Planned]:
         """Return the part of each split up to its first record later than `latest`, in microseconds since 1970.
 
-        Splits without a part are left out. Sets `held` in `times` for each split that is not returned completely.
+        Splits without such a part are left out. Sets `held` in `times` for each split that is not returned whole.
         """
         self._ask(latest, [one for one in available if not times[one.split.id].later_than(latest, one.split.position)])
         self._answers = {one: known for one, known in self._answers.items() if one in times}
@@ -60,7 +63,10 @@ class Cuts:
         return aligned
 
     def undated(self, available: Sequence[Planned], times: Mapping[str, SplitTime]) -> list[Planned]:
-        """Return a few records of each split whose next record has no event time. Sets `held` in `times` for all."""
+        """Return a part of a few records of each split whose next record has no event time; leave out other splits.
+
+        Sets `held` in `times` for all splits.
+        """
         aligned = []
         for planned in available:
             time = times[planned.split.id]
@@ -70,7 +76,7 @@ class Cuts:
         return aligned
 
     def _ask(self, latest: int, wanted: Sequence[Planned]) -> None:
-        """Ask where the first record later than `latest` is in each split, unless the last answer is still true."""
+        """Ask for the position of the first record later than `latest` in each split without a valid cached answer."""
         wanted = [planned for planned in wanted if self._answer(planned, latest) is None]
         found = self._lookup.positions_at(latest + 1, [planned.slice() for planned in wanted])
         for planned in wanted:
@@ -84,9 +90,9 @@ class Cuts:
             self._answers[split.id] = _Answer(latest, split.position, planned.to, to)
 
     def _answer(self, planned: Planned, latest: int) -> _Answer | None:
-        """Return the last answer for a split if it is still true, else None.
+        """Return the cached answer for a split if it is still valid, else None.
 
-        If more records are written, the first record later than `latest` stays where it is.
+        An answer stays valid when records are appended, unless it is that there is no later record.
         """
         known = self._answers.get(planned.split.id)
         if known is None or known.latest != latest or known.position != planned.split.position:
@@ -94,7 +100,7 @@ class Cuts:
         return known if known.to != known.end or known.end == planned.to else None
 
     def _part(self, planned: Planned, latest: int, time: SplitTime) -> Planned:
-        """Return the part of a split up to `latest`; if that is the whole split, return `planned` itself."""
+        """Return the part of a split up to the event time `latest`; if that is all of it, return `planned` itself."""
         split = planned.split
         nothing = Planned(split, split.position)
         if time.must_be_looked_at or time.later_than(latest, split.position):
@@ -103,7 +109,7 @@ class Cuts:
         answer = self._answer(planned, latest)
         if answer is None:  # the source cannot find a time
             if not time.knows(split.position):
-                return nothing  # a look at the next record comes first
+                return nothing  # first, the event time of the next record must be looked up
             return self._steps(planned, time) if unknown else planned
         to = answer.to
         if to == planned.to:
@@ -115,7 +121,7 @@ class Cuts:
         return self._steps(planned, time) if unknown else nothing
 
     def _steps(self, planned: Planned, time: SplitTime) -> Planned:
-        """Return a few records of a split whose next record has no event time: 1, then 2, 4, … in later calls."""
+        """Return a part of a few records of a split whose next record has no event time: 1, then 2, 4 and so on."""
         if isinstance(planned.to, UnknownEnd):
             return planned
         part = planned.slice()
@@ -132,8 +138,8 @@ class Cuts:
                 split=split.id,
                 position=split.position,
                 rule="DIS-4",
-                advice="let positions_at() return the split's position or a later one, or leave the split out if the "
-                "answer is unknown",
+                advice="in the connector, let positions_at() return the split's position or a later one, or leave out "
+                "the split if the answer is unknown",
             )
 
     def _before(self, one: Position, other: Position, split: Split) -> bool:

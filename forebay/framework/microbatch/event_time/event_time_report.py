@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports what alignment does, in progress reports and offsets: limit, drift, and which split all others wait for.
+"""The report of alignment, for progress reports and offsets: limit, drift, and the split that all others wait for.
 
 ```
 {"watermark": "2026-01-31T11:59:09.999999Z", "limit": "2026-01-31T12:00:09.999999Z", "drift": 59.2,
@@ -24,17 +24,17 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Json
 
 _SHOWN: Final = 16
-"""Maximum splits that are reported: half of them the slowest, half of them the fastest ones."""
+"""Maximum number of splits in a report: half of them are the slowest, half of them the fastest."""
 
 _LONGEST: Final = 120
-"""Maximum characters of an id."""
+"""Maximum characters of a split id in a report."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"
 
 
 def event_time_report(alignment: StreamAlignment | OrderedAlignment, options: HostOptions) -> dict[str, Json]:
-    """Return what alignment knew when the source was last polled, as JSON values of about two kilobytes.
+    """Return the state of alignment when the source was last polled, as JSON values of about two kilobytes.
 
     Called on the planning thread.
 
@@ -75,7 +75,7 @@ def event_time_report(alignment: StreamAlignment | OrderedAlignment, options: Ho
 
 
 def utc_text(micros: int) -> str:
-    """Return an event time as ISO 8601 in UTC; times outside the years 1 to 9999 become the first or last moment."""
+    """Return an event time (µs since 1970) as ISO 8601 in UTC; times outside the years 1 to 9999 are clamped."""
     try:
         at = _EPOCH + timedelta(microseconds=micros)
     except OverflowError:
@@ -86,7 +86,7 @@ def utc_text(micros: int) -> str:
 def _shown(times: Mapping[str, SplitTime]) -> list[str]:
     """Return the ids of the splits to report: the slowest and the fastest ones, sorted by watermark.
 
-    An idle split is among the slowest only if there are too few active ones.
+    Active splits count as slower than idle ones.
     """
     known = [(time.idle, time.watermark, split_id) for split_id, time in times.items() if time.watermark is not None]
     if len(known) > _SHOWN:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads single records in the planner to learn their event times, for sources without `event_times`."""
+"""Reads single records in the planner to find their event times, for sources that do not implement `event_times`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _PATIENCE: Final = 10.0
 """Maximum seconds that one lookup waits for first records, if planning can go on without them."""
 
 _CLOSE_TIMEOUT: Final = 1.0
-"""Maximum seconds that planning waits for the reader of unanswered splits to end."""
+"""Maximum seconds that planning waits for the reader of splits without an answer to end."""
 
 _REMEMBERED: Final = 20_000
-"""Maximum number of remembered event times; the oldest ones are read again."""
+"""Maximum number of remembered event times; the oldest ones are forgotten, and read again if needed."""
 
 _BEFORE: Final = (1, 16)
-"""Distances before the end of a caught-up split at which its last record is looked for: positions may have gaps."""
+"""How many positions before its end a caught-up split is read to find its last record: positions may have gaps."""
 
 _Place: TypeAlias = "tuple[str, Position | None]"
 
@@ -39,7 +39,7 @@ _Place: TypeAlias = "tuple[str, Position | None]"
 class FirstRecords:
     """Reads the first record from the position of each split, and remembers its event time.
 
-    Called on the planning thread. The read of a split that gives no record in time goes on until the next call.
+    Called on the planning thread. If a split gives no record in time, its read continues until the next call.
 
     Args:
         source: The source.
@@ -70,11 +70,11 @@ class FirstRecords:
         Splits without a record or an event time are left out.
 
         Args:
-            splits: Each with its position and end.
+            splits: The splits, each with its position and end.
             needed: Planning cannot go on without an answer: wait for `planningTimeout` instead of ten seconds.
 
         Raises:
-            RetriableError: A split gave no record in time. The next call waits for such splits only.
+            RetriableError: A split gave no record in time. The next call continues its read.
             ForebayError: The source failed.
         """
         missing = {
@@ -94,8 +94,8 @@ class FirstRecords:
     def last_times(self, splits: Sequence[Split]) -> dict[str, int]:
         """Return by split id the event time of a record just before the position of the split.
 
-        `splits` have caught up. Those whose positions are no numbers, or where no record is found, are left out. So
-        are all if reading fails: such a record may have been deleted since.
+        All `splits` have caught up. Splits whose position is not an int, and splits without a record there, are left
+        out. Errors of reading are only logged: such a record may have been deleted.
         """
         found: dict[str, int] = {}
         for distance in _BEFORE:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warns if a stream stands still because all splits with records wait for a split that has caught up."""
+"""Logs a warning if a stream stands still because all splits with records wait for a split that has caught up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LongHold:
         self._warned = False
 
     def follow(self, split: str | None) -> None:
-        """Record which split holds back all others now; warn once for each hold, when it has lasted for a minute.
+        """Record which split holds back all others now; log one warning if it does so for a minute.
 
         Args:
             split: The id of the caught-up split that all splits with records wait for; None if a record may be read,

@@ -21,8 +21,8 @@ from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, ColumnTi
 class EventTimeLookup:
     """Finds event times of records, and positions of event times, in splits.
 
-    It asks the enumerator. Where the enumerator does not know, it reads first records in the planner. Called on the
-    planning thread; may block for `planningTimeout`.
+    It asks the enumerator. If the enumerator does not know an event time, it reads a record in the planner. Called on
+    the planning thread; may block for `planningTimeout`.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class EventTimeLookup:
         assign = ColumnTimestamps(self.column, "eventTimeColumn")
         assign.check(resolved_schema(source))
         self._first_records = FirstRecords(source, options, runtime, assign)
-        # `positions_at` goes by the event time of the source, which another column need not follow.
+        # `positions_at` searches by the source's own event time; the values of another column may have another order.
         self._has_positions = enumerator is not None and self.column == source.event_time
 
     def next_times(self, splits: Sequence[Split], *, needed: bool = False) -> Mapping[str, int]:
@@ -49,11 +49,12 @@ class EventTimeLookup:
         Event times are in microseconds since 1970. Splits whose event time is unknown are left out.
 
         Args:
-            splits: Each with its position and present end.
+            splits: The splits, each with its position and present end.
             needed: Planning cannot go on without an answer: wait for `planningTimeout` instead of ten seconds.
 
         Raises:
-            ForebayError: The source failed, or `event_times()` returned something else than event times.
+            ForebayError: The source failed.
+            ContractError: `event_times()` did not return event times.
         """
         if not splits:
             return {}
@@ -74,9 +75,9 @@ class EventTimeLookup:
         self._first_records.close()
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return by split id the position of the first record with an event time ≥ `event_time` (microseconds).
+        """Return by split id the position of the first record with an event time ≥ `event_time` (µs since 1970).
 
-        It is the split's end if there is no such record. Splits whose position is unknown are left out.
+        If there is no such record, it is the split's end. Splits for which the source knows no position are left out.
         """
         enumerator = self._enumerator
         if enumerator is None or not self._has_positions or not splits:
@@ -97,10 +98,10 @@ class EventTimeLookup:
 
 
 def checked_event_times(source: Source, answer: object) -> Mapping[str, int | None]:
-    """Check and return `answer`, which the author's `event_times()` returned.
+    """Check and return `answer`, the result of the author's `event_times()`.
 
     Raises:
-        ContractError: `answer` is no mapping of split ids to microseconds.
+        ContractError: `answer` is not a mapping of split ids to microseconds or None.
     """
     wrong = answer if not isinstance(answer, Mapping) else next((us for us in answer.values() if not _is_us(us)), None)
     if not isinstance(answer, Mapping) or wrong is not None:
@@ -108,7 +109,8 @@ def checked_event_times(source: Source, answer: object) -> Mapping[str, int | No
             f"event_times() returned {wrong!r:.200}, which is no event time",
             source=source.name,
             rule="DIS-6",
-            advice="return a mapping of split ids to microseconds since 1970-01-01 UTC, as int, or None if unknown",
+            advice="in the connector, let event_times() return a mapping of split ids to microseconds since 1970-01-01 "
+            "UTC, as int, or to None if the event time is unknown",
         )
     return answer
 

@@ -31,7 +31,7 @@ from forebay.watermarks.event_time import FUTURE, micros
 _log = logging.getLogger(__name__)
 
 _FIRST_LOOK: Final = 64
-"""Splits whose event times are asked for at first; each further question is for twice as many."""
+"""Number of splits in the first call of `event_times` for a micro-batch; each further call has twice as many."""
 
 
 class OrderedAlignment:
@@ -39,8 +39,8 @@ class OrderedAlignment:
 
     Args:
         source: The source.
-        options: The options `alignment_max_drift`, which must be set, `watermark_delay`, `event_time_column` and
-            `max_files_per_trigger` are used.
+        options: The host's options; `alignment_max_drift`, which must be set, `watermark_delay`, `event_time_column`
+            and `max_files_per_trigger` are used.
         enumerator: Must implement `event_times`; its `discover` should return the splits in order of event time.
         calls: Runs `event_times`.
         runtime: Gives the time.
@@ -68,7 +68,7 @@ class OrderedAlignment:
         self._ahead = False
         self._answers = False
         self.late = 0
-        """How many splits had event times older, by more than `watermarkDelay`, than the splits read before them."""
+        """Number of splits that began more than `watermarkDelay` earlier in event time than splits read before them."""
 
     @classmethod
     def of(
@@ -86,21 +86,21 @@ class OrderedAlignment:
 
     @property
     def limit(self) -> int | None:
-        """The latest event time, in microseconds since 1970, at which a split may begin; None if none is known yet.
+        """The latest event time, in µs since 1970, at which a split may begin; None if no event time is known yet.
 
         It never falls.
         """
         return None if self._floor is None else self._floor + self._drift
 
     def close(self) -> None:
-        """Do nothing: it holds no resources."""
+        """Do nothing: an `OrderedAlignment` holds no resources."""
 
     def hold_back(
         self, available: Sequence[Planned], splits: Mapping[str, Split], *, ending: bool
     ) -> Sequence[Planned]:
-        """Return the first splits, before the one that begins more than `alignmentMaxDrift` after the first.
+        """Return the leading splits, before the first one that begins more than `alignmentMaxDrift` after the earliest.
 
-        A split without an event time is taken with the others, and does not bound them.
+        A split without an event time is taken with the others, and ends no micro-batch.
 
         Args:
             available: The unread splits in order; those that were begun come first.
@@ -111,7 +111,7 @@ class OrderedAlignment:
             ConfigurationError: The source does not know the event times of its splits.
             ForebayError: `event_times()` failed.
         """
-        if not self._answers:  # also asked while there are no splits yet: the answer is an error at once, or never
+        if not self._answers:  # asked even without splits: a source that knows no event times must fail at once
             self._ask(())
             self._answers = True
         taken: list[Planned] = []
@@ -133,7 +133,7 @@ class OrderedAlignment:
         return taken
 
     def _timed(self, available: Sequence[Planned]) -> Iterator[tuple[Planned, int | None]]:
-        """Yield each split with its first event time, None if unknown. The source is asked for ever larger groups."""
+        """Yield each split with its first event time, None if unknown. Calls `event_times` with ever larger groups."""
         end = len(available) if self._most is None else min(self._most, len(available))
         at, count = 0, _FIRST_LOOK
         while at < end:
@@ -161,9 +161,9 @@ class OrderedAlignment:
         return round(self._clock.now() * 1_000_000) + FUTURE
 
     def _warn_of_future(self, split: Split, time: int) -> None:
-        """Log a warning if the next split begins in the future and the one before did not.
+        """Log a warning if the next unread split begins in the future, and that of the previous call did not.
 
-        Splits are in the order of event time, so all splits that are left begin in the future too.
+        Splits are in the order of event time, so all unread splits begin in the future.
         """
         before, self._ahead = self._ahead, time > self._future()
         if self._ahead and not before:
@@ -176,9 +176,9 @@ class OrderedAlignment:
             )
 
     def _note_late(self, late: Mapping[str, int]) -> None:
-        """Count each split that is older than the splits read before, once; warn if the last micro-batch had none.
+        """Count each split once that is older than splits read before; log a warning if the last call had none.
 
-        `late` has the event times of these splits, by split id.
+        `late` has the first event times of these splits, by split id.
         """
         before, self._behind = self._behind, set(late)
         self.late += len(self._behind - before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warns of splits with event times in the future, and of splits whose records are older than the others allow."""
+"""Logs warnings about splits with event times in the future, and about splits with records that Spark may drop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TimeWarnings:
         """How often an idle or new split had records older than the lowest watermark that the others had waited for."""
 
     def future(self, split: Split, time: SplitTime, event_time: int) -> None:
-        """Warn once for each split that its next or last record has an event time (microseconds) in the future."""
+        """Log a warning, once per split, that its next or last record has an event time (µs) in the future."""
         if time.warned or self._future >= _MOST_WARNINGS:
             return
         time.warned = True
@@ -44,14 +44,14 @@ class TimeWarnings:
         )
 
     def check_behind(self, split: Split, time: SplitTime, found: int, floor: int) -> None:
-        """Count a split, and warn, if its next record is older than the lowest watermark the others waited for.
+        """Count a split and log a warning if its next record is older than the lowest watermark the others waited for.
 
-        That can happen to a split that did not hold back the others: it was new, idle, or at its end of a run.
+        This can happen if the split did not hold back the others: it was new, idle, or at its end of a run.
 
         Args:
             split: The split at its present position.
-            time: The known event times of the split before its next record was read.
-            found: The watermark just before its next record, in microseconds.
+            time: The known event times of the split before the lookup of its next record.
+            found: The watermark just before the next record, in microseconds.
             floor: The lowest watermark that the others waited for, in microseconds: the limit less the drift.
         """
         waited_for = time.watermark is not None and time.watermark >= floor
@@ -61,9 +61,9 @@ class TimeWarnings:
             time.behind = True
             self.late += 1
             _log.warning(
-                "%s: the split %r, which was new, idle or at the end of a run, has records up to %.3f s older than "
-                "the other splits waited for, so Spark may drop them; a longer idleTimeout, or a longer delay in "
-                "withWatermark, keeps them",
+                "%s: the split %r was new, idle or at the end of a run, so the other splits did not wait for it; its "
+                "next record is %.3f s too old for their watermark, so Spark may drop it. To keep such records, set a "
+                "longer idleTimeout, or a longer delay in withWatermark",
                 self._source,
                 split.id,
                 (floor - found) / 1e6,

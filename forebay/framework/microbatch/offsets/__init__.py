@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets of a stream: their format, the finished splits they remember, and the segments below `stateLocation`."""
+"""Offsets of a stream: their format, the finished splits in them, and the segments below `stateLocation`."""

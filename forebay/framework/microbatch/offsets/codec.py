@@ -33,7 +33,7 @@ from forebay.framework.split import Json
 _log = logging.getLogger(__name__)
 
 MOST_INLINE: Final = 64 << 10
-"""Maximum characters of finished splits in an offset: Spark writes them with every micro-batch."""
+"""Maximum characters of the finished splits in an offset: Spark writes them with every micro-batch."""
 
 MOST_OFFSET: Final = 96 << 10
 """Maximum characters of an offset without digests: an idle query sends it up to 90 times a second."""
@@ -42,22 +42,22 @@ MOST_DIGESTS: Final = 6 << 20
 """Maximum characters of digests in an offset: Spark's driver keeps about 120 of the last offsets in memory."""
 
 _MOST_WHOLE: Final = 16 << 10
-"""Maximum characters of finished splits that are stored in full if digests can replace them."""
+"""Maximum characters of finished splits that are stored whole, if digests can replace them."""
 
 _IDLE: Final = 2_000_000
 """Maximum characters of digests that an idle stream transfers in a second."""
 
 _MOST_PLAN: Final = 24 << 10
-"""Maximum characters of a micro-batch's splits in its offset, if the planner may choose their number."""
+"""Maximum characters of the splits to read in an offset, if the planner may choose their number."""
 
 _GUESS: Final = 400
-"""Split cap until an encoded offset has been measured."""
+"""Maximum splits of a micro-batch until the length of an encoded offset is known."""
 
 _STEP: Final = 16
-"""Splits that are measured at a time."""
+"""Number of splits that are encoded and measured at a time."""
 
 _GROWS: Final = 1.25
-"""Growth of compressed data by the base 85 encoding."""
+"""Factor by which the base 85 encoding lengthens compressed data."""
 
 
 class OffsetCodec(ABC):
@@ -74,7 +74,7 @@ class OffsetCodec(ABC):
 
     @abstractmethod
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - any JSON value of any checkpoint
-        """Return the offset, with all its splits, from the JSON that `write` returned. May block.
+        """Return the offset from the JSON that `write` returned, with all its splits to read. May block.
 
         Raises:
             ConfigurationError: The offset is damaged, of another source, or of a newer release of forebay.
@@ -88,7 +88,7 @@ class OffsetCodec(ABC):
         """Return how many splits a micro-batch may read so that its offset can hold them; None = any number.
 
         Args:
-            available: The splits to choose from, in order; without them the result is an estimate.
+            available: The splits to choose from, in order; if empty, the result is an estimate.
         """
         return None
 
@@ -101,13 +101,13 @@ class OffsetCodec(ABC):
 
 
 class InlineOffsetCodec(OffsetCodec):
-    """Keeps all state of the stream in its offsets, and raises an error for an offset that becomes too long (S15).
+    """Keeps all state of the stream in its offsets, and raises an error if an offset would be too long (S15).
 
-    That offset is not written. With `stateLocation`, a `SpillingOffsetCodec` can continue from the one before.
+    If `stateLocation` is set then, a `SpillingOffsetCodec` can continue from the offset before it.
 
     Args:
         source: The source.
-        digests: The enumerator's digests of finished splits, which replace a long list; None = it has none.
+        digests: The enumerator's digests of finished splits, which can replace a long list of them; None = it has none.
     """
 
     def __init__(self, source: Source, digests: SplitDigests | None = None) -> None:
@@ -148,7 +148,7 @@ class InlineOffsetCodec(OffsetCodec):
         return load_offset(expanded(data, self._source.name), self._source.name, self._source.split_class)
 
     def read_done(self, data: Any) -> FinishedSplits:  # noqa: ANN401 - as in the base class
-        """Return the finished splits that are stored in the offset."""
+        """Return the finished splits that are stored in the offset, and load its digests."""
         return loaded_done(expanded(data, self._source.name), self._source, self._digests)
 
     def room(self, available: Sequence[Planned] = ()) -> int:
@@ -165,18 +165,18 @@ class InlineOffsetCodec(OffsetCodec):
         return max(1, taken)
 
     def patience(self) -> float:
-        """Return seconds in proportion to the length of the digests, which Spark sends and receives in each call."""
+        """Return seconds in proportion to the length of the digests, because Spark transfers them in each call."""
         return 0.0 if self._digests is None else self._digests.characters / _IDLE
 
     def _condensed(self, done: FinishedSplits) -> dict[str, Json]:
-        """Return the fields of the offset for finished splits that are digests; empty if there are none."""
+        """Return the fields of the offset for finished splits that digests have replaced; empty if there are none."""
         if not done.digests:
             return {}
         self._check(f"the list of {done.count} finished splits", done.digests.characters, MOST_DIGESTS)
         return {"v": DIGESTS, "digests": done.digests.dump()}
 
     def _check(self, what: str, size: int, most: int) -> None:
-        """Raise an error if `what` has more than `most` characters, and warn once if it has more than half of them."""
+        """Raise an error if `what` has more than `most` characters; log one warning if it has more than half that."""
         if size > most:
             raise ConfigurationError(
                 f"{what} does not fit into an offset: it has {size} characters, and {most} is the maximum",
@@ -224,7 +224,7 @@ def loaded_done(head: Mapping[str, Any], source: Source, digests: SplitDigests |
 
 
 def checked_done(entries: Any, source: str) -> list[list[Any]]:  # noqa: ANN401 - any JSON value
-    """Check and return `entries`, stored entries of `FinishedSplits`.
+    """Check and return `entries`, the stored entries of `FinishedSplits`.
 
     Raises:
         ConfigurationError: An entry is damaged. Without this check, all splits would be read again.

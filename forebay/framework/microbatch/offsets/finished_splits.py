@@ -26,7 +26,7 @@ class FinishedSplits(Mapping[str, Split]):
     Args:
         split_class: The class of the splits.
         entries: `[id, fields]` of each split, as returned by `entries()`.
-        digests: The digests, which recognise condensed splits; their content is replaced. None = none are used.
+        digests: The enumerator's digests, which recognise condensed splits; they are emptied. None = there are none.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FinishedSplits(Mapping[str, Split]):
 
     @property
     def count(self) -> int:
-        """How many splits are remembered, including condensed ones."""
+        """The number of remembered splits, including condensed ones."""
         return len(self._fields) + len(self.digests)
 
     @property
@@ -71,16 +71,16 @@ class FinishedSplits(Mapping[str, Split]):
         return [*self._fields, *(_SEGMENT + name for name in self.digests.entries())]
 
     def holds(self, entry_id: str) -> bool:
-        """Whether there is an entry with this id."""
+        """Return whether there is an entry, a split or a digest segment, with this id."""
         return entry_id in self._fields or self.digests.holds(entry_id.removeprefix(_SEGMENT))
 
     def load(self, entries: Iterable[Sequence[Any]]) -> None:
-        """Add entries that the method `entries` returned."""
+        """Add splits from entries as the method `entries` returns them."""
         for entry in entries:
             self._fields[str(entry[0])] = entry[1] if len(entry) > 1 else {}
 
     def load_digests(self) -> None:
-        """Move the entries that are digest segments into `digests`. Called when all entries are loaded.
+        """Move the entries that are digest segments into `digests`. Called after all entries were added by `load`.
 
         Raises:
             ValueError: A segment is damaged.
@@ -90,7 +90,7 @@ class FinishedSplits(Mapping[str, Split]):
             self.digests.load([[one.get("until"), one.get("splits"), one.get("text")] for one in found])
 
     def condense(self) -> None:
-        """Replace splits by digests, except those added since `mark_written`, which `finished` gets later."""
+        """Replace splits by digests, except those added since `mark_written`: `finished()` still gets these whole."""
         just_now = set(self.added)
         self.drop(self.digests.add(self[one] for one in list(self._fields) if one not in just_now))
 
@@ -108,7 +108,7 @@ class FinishedSplits(Mapping[str, Split]):
     def forget(self, below_horizon: Callable[[Split], bool]) -> None:
         """Remove the splits below the horizon, which no discovery can find again.
 
-        Those added since `mark_written` stay: `finished()` is still to be called with them.
+        Splits added since `mark_written` stay: `finished()` still gets these.
         """
         just_now = set(self.added)
         gone = [one for one in self._fields if one not in just_now and below_horizon(self[one])]
@@ -116,7 +116,7 @@ class FinishedSplits(Mapping[str, Split]):
         self._forgotten.extend(gone)
 
     def entries(self, ids: Iterable[str] | None = None) -> list[Json]:
-        """Return the entries with these ids, sorted by id; without `ids`, those of all whole splits."""
+        """Return the entries with these ids, sorted by id; without `ids`, the entries of all whole splits."""
         fields = self._fields
         if ids is not None:
             ids = list(ids)
@@ -126,7 +126,7 @@ class FinishedSplits(Mapping[str, Split]):
         return [[split_id, dict(fields[split_id])] if fields[split_id] else [split_id] for split_id in sorted(wanted)]
 
     def mark_written(self) -> None:
-        """Clear the lists of changes, because an offset that contains them has been committed."""
+        """Clear the lists of changes. Called when an offset that contains the changes was committed."""
         self.added, self._forgotten = [], []
         self.digests.dropped.clear()
 

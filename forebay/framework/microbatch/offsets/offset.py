@@ -33,7 +33,7 @@ BEFORE_FIRST: Final = -1
 
 
 class UnknownEnd(Enum):
-    """How far a micro-batch reads a split whose end position is unknown when the micro-batch is planned."""
+    """How far a micro-batch reads a split if the end position is unknown when the micro-batch is planned."""
 
     WHOLE = "to its own end"
     """The split is read to its own end."""
@@ -46,11 +46,12 @@ To = Position | UnknownEnd
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One split of a micro-batch: from where, and up to where, it is read.
+    """One split of a micro-batch, with the positions from which and up to which it is read.
 
     Args:
         split: The split at the position where the micro-batch begins; its `end` is None if it has no fixed end.
-        to: The position where the micro-batch stops, exclusive; None = at the split's start, so nothing is read.
+        to: The position where the micro-batch stops, exclusive, or an `UnknownEnd`; None = the split's start, so
+            nothing is read.
     """
 
     split: Split
@@ -114,7 +115,7 @@ class Offset:
 
 
 def dump_offset(offset: Offset) -> dict[str, Json]:
-    """Return an offset as JSON values; equal offsets give equal values. Any thread."""
+    """Return an offset as JSON values; equal offsets give equal values. For any thread."""
     data: dict[str, Json] = {"v": VERSION, "source": offset.source, "n": offset.n}
     if offset.n == BEFORE_FIRST:
         return data
@@ -130,7 +131,7 @@ def dump_offset(offset: Offset) -> dict[str, Json]:
 
 
 def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
-    """Return the offset from what `dump_offset` returned. `source` is the name of the source that reads it.
+    """Return the offset from the JSON values that `dump_offset` returned. `source` is the format name of the reader.
 
     Raises:
         ConfigurationError: The offset is damaged, of a newer release of forebay, or of another source.
@@ -224,7 +225,7 @@ def _list(value: object, name: str) -> Sequence[Any]:
 
 
 def check_head(data: object, source: str) -> Mapping[str, Any]:
-    """Check the version and the source of an offset, and return it.
+    """Check that `data` is an offset of this source in a known version, and return it.
 
     Raises:
         ConfigurationError: `data` is an offset of a newer release or of another source, or not an offset of forebay.
@@ -238,7 +239,7 @@ def check_head(data: object, source: str) -> Mapping[str, Any]:
         )
     version, owner = data["v"], data.get("source")
     if isinstance(version, bool) or (isinstance(version, int) and version < VERSION):
-        raise damaged(source, f"its format is {version!r}")
+        raise damaged(source, f"its format version is {version!r}, and the lowest one is {VERSION}")
     if not isinstance(version, int) or version > DIGESTS:
         raise ConfigurationError(
             f"the checkpoint was written by a newer forebay ({data.get('forebay', 'unknown')}): its offsets have the "
@@ -258,7 +259,7 @@ def check_head(data: object, source: str) -> Mapping[str, Any]:
 
 
 def damaged(source: str, what: str) -> ConfigurationError:
-    """Return the error for an offset that has been damaged since it was written; `what` says what is wrong with it."""
+    """Return the error for an offset that has been damaged since it was written; `what` describes the damage."""
     return ConfigurationError(
         f"the offset in the checkpoint is damaged: {what}",
         source=source,
@@ -268,7 +269,7 @@ def damaged(source: str, what: str) -> ConfigurationError:
 
 
 _LONG = 4096
-"""Maximum characters of a list that stays readable."""
+"""Maximum characters of a list that is not compressed, so that people can read it."""
 
 
 def canonical(data: Json) -> str:
@@ -277,7 +278,7 @@ def canonical(data: Json) -> str:
 
 
 def compact(value: Json) -> Json:
-    """Return a JSON value unchanged if its text is short, else `{"z": compressed text}`. Any thread."""
+    """Return a JSON value unchanged if its text is short, else `{"z": compressed text}`. For any thread."""
     text = canonical(value)
     if len(text) <= _LONG:
         return value
@@ -285,7 +286,7 @@ def compact(value: Json) -> Json:
 
 
 def expand(value: Json) -> Json:
-    """Return the value that was passed to `compact`.
+    """Return the original JSON value of a value that `compact` returned.
 
     Raises:
         ValueError: The compressed text is damaged.

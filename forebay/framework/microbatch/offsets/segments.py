@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments: immutable files below `stateLocation` that hold what is too long for the offset of a micro-batch.
+"""Segments: immutable files below `stateLocation` that hold the parts of an offset that are too long for it.
 
 ```
 <query id>/segments/<n>-<n of the previous segment, or "base">-<start of the digest of the content>
@@ -29,10 +29,10 @@ VERSION: Final = 1
 
 _NAME = re.compile(r"(\d{12,})-(\d{12,}|base)-[0-9a-f]{16}")
 _LEVEL: Final = 1
-"""Level of compression: a base is written while a micro-batch waits, and level 6 takes 3× as long for 20 % less."""
+"""Level of zlib: a base is written while a micro-batch waits, and level 6 takes 3× as long for 20 % less."""
 
 _STEP: Final = 1 << 20
-"""Compressed bytes that are decompressed at a time."""
+"""Number of compressed bytes that are decompressed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Segment:
 
     Args:
         after: The previous segment of the chain; None for a base.
-        parts: Fields that are too long for the offset, by their names there.
-        drop: Ids of finished splits that are removed from the chain.
+        parts: Fields that are too long for the offset, by their names in it.
+        drop: Ids of finished splits that this segment removes from the chain.
         data: The bytes of the file.
     """
 
@@ -65,7 +65,7 @@ class Segment:
     data: bytes
 
     def added(self) -> Iterator[list[Any]]:
-        """Yield the entries of finished splits that are added to the chain, some hundreds at a time."""
+        """Yield the entries of finished splits that this segment adds to the chain, some hundreds at a time."""
         lines = _lines(self.data)
         next(lines)
         for line in lines:
@@ -75,7 +75,7 @@ class Segment:
 def encode(
     n: int, after: Link | None, parts: Mapping[str, Json], drop: Sequence[str], added: Iterable[Json]
 ) -> tuple[Link, bytes]:
-    """Return the link to a segment for micro-batch `n`, and its bytes. Any thread.
+    """Return the link to a new segment for micro-batch `n`, and the bytes of its file. For any thread.
 
     Equal arguments give equal bytes. `added` has a list of entries for each line; see `Segment` for the others.
     """
@@ -93,7 +93,7 @@ def encode(
 def decode(data: bytes) -> Segment:
     """Return the segment from the bytes of its file. Only line 1 is decoded; `Segment.added` decodes the others.
 
-    Any thread.
+    For any thread.
 
     Raises:
         ValueError: The bytes are a segment of a newer release, or not a segment.
@@ -114,9 +114,9 @@ def digest_of(data: bytes) -> str:
 
 
 def outdated(names: Iterable[str], first: int) -> list[str]:
-    """Return the names of the segments that no micro-batch from number `first` on needs. Any thread.
+    """Return the names of the segments that no micro-batch from number `first` on needs. For any thread.
 
-    `names` are file names. They alone say which segments build on which, so segments of a killed process are found
+    `names` are file names. A name says on which segment its segment builds, so segments of a killed process are found
     too. Names of other files are ignored.
     """
     found: dict[int, list[tuple[str, int | None]]] = {}

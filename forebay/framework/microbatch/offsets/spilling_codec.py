@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The codec that stores long parts of offsets in segments, which are files below `stateLocation` (S1, S15)."""
+"""Writes and reads offsets whose long parts are stored in segments, which are files below `stateLocation` (S1, S15)."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ KEPT: Final = 200
 """Number of latest micro-batches whose segments are kept; Spark keeps 100 offsets."""
 
 _MOST_PART: Final = 16 << 10
-"""Maximum characters of one part of an offset that stays in it."""
+"""Maximum characters of a field that stays in the offset; a longer one goes into a segment."""
 
 _MANY: Final = 4000
-"""Number of splits that always exceed `_MOST_PART`."""
+"""A list of more splits than this always exceeds `_MOST_PART`, so it is not measured."""
 
 _MOST_DONE: Final = 4 << 10
-"""Maximum characters of finished splits that stay in the offset; a segment holds only changes to them."""
+"""Maximum characters of the finished splits in an offset. A longer list is stored as a chain of segments."""
 
 _CLEAN_EVERY: Final = 50
 """Micro-batches between two deletions of old segments."""
 
 _CHUNK: Final = 500
-"""Entries that are written as one line of a segment."""
+"""Number of entries in one line of a segment."""
 
 _CACHED: Final = 2
-"""Segments in memory: a plan is read again for its tasks, and when its micro-batch is committed."""
+"""Maximum segments in memory: an offset is read again for its tasks, and when its micro-batch is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class _Level:
 
     Args:
         link: Refers to the segment.
-        changed: The ids of the splits that it drops or adds; empty for the base.
-        weight: The number of its entries.
+        changed: The ids of the splits that the segment drops or adds; empty for a base.
+        weight: The number of entries in the segment, at least 1.
     """
 
     link: Link
@@ -73,15 +73,15 @@ class _Level:
 class SpillingOffsetCodec(OffsetCodec):
     """Stores long lists of planned splits, and changes to a long list of finished splits, in segments.
 
-    Short lists stay in the offset; if all are short, the store is not used. Each segment of the chain of finished
-    splits is at least twice as large as the next one: a new segment merges those that are not. So the chain has few
-    segments, and each entry is written few times. A segment whose offset Spark never logged is never read; it is
-    deleted when it is old.
+    Short lists stay in the offset; if all are short, the store is not used. In the chain of finished splits, each
+    segment is at least twice as large as the next one: a new segment merges the segments before it that are too small.
+    So the chain has few segments, and each entry is written few times. A segment whose offset Spark never logged is
+    never read, and is deleted when it is old.
 
     Args:
         source: The source.
         store: The store at `stateLocation`.
-        calls: Runs calls of the store.
+        calls: Runs the calls to the store.
         digests: The enumerator's digests, which recognise splits that finished before `stateLocation` was set; no
             splits are added to them.
     """
@@ -99,7 +99,7 @@ class SpillingOffsetCodec(OffsetCodec):
         self._cleaned: int | None = None
 
     def write(self, offset: Offset, done: FinishedSplits) -> dict[str, Json]:
-        """Return the offset as JSON. If a list in it is long, first write a segment with it durably."""
+        """Return the offset as JSON. If a list in it is long, first write a segment with that list."""
         data = dump_offset(offset)
         if any(planned.to is UnknownEnd.NEGOTIATED for planned in offset.splits):
             data["claims"] = self._store.location  # for people: the negotiated ends are there
@@ -126,7 +126,7 @@ class SpillingOffsetCodec(OffsetCodec):
         return dict(sorted(data.items()))
 
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - as in the base class
-        """Return the offset from the JSON that `write` returned, or that was written without `stateLocation`."""
+        """Return the offset from the JSON that `write` returned, or that `InlineOffsetCodec.write` returned."""
         head = expanded(data, self._source.name)
         if "state" in head:
             link, wanted = self._link(head["state"])
@@ -233,7 +233,7 @@ class SpillingOffsetCodec(OffsetCodec):
         fields = state if isinstance(state, dict) else {}
         name, digest = fields.get("segment"), fields.get("digest")
         if not isinstance(name, str) or not isinstance(digest, str) or "/" in name:
-            raise damaged(self._source.name, "it does not name the segment that it needs")
+            raise damaged(self._source.name, "its field 'state' does not name a segment")
         return Link(name, digest), bool(fields.get("parts"))
 
     def _clean(self, query: str, n: int) -> None:
@@ -246,7 +246,7 @@ class SpillingOffsetCodec(OffsetCodec):
                 self._call("deleting", lambda: self._store.delete([directory + name for name in old]))
         except Exception as error:  # noqa: BLE001 - best effort: the query goes on, and the next call tries again
             _log.warning(
-                "%s: old state below stateLocation could not be deleted; it is tried again after later micro-batches",
+                "%s: old state below stateLocation could not be deleted; the query goes on, and tries again later",
                 self._source.name,
                 exc_info=without_secrets(error),
             )
@@ -282,7 +282,7 @@ class SpillingOffsetCodec(OffsetCodec):
 
 
 def _long_parts(data: dict[str, Json]) -> dict[str, Json]:
-    """Remove the fields that are too long from the JSON of an offset, and return them; compact the others."""
+    """Remove from the JSON of an offset the fields that are too long for it, and return them; compact the others."""
     parts: dict[str, Json] = {}
     for name in ("splits", "enum"):
         if name not in data:
@@ -306,7 +306,7 @@ def _short(done: FinishedSplits) -> Json:
 
 
 def _entries(done: FinishedSplits, ids: list[str]) -> Iterator[Json]:
-    """Yield the entries of these ids, `_CHUNK` at a time, so that few are in memory twice."""
+    """Yield the entries with these ids in lists of `_CHUNK`, so that few entries are in memory twice."""
     for start in range(0, len(ids), _CHUNK):
         yield done.entries(ids[start : start + _CHUNK])
 

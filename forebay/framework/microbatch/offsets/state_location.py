@@ -14,7 +14,7 @@ _BESIDE: Final = "_forebay"
 
 
 def state_store(options: HostOptions) -> StateStore | None:
-    """Return the store at `stateLocation`; None if the option is not given. Does no I/O.
+    """Return the store at `stateLocation`; None if the option is not set. Does no I/O.
 
     Raises:
         ConfigurationError: The file system of `stateLocation` cannot keep state, boto3 is missing for S3, or an option
@@ -28,7 +28,7 @@ def state_store(options: HostOptions) -> StateStore | None:
 def default_location(checkpoints: str | None) -> str | None:
     """Return the default `stateLocation`: a directory in `checkpoints`, the session's checkpoint directory.
 
-    None if there is no such directory, or its file system cannot keep state.
+    None if there is no such directory, its file system cannot keep state, or boto3 is missing for S3.
     """
     if not checkpoints or not can_keep_state(checkpoints):
         return None

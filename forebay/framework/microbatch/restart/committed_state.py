@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The committed state of a stream: which splits the next micro-batch continues, after the last committed offset."""
+"""The committed state of a stream: the splits and positions with which the next micro-batch continues."""
 
 from __future__ import annotations
 
@@ -55,27 +55,27 @@ class CommittedState:
         self.at: Offset = _NOTHING
         """The last committed micro-batch."""
         self.open: dict[str, Split] = {}
-        """Splits that were begun and not finished, the one that has waited longest first."""
+        """Splits that are begun and not finished, by id; the one that has waited longest is first."""
         self.waiting: dict[str, Split] = {}
-        """Splits that were discovered and not begun, if they are read in order."""
+        """Splits that are discovered and not begun, by id, if the source is read in order."""
         self.done = FinishedSplits(source.split_class)
-        """Finished splits."""
+        """The splits that committed micro-batches have finished."""
 
     def planned(self, offset: Offset) -> None:
         """Record the micro-batch that was planned after the last committed one."""
         self._planned = offset
 
     def replaying(self, n: int) -> None:
-        """Record that the tasks of a micro-batch are requested: in the first call of a process, this is a replay."""
+        """Record that Spark requests the tasks of micro-batch `n`: a replay, if this process has committed nothing."""
         if self._cold:
             self._replayed = n
 
     def read(self, data: Any) -> Offset:  # noqa: ANN401 - any JSON value of any checkpoint
-        """Return an offset from its JSON; one of another source is converted by the author's `adopt`, if possible."""
+        """Return an offset from its JSON. The author's `adopt` converts the offset of a source without forebay."""
         return self._migration.adopt(data) or self._codec.read(data)
 
     def go_on_from(self, start: Mapping[str, Json]) -> bool:
-        """Commit the micro-batch with the offset `start`, and all before it; return False if that was done before.
+        """Commit the micro-batch with the offset `start`, and all before it; return False if it was committed already.
 
         Raises:
             ForebayError: The stream cannot continue from this offset.
@@ -92,7 +92,7 @@ class CommittedState:
         return True
 
     def commit(self, end: Mapping[str, Json]) -> None:
-        """Report to the source which splits the micro-batch with the offset `end` has finished. Never raises."""
+        """Report to the source the splits that the micro-batch with the offset `end` finished. Never raises."""
 
         def report() -> None:
             offset = self.read(end)
@@ -107,7 +107,7 @@ class CommittedState:
         self._quietly(report)
 
     def negotiation(self, offset: Offset) -> NegotiatedSplits:
-        """Return the `NegotiatedSplits`, for an offset with negotiated ends.
+        """Return the `NegotiatedSplits` of the query. Called for an offset with ends that tasks negotiate.
 
         Raises:
             ConfigurationError: Ends cannot be negotiated, because `stateLocation` is not set.
@@ -126,7 +126,7 @@ class CommittedState:
         self.done.mark_written()
         if offset.n != BEFORE_FIRST:
             self._split_provider.restore(offset.enumerator)
-        # A micro-batch that this process replayed may be replayed again, so its ends are reported at its commit.
+        # A micro-batch that this process replayed may be replayed again, so its finished splits are reported at commit.
         more: list[Split] = []
         if self._replayed is None or offset.n > self._replayed:
             more = [planned.split for planned in offset.splits if planned.ends]
@@ -155,7 +155,7 @@ class CommittedState:
             self.open[split.id] = split.at(to)
             if not planned.empty:
                 served.append(split.id)
-        for split_id in served:  # a split that got something goes to the end of the queue; offsets keep the order
+        for split_id in served:  # a split that was read goes to the end of the queue; offsets keep the order
             self.open[split_id] = self.open.pop(split_id)
         self.done.add(ended)
         self.at, self._planned = offset, _NOTHING
@@ -168,7 +168,7 @@ class CommittedState:
         return self.negotiation(offset).resolved(offset) if negotiated_of(offset) else offset
 
     def _report_finished(self, splits: Sequence[Split]) -> None:
-        """Report finished splits to the source. If that fails, they are reported again with the next ones."""
+        """Report finished splits to the source. If the call fails, they are reported again with the next ones."""
         self._unreported = [*self._unreported, *splits] if self._unreported else splits
         if self._unreported:
             try:
@@ -190,7 +190,7 @@ class CommittedState:
 
 
 def identity_of(offset: object) -> tuple[object, object]:
-    """Return the query id and the micro-batch number in an offset; (None, None) for what is no JSON object."""
+    """Return the query id and the number of the micro-batch in an offset; (None, None) if it is not a JSON object."""
     return (offset.get("id", ""), offset.get("n")) if isinstance(offset, Mapping) else (None, None)
 
 

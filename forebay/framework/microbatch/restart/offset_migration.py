@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Continues from a checkpoint of another source: its last offset becomes the start of a new query (S2)."""
+"""Continues from a checkpoint of a source without forebay: its last offset becomes the start of a new query (S2)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from forebay.framework.source import Source
 
 
 class OffsetMigration:
-    """Converts offsets of another source by the author's `DiscoveryEnumerator.adopt`.
+    """Converts offsets of a source without forebay, such as Spark's own, with the author's `DiscoveryEnumerator.adopt`.
 
-    The result is an offset before the first micro-batch, but with splits. So the enumerator is restored, and the next
-    discovery has `first=False`.
+    The result is the offset before the first micro-batch, but with splits. So the enumerator counts as restored, and
+    its next `discover` is called with `first=False`.
     """
 
     def __init__(self, source: Source, split_provider: SplitProvider, calls: ConnectorCalls) -> None:
@@ -26,7 +26,7 @@ class OffsetMigration:
         self._calls = calls
 
     def adopt(self, data: Any) -> Offset | None:  # noqa: ANN401 - any JSON value of any checkpoint
-        """Convert an offset that another source wrote; None if this source wrote it, or `adopt` returned None."""
+        """Return the converted offset; None if a forebay source wrote `data`, or the author's `adopt` returned None."""
         enumerator = self._split_provider.enumerator
         if enumerator is None or not is_foreign(data):
             return None
@@ -38,12 +38,12 @@ class OffsetMigration:
 
 
 def is_foreign(data: object) -> bool:
-    """Return whether an offset was written by a source that does not use forebay."""
+    """Return whether `data` is an offset of a source that does not use forebay: its JSON has no version."""
     return isinstance(data, Mapping) and "v" not in data
 
 
 def unfinished_replay(source: str) -> ConfigurationError:
-    """Return the error for an unfinished micro-batch that another source planned."""
+    """Return the error for a checkpoint whose last micro-batch was planned by another source and is not finished."""
     return ConfigurationError(
         "the last micro-batch in the checkpoint was planned by another source and is not finished",
         source=source,

@@ -25,10 +25,11 @@ class RestartGuard:
 
     Args:
         source: The source.
-        options: The texts of the options that must not change; contains no secret.
-        schema: The inferred columns and their types; empty if the schema was not inferred.
-        same: Other texts of the same schema.
-        adds_columns: The source may infer more columns after a restart, also inside structs.
+        options: The options that must not change, as texts by name; contains no secret.
+        schema: The inferred columns and their types, as a text; empty if the schema was not inferred.
+        same: Another text of the same schema: `schema` lists whole columns and `same` the fields inside structs, or
+            the reverse.
+        adds_columns: Whether the source may infer more columns after a restart, also inside structs.
     """
 
     source: Source
@@ -39,7 +40,7 @@ class RestartGuard:
 
     @classmethod
     def of(cls, source: Source, options: HostOptions, inferred: pa.Schema | None) -> RestartGuard:
-        """Return the guard of a source with its present options and, if its schema was inferred, this schema."""
+        """Return the guard for the present options of a source and host; `inferred` is None for a given schema."""
         texts: dict[str, str] = {}
         for owner in (source, options):
             specs = [spec for spec in class_options(type(owner)) if not spec.may_change]
@@ -57,7 +58,7 @@ class RestartGuard:
         """Check that an offset was written with the same options and the same inferred schema.
 
         Raises:
-            ConfigurationError: An option or the schema differs. The error names all options that do, or both schemas.
+            ConfigurationError: An option or the schema differs. The error names all such options, or both schemas.
         """
         if offset.n == BEFORE_FIRST:
             return
@@ -69,11 +70,11 @@ class RestartGuard:
                 f"{self.schema}",
                 source=self.source.name,
                 option="schema",
-                advice="give the schema by .schema(…): the old one, or a new one that the sink of the query accepts",
+                advice="give the schema with .schema(…): the old one, or a new one that the sink of the query accepts",
             )
 
     def _continues(self, before: str) -> bool:
-        """Return whether a query with an earlier schema may go on with the present one."""
+        """Return whether a query that began with the schema `before` may continue with the present schema."""
         if before in (self.schema, self.same):
             return True
         now = {*self.schema.split(_COMMA), *self.same.split(_COMMA)}
@@ -81,12 +82,12 @@ class RestartGuard:
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """Return the columns of a schema and their types as a text of one line."""
+    """Return the columns of a schema and their types as one line of text."""
     return _COMMA.join(f"{field.name}: {field.type}" for field in schema)
 
 
 def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """Yield the columns and their types as texts, and those of the fields of structs in their place."""
+    """Yield each column and its type as a text. For a nested column, yield its fields instead, with dotted names."""
     for each in fields:
         path = above + each.name
         inside = [each.type.field(at) for at in range(each.type.num_fields)]

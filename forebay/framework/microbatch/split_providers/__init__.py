@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provide a stream's splits: from a `DiscoveryEnumerator`, or from a `SplitEnumerator` with one virtual reader."""
+"""Provides the splits of a stream from a `DiscoveryEnumerator`, or from a `SplitEnumerator` with one virtual reader."""

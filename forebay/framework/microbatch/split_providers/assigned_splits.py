@@ -32,16 +32,16 @@ from forebay.framework.source import Source
 from forebay.framework.split import Json, Split
 
 _SELDOM: Final = 1.0
-"""If two polls are further apart than these seconds, the second one waits for calls that came due in between (S7)."""
+"""If the previous poll is at least these seconds ago, a poll waits for the asynchronous calls that are now due (S7)."""
 
 _DEPTH: Final = 3
-"""Maximum depth of calls made by handlers of other calls that an AvailableNow run waits for."""
+"""How deep an AvailableNow run waits for nested asynchronous calls: a call, one that its handler makes, and so on."""
 
 _MOST_ACTIONS: Final = 10_000
 """Maximum actions in one poll: an enumerator that queues actions endlessly must not stop the stream."""
 
 _MOST_SPLITS: Final = 1_000_000
-"""Maximum splits that an AvailableNow run takes at its begin; an endless enumerator would give more."""
+"""Maximum splits that an AvailableNow run takes when it begins; an enumerator that assigns more never stops."""
 
 
 class AssignedContext(PlanningContext):
@@ -50,7 +50,7 @@ class AssignedContext(PlanningContext):
     A poll may wait for the asynchronous calls that the enumerator starts in it.
 
     Args:
-        timeout: Seconds for the calls of `start`, and for all splits of an AvailableNow run.
+        timeout: Maximum seconds to wait for asynchronous calls of `start`, and for all splits of an AvailableNow run.
     """
 
     def __init__(self, source: str, runtime: Runtime, *, timeout: float) -> None:
@@ -60,7 +60,7 @@ class AssignedContext(PlanningContext):
         self._polled_at = 0.0
         self._patient = False
         self._deepest = 1
-        self._depth: int | None = None  # of calls that start now; None: the poll does not wait for them
+        self._depth: int | None = None  # of asynchronous calls that start now; None: the poll does not wait for them
         self._pending = 0
 
     def collect(
@@ -115,7 +115,7 @@ class AssignedContext(PlanningContext):
             elif (left := deadline - self.clock.monotonic()) > 0:
                 self._signal.wait(left)
             elif strict:
-                raise self._late("the enumerator's call_async() returned no result")
+                raise self._late(f"the enumerator's call_async() returned no result within {self._timeout:g} s")
             else:
                 return
 
@@ -124,14 +124,14 @@ class AssignedContext(PlanningContext):
             if self.clock.monotonic() >= deadline:
                 if not strict:
                     return  # the next poll goes on
-                raise self._late("the enumerator did not stop assigning splits")
+                raise self._late(f"the enumerator did not stop assigning splits within {self._timeout:g} s")
             # An enumerator without splits remembers the request, and may answer in any later poll.
             self._awaited(self._request)
         if len(self._assigned) >= _MOST_SPLITS:
-            raise self._late(f"the enumerator assigned {len(self._assigned)} splits and did not stop")
+            raise self._late(f"the enumerator assigned {len(self._assigned)} splits at once and did not stop")
 
     def _awaited(self, work: Callable[[], None], depth: int = 1) -> None:
-        """Run `work`. If this poll waits for asynchronous calls, count those that start now.
+        """Run `work`. If this poll waits for asynchronous calls, count those that `work` starts.
 
         `depth` is 1 for calls of the poll itself, 2 for calls that their handlers make, and so on.
         """
@@ -163,7 +163,7 @@ class AssignedContext(PlanningContext):
 
     def _late(self, what: str) -> FatalError:
         return FatalError(
-            f"{what} within {self._timeout:g} s, so that nothing could be planned",
+            f"{what}, so no micro-batch could be planned",
             source=self._source,
             rule="ENU-2",
             advice="in the connector, bound the time of call_async() work, and call signal_no_more_splits(0) when all "
@@ -178,7 +178,7 @@ class AssignedSplitProvider(SplitProvider):
         source: The source.
         enumerator: The author's enumerator, not started yet.
         context: The context that `enumerator` was created with.
-        calls: Limits the time to create another enumerator.
+        calls: Creates another enumerator with a time limit.
         new_context: Creates a context for another enumerator, if the stream is set back to an earlier offset.
     """
 
@@ -234,7 +234,7 @@ class AssignedSplitProvider(SplitProvider):
         self._used = True
         committed = self._committed != self._notified
         self._known, self._unfinished = known, unfinished
-        # Open splits without an end are in every micro-batch: they do not take room from others.
+        # Open splits without an end are in every micro-batch, so they do not count against the room for new ones.
         waiting = sum(
             1 for split in unfinished.values() if self._source.bounded or split.end is not None or split.ends_itself
         )
@@ -245,7 +245,7 @@ class AssignedSplitProvider(SplitProvider):
         return PollResult(new, horizon=(lambda split: split.id in self._reported) if committed else None)
 
     def snapshot(self, n: int) -> Json:
-        """Return the enumerator's state. The offset of micro-batch `n` also holds all splits that it has assigned."""
+        """Return the enumerator's state for the offset of micro-batch `n`. The offset has the assigned splits, too."""
         with wrap_errors(self._source.name, "snapshot_state()"):
             state = self._enumerator.snapshot_state(n)
         try:
@@ -257,7 +257,7 @@ class AssignedSplitProvider(SplitProvider):
                 rule="ENU-5",
                 advice="let snapshot_state() return None, bool, int, float, str, or lists and dicts of these",
             ) from error
-        kept: dict[str, Json] = {} if state is None else {"state": state}  # an empty state is a state
+        kept: dict[str, Json] = {} if state is None else {"state": state}  # [], {} and 0 are states too
         if self._context.no_more:
             kept["noMore"] = True
         if reported := sorted(self._reported & (self._known.keys() - self._unfinished.keys())):
@@ -274,7 +274,7 @@ class AssignedSplitProvider(SplitProvider):
             self._context.end(self._enumerator)
 
     def _notify(self) -> None:
-        """If a micro-batch was committed, report the newly finished splits, then the complete checkpoint.
+        """If a micro-batch was committed since the last call, report newly finished splits, then the checkpoint.
 
         A split is reported once, also if the query restarts from a later offset.
         """

@@ -71,7 +71,7 @@ class PlanningContext(SplitEnumeratorContext):
         return 1
 
     def registered_readers(self) -> Mapping[int, str | None]:
-        """Return the virtual reader, once it is registered."""
+        """Return the virtual reader, number 0, once it is registered; before that, no reader."""
         return {0: None} if self._registered else {}
 
     def assign_splits(self, assignment: Mapping[int, Sequence[Split]]) -> None:
@@ -83,7 +83,7 @@ class PlanningContext(SplitEnumeratorContext):
         self._on_planning_thread(lambda: self._assign(assignment))
 
     def signal_no_more_splits(self, subtask: int) -> None:
-        """Record that all splits are assigned: planning ends when all queued actions have run."""
+        """Record that all splits are assigned. A bounded read is planned when all queued actions have run."""
         self._on_planning_thread(lambda: self._signal_no_more(subtask))
 
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
@@ -102,7 +102,7 @@ class PlanningContext(SplitEnumeratorContext):
         self._on_planning_thread(lambda: self._call(work, handler, delay, period))
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Queue an action for the planning thread; drop it if planning has ended."""
+        """Queue an action for the planning thread. If planning has ended, the action is dropped."""
         self._inbox.post(action)
 
     def plan(self, enumerator: SplitEnumerator, *, bounded: bool = True) -> list[Split]:
@@ -110,8 +110,8 @@ class PlanningContext(SplitEnumeratorContext):
 
         Args:
             enumerator: The enumerator of the source.
-            bounded: Whether the source is bounded. If not, its enumerator may never signal, so planning also ends with
-                an error when the enumerator's asynchronous calls have returned.
+            bounded: Whether the source is bounded. If not, its enumerator may never signal: planning then fails as soon
+                as all its asynchronous calls have returned once.
 
         Raises:
             ConfigurationError: The source is unbounded, and its enumerator did not call `signal_no_more_splits`.
@@ -226,7 +226,7 @@ class PlanningContext(SplitEnumeratorContext):
             raise ConfigurationError(
                 "an unbounded source cannot be read once, because its enumerator did not call signal_no_more_splits(0)",
                 source=self._source,
-                advice="read it by spark.readStream or forebay.run; or, in the connector, let the enumerator call "
+                advice="read it with spark.readStream or forebay.run; or, in the connector, let the enumerator call "
                 "context.signal_no_more_splits(0) after the last assignment if context.streaming is False",
             )
         elif left <= 0:

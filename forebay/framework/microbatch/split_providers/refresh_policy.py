@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a planner asks the source again: how long an answer is cached, and the pauses after failures (S7)."""
+"""Decides when a planner asks the source again: how long it caches an answer, and pauses after a failure (S7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ LONGEST: Final = 10.0
 """Maximum seconds for which an answer is cached, however long it took."""
 
 QUIET_FLOOR: Final = 0.1
-"""Minimum seconds for which an answer is cached without new data; at most the planner's wait for a fresh one."""
+"""Minimum seconds for which an answer is cached if there is no new data. The planner must be ready to wait so long for
+a fresh one."""
 
 _QUIET_AFTER: Final = 5.0
 """Seconds without new data after which `QUIET_FLOOR` applies."""
@@ -37,7 +38,7 @@ class Failure(NamedTuple):
 
 
 def last_of(*failures: Failure | None) -> Failure | None:
-    """Return the latest failure that is not over, else the latest one; None if there is none."""
+    """Return the latest failure that is not over; if all are over, the latest one; None if there is none."""
     return max((one for one in failures if one is not None), key=lambda one: (not one.over, one.at), default=None)
 
 
@@ -79,9 +80,9 @@ class RefreshPolicy:
 
     Args:
         runtime: Gives the time.
-        interval: Seconds for which an answer is cached; None = the longer a call takes, the longer.
-        floor: Without an interval, the minimum seconds. If there was no new data for a while, it is at least
-            `QUIET_FLOOR`.
+        interval: The time for which an answer is cached; None = in proportion to the duration of the calls.
+        floor: Without an interval, the minimum seconds for which an answer is cached; at least `QUIET_FLOOR` if there
+            was no new data for a while.
         share: Without an interval, the maximum share of the time that calls may take.
     """
 
@@ -105,9 +106,9 @@ class RefreshPolicy:
         return self._asked is None or self._clock.monotonic() >= self.due
 
     def due_soon(self, since: float, within: float) -> float | None:
-        """Return the seconds until the cached answer expires; None if the caller should not wait for that.
+        """Return the seconds until the cached answer expires; None if the caller should not wait for a fresh answer.
 
-        The caller should wait if the answer was asked for before `since`, and is cached for at most `within`.
+        The caller should wait if the source was asked before `since`, and its answer is cached for at most `within`.
 
         Args:
             since: A monotonic time.
@@ -118,7 +119,7 @@ class RefreshPolicy:
         return max(0.0, self.due - self._clock.monotonic())
 
     def measure(self, ask: Callable[[], None]) -> None:
-        """Call `ask`, measure it, and decide until when its answer is cached.
+        """Call `ask`, measure its duration, and decide until when its answer is cached.
 
         The cost is the shorter of the last two durations: the first call connects, and any call may be delayed once.
         """
@@ -134,11 +135,14 @@ class RefreshPolicy:
         self._asked, self.due, self._trust = began, now + pause, pause
 
     def news(self) -> None:
-        """Record that the source has new data. `ask` calls it in `measure`, if the answer differs from the last one."""
+        """Record that the source has new data. Called by the `ask` of `measure` if its answer differs from the last."""
         self._news = self._clock.monotonic()
 
     def put_off(self, error: ForebayError) -> float:
-        """Count a failed call; return the seconds until the next call. They grow with each failure in a row."""
+        """Count a failed call, and cache the last answer until the next call; return the seconds until then.
+
+        They grow with each failure in a row.
+        """
         self._asked = self._clock.monotonic()
         self._trust = self.failures.fail(error)
         self.due = self._asked + self._trust

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provides a stream's splits and their present ends; `DiscoverySplitProvider` asks an author's discovery for them."""
+"""Provides the splits of a stream and their present ends; `DiscoverySplitProvider` gets them from a discovery."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ class SplitProvider(ABC):
     """Provides new splits, and the present ends of open ones. Called on the planning thread."""
 
     in_order: bool = False
-    """Whether splits are read one after the other. Each poll then lists all splits that were not begun; bounded splits
-    without an end are read completely, and `latest` is ignored."""
+    """Whether splits are read one after the other. If so, each poll lists all splits that are not begun; bounded splits
+    without an end are read whole, and `latest` is ignored."""
 
     always_polls: bool = False
-    """Whether it is also polled, with `room` 0, after the first call of an AvailableNow run. New splits wait for the
-    next run."""
+    """Whether `poll` is called in each call of an AvailableNow run, with `room` 0 after the first one. New splits then
+    wait for the next run."""
 
     enumerator: DiscoveryEnumerator | None = None
     """Provides sizes, slices and `advance`; None = no enumerator."""
 
     unanswered: frozenset[str] = frozenset()
-    """Ids of the splits whose present end is unknown, because `latest` failed; they are not read for now."""
+    """Ids of the splits whose present end is unknown because `latest` failed; they are not read until it succeeds."""
 
     looked_at: float = float("-inf")
     """The monotonic time at which the source was asked for the ends that `latest` returns."""
@@ -74,7 +74,7 @@ class SplitProvider(ABC):
 
     @abstractmethod
     def restore(self, state: Json) -> None:
-        """Restore the state that `snapshot` returned. Called after a restart, before any other method."""
+        """Restore the state that `snapshot` returned. Called after a restart, before `poll` and `latest`."""
 
     @abstractmethod
     def poll(
@@ -84,14 +84,14 @@ class SplitProvider(ABC):
 
         Args:
             known: All splits, by id, that must not be returned again.
-            unfinished: Those of `known` that are not read to their end.
-            fresh: Ask now, and raise an error if that fails.
+            unfinished: The splits of `known` that are not read to their end.
+            fresh: Ask now, and raise an error if the source fails.
             room: The maximum number of new splits that a micro-batch can read.
         """
 
     @abstractmethod
     def snapshot(self, n: int) -> Json:
-        """Return the state as of the last poll, for the offset of micro-batch `n`."""
+        """Return the state after the last poll, for the offset of micro-batch `n`."""
 
     def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
         """Return the present ends of the splits, by id; unknown ends are left out.
@@ -121,14 +121,14 @@ class SplitProvider(ABC):
 class DiscoverySplitProvider(SplitProvider):
     """Runs an author's `DiscoveryEnumerator` for a stream.
 
-    These calls must succeed, after retries: the first discovery of a query, the first `latest` of a run, and both at
-    the begin of an AvailableNow run. A later failure is logged and retried with back-off, and known splits are still
+    Some calls must succeed, maybe after retries: the first `discover` of a query, the first `latest` of a run, and both
+    when an AvailableNow run begins. Any other failure is logged and retried with back-off, and known splits are still
     read.
 
     Args:
         source: The source.
         enumerator: The author's enumerator.
-        options: The options `discovery_interval`, `refresh_interval` and `close_timeout` are used.
+        options: The host's options; `discovery_interval`, `refresh_interval` and `close_timeout` are used.
         calls: Runs the methods of the enumerator.
         runtime: Gives the time.
     """
@@ -163,7 +163,7 @@ class DiscoverySplitProvider(SplitProvider):
         self._answered = False
 
     def due(self) -> float:
-        """Return the monotonic time when discovery or `latest` is due; a bounded source is discovered once."""
+        """Return the monotonic time when `discover` or `latest` is due again. A bounded source is discovered once."""
         discovery = float("inf") if self._once and not self._first else self._refresh.due
         return min(discovery, self._ends_refresh.due if self._asked else float("inf"))
 
@@ -193,7 +193,7 @@ class DiscoverySplitProvider(SplitProvider):
 
     def restore(self, state: Json) -> None:
         """Restore the author's enumerator from `state`, which `snapshot` returned."""
-        # An empty state is not written. There is an offset, so there was a discovery, unless the state says otherwise.
+        # An empty state is not written. An offset means that a discovery succeeded, unless its state has "first".
         kept = state if isinstance(state, Mapping) else {}
         self._first = bool(kept.get("first", False))
         self._state = kept.get("state")
@@ -234,14 +234,14 @@ class DiscoverySplitProvider(SplitProvider):
         return result
 
     def _compare(self, result: object, known: Mapping[str, Split], unfinished: Mapping[str, Split]) -> PollResult:
-        """Check `result`, which `discover` returned; return which of its splits are new, and which known are gone."""
+        """Check `result`, which `discover` returned; return its new splits, and the known splits that are gone."""
         discovered, found = checked_discovery(self._source, result)
         missing = [one for one in unfinished.values() if one.id not in found]
         gone: list[str] = []
         dropped = bool(missing) and self._calls.call("vanished()", lambda: bool(self.enumerator.vanished(missing)))
         if dropped:
             _log.warning(
-                "%s: %d splits no longer exist and are dropped; one is %r",
+                "%s: %d splits no longer exist and are no longer read; one of them is %r",
                 self._source.name,
                 len(missing),
                 missing[0].id,
@@ -259,7 +259,7 @@ class DiscoverySplitProvider(SplitProvider):
         if not wanted:
             self._asked = self.unanswered = wanted
             return {}
-        # New splits are asked for at once, unless the last question failed.
+        # The ends of new splits are asked for at once, unless the last call failed.
         more = bool(wanted - self._asked) and not self._ends_refresh.failures.failing
         if fresh or more or self._ends_refresh.is_due():
             try:
@@ -282,7 +282,7 @@ class DiscoverySplitProvider(SplitProvider):
                 f"latest() returned {type(answer).__name__}, not a mapping",
                 source=self._source.name,
                 rule="ENU-10",
-                advice="return a mapping of split ids to positions",
+                advice="in the connector, let latest() return a mapping of split ids to positions",
             )
         ends = {split_id: normalise(end, split_id) for split_id, end in answer.items() if end is not None}
         if ends != self._ends:

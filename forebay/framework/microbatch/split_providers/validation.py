@@ -17,14 +17,14 @@ def create_enumerator(
     """Return a new enumerator of the source, created with `context`.
 
     Raises:
-        ContractError: `create_enumerator()` returned something else.
+        ContractError: The source's `create_enumerator()` returned no enumerator.
     """
     made = calls.call("create_enumerator()", lambda: source.create_enumerator(context))
     return checked_enumerator(source, made)
 
 
 def event_refused(source: str, event: SourceEvent) -> ConfigurationError:
-    """Return the error for a source event on Spark, which cannot send it."""
+    """Return the error for a connector that sends a source event on Spark, which has no channel for it."""
     return ConfigurationError(
         f"the source event {type(event).__name__} cannot be sent: Spark has no channel between enumerator and readers",
         source=source,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that run in a task: a `SourceReader`, its context, and its output."""
+"""The parts of a read that run in a task: an open `SourceReader`, its context, and its output."""

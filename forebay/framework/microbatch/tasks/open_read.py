@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of some splits that is polled without blocking, and closed when enough is read."""
+"""A reader of some splits that the caller polls without blocking, and closes when it has read enough."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from forebay.framework.split import Position, Split
 
 
 class OpenRead:
-    """A running `SourceReader` of some splits, polled by one thread. A split that has caught up is read on.
+    """A running `SourceReader` of some splits, polled by one thread. It goes on reading splits that have caught up.
 
     Args:
         source: The source.
-        splits: The splits; each is read from its position exactly to its end.
+        splits: The splits; each is read from its position exactly to its end, if it has one.
         options: The host's options.
         runtime: Threads and time.
         index: The number of the task, from 0.
@@ -88,7 +88,7 @@ class OpenRead:
             self._reader.pause_or_resume_splits([split_id], [])
 
     def position(self, split_id: str) -> Position | None:
-        """Return the reader's position in a split. It may be after the last record batch: rows may be filtered."""
+        """Return the reader's position in a split. It may be beyond the last record batch, if rows are filtered."""
         split = self._splits[split_id]
         if split_id in self.finished:
             return self._reached[split_id] if split.end is None else split.end
@@ -97,7 +97,7 @@ class OpenRead:
         return next((one.position for one in held if one.id == split_id), self._reached[split_id])
 
     def available(self) -> Future[None]:
-        """Return a future that completes when the next poll has work."""
+        """Return a future that completes when the next `poll` may have a record batch."""
         if self._more:
             done: Future[None] = Future()
             done.set_result(None)
@@ -105,7 +105,7 @@ class OpenRead:
         return self._reader.is_available()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Close the reader within `closeTimeout`, and return its clients; errors become notes of `error`, if given.
+        """Close the reader within `closeTimeout`, and give back its clients; errors become notes of `error`, if given.
 
         Raises:
             ForebayError: The reader failed to close, and `error` is None.

@@ -49,19 +49,19 @@ class Output:
         """Keep one record batch in `delivered` (RDR-2).
 
         Raises:
-            ContractError: It is not a record batch, or the second one in one poll.
+            ContractError: `batch` is not a record batch, or the reader emits a second one in the same poll.
         """
         if isinstance(batch, pa.RecordBatch) and self.delivered is None:
             self.delivered = Delivered(split_id, batch, position)
             return
         what = "two record batches" if isinstance(batch, pa.RecordBatch) else f"a {type(batch).__name__}"
         raise ContractError(
-            f"a reader emitted {what} in one poll_next()",
+            f"the reader emitted {what} in one poll_next(), not one pyarrow.RecordBatch",
             source=self._source,
             split=split_id,
             position=position,
             rule="RDR-2",
-            advice="emit one pyarrow.RecordBatch, then return MORE_AVAILABLE",
+            advice="in the connector, let poll_next() emit one pyarrow.RecordBatch, then return MORE_AVAILABLE",
         )
 
     def split_added(self, split: Split) -> None:
@@ -85,7 +85,7 @@ class TaskContext(SourceReaderContext):
         runtime: Threads and time.
         index: The number of the task, from 0.
         count: The number of tasks of the read.
-        planned: Whether the ends of the splits are planned. If so, the next micro-batch begins there.
+        planned: Whether the ends of the splits are planned. If so, the next micro-batch begins at these ends.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class TaskContext(SourceReaderContext):
         return self._planned and not self._source.bounded
 
     def current_parallelism(self) -> int:
-        """Return how many tasks there are."""
+        """Return the number of tasks of the read."""
         return self._count
 
     def send_split_request(self) -> None:
@@ -138,11 +138,11 @@ class TaskContext(SourceReaderContext):
         raise event_refused(self._source.name, event)
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
-        """Borrow the client of this process for `key` until the reader closes; `factory` creates it if needed."""
+        """Return this process's client for `key`, borrowed until the reader closes; `factory` creates it if needed."""
         return self._loans.borrow(key, factory)
 
     def new_reader(self, split: str | None, *, until_caught_up: bool = False) -> SourceReader:
-        """Create a reader; if that fails, close the clients it has borrowed. `split` is named in errors.
+        """Return a new reader; if its creation fails, close the clients it has borrowed. Errors name `split`.
 
         With `until_caught_up`, the reader finishes a split without an end when it has caught up.
         """
@@ -154,12 +154,12 @@ class TaskContext(SourceReaderContext):
             raise
 
     def release(self, *, failed: bool) -> list[Exception]:
-        """Return borrowed clients to the pool, or close them after a failure; return the errors of closing."""
+        """Give borrowed clients back to the pool, or close them after a failure; return the errors of closing."""
         return self._loans.hand_back(failed=failed)
 
 
 def close_reader(reader: SourceReader, context: TaskContext, source: str, error: BaseException | None) -> None:
-    """Close a reader and return its clients to the pool; errors become notes of `error`, if it is given.
+    """Close a reader and give its clients back to the pool. If `error` is given, errors of closing become its notes.
 
     Raises:
         ForebayError: The error of `close`, if `error` is None.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the files below the user's paths with partition values: globs, hidden names, sink logs."""
+"""Lists the files below the user's paths as Spark does: globs, hidden names, sink logs, partition values."""

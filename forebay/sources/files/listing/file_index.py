@@ -35,10 +35,10 @@ class FileIndex:
         files: The files to read, sorted by path, without duplicates. Empty files are included.
         partition_schema: The partition columns, outermost first.
         partition_texts: The raw directory texts of the partition columns, for each file.
-        left_out: Data files that are not read, as in Spark: they are in nested directories without partition columns,
-            or outside the partition directories.
-        sinks: See `Leaves`.
-        emptied: See `Leaves`.
+        left_out: Paths of data files that are not read, as in Spark: they are in nested directories without partition
+            columns, or outside the partition directories.
+        sinks: Directories with the log of a Spark sink.
+        emptied: Paths that an earlier listing found and that no longer exist; see `Leaves`.
     """
 
     files: Sequence[FileStatus]
@@ -56,12 +56,12 @@ def list_files(paths: Sequence[str], options: ListOptions = _DEFAULTS) -> FileIn
         ConfigurationError: A path matches nothing, an option is invalid, the directories have different partition
             columns, or an option filters by time and a store reports no times.
         DataLossError: A file that a Spark sink committed no longer exists.
-        RetriableError: A store did not answer, or something disappeared.
+        RetriableError: A store did not answer, or a file or directory disappeared during the listing.
     """
     accepts = _filter(options)
     pruning = None if options.partition_filter is None else PartitionPruning(options.partition_filter)
     leaves = find_leaves(paths, options, pruning)
-    # A large listing is a table, which makes its objects when they are looked at.
+    # A large listing is a `FileTable`, which creates its `FileStatus` objects on access.
     files = _chosen(leaves.files, [is_data_name(last_name(path)) for path in paths_of(leaves.files)])
     known: dict[str, str] = {}
     folders = [known.setdefault(folder, folder) for folder in map(parent, paths_of(files))]
@@ -116,10 +116,7 @@ def _inside(leaves: Leaves, found: Partitioning) -> Callable[[str, str], bool]:
 
 
 def _filter(options: ListOptions) -> Callable[[FileStatus], bool] | None:
-    """Return a function that tells whether a file passes the options' filters by name and time.
-
-    None if all files do.
-    """
+    """Return a function that tells whether a file passes the filters by name and time; None if no filter is set."""
     matches = None if options.path_glob_filter is None else globs.name_matcher(options.path_glob_filter)
     before = _threshold("modifiedBefore", options.modified_before, options.timezone)
     after = _threshold("modifiedAfter", options.modified_after, options.timezone)
@@ -134,7 +131,7 @@ def _filter(options: ListOptions) -> Callable[[FileStatus], bool] | None:
         if not file.has_time:
             option = "modifiedBefore" if after is None else "modifiedAfter"
             raise ConfigurationError(
-                f"the store does not report when {file.path!r} was changed",
+                f"the store does not report when {file.path!r} was changed, which {option} needs",
                 option=option,
                 advice=f"remove {option}, and select files by name (path, pathGlobFilter)",
             )
@@ -150,7 +147,9 @@ def _threshold(option: str, text: str | None, timezone: str) -> int | None:
     micros = parse_timestamp(text, session_zone(timezone), time_alone=False)
     if micros is None:
         raise ConfigurationError(
-            f"{text!r} is not a time", option=option, advice="write yyyy-MM-ddTHH:mm:ss, such as 2024-06-01T12:00:00"
+            f"the option {option} is {text!r}, which is not a timestamp",
+            option=option,
+            advice="write yyyy-MM-ddTHH:mm:ss, such as 2024-06-01T12:00:00",
         )
     return micros
 
@@ -166,12 +165,12 @@ def _base_paths(leaves: Leaves, options: ListOptions) -> list[str]:
     if not isinstance(found, Directory):
         what = "does not exist" if found is None else "is not a directory"
         kind = RetriableError if found is None and options.begun else ConfigurationError
-        raise kind(f"{base!r} {what}", option="basePath", advice="name the root directory of the table")
+        raise kind(f"basePath {base!r} {what}", option="basePath", advice="set basePath to the table's root directory")
     for path in (*leaves.directories, *leaves.root_files):
         if path != base and not path.startswith(base if base.endswith("/") else base + "/"):
             raise ConfigurationError(
-                f"{path!r} is not below {base!r}",
+                f"the path {path!r} is not below basePath {base!r}",
                 option="basePath",
-                advice="set basePath to a directory that contains all paths, written as in the paths",
+                advice="set basePath to a directory that contains all paths, and write it in the same way as the paths",
             )
     return [base]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Globs of Hadoop: `*`, `?`, `[abc]`, `[^a-c]`, `{a,b}` and the escape `\`. Wildcards also match a leading dot."""
+r"""Matches globs of Hadoop: `*`, `?`, `[abc]`, `[^a-c]`, `{a,b}`, escape `\`. Wildcards also match a leading dot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_glob(path: str) -> bool:
 
 
 def escape(path: str) -> str:
-    """Return the glob that matches exactly this path."""
+    """Return the glob that matches only this path, with special characters escaped."""
     return "".join("\\" + char if char in _SPECIAL else char for char in path)
 
 
@@ -36,7 +36,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def literal_name(pattern: str) -> str | None:
-    """Return the only name that a pattern without wildcards matches; None if the pattern has wildcards."""
+    """Return the one name that a pattern without wildcards matches; None if the pattern has wildcards."""
     wildcards = _SPECIAL.intersection(char for _, char in _unescaped(pattern)) - set("]}")
     return None if wildcards else _ESCAPED.sub(r"\1", pattern)
 
@@ -93,9 +93,9 @@ def _character_class(pattern: str, start: int) -> tuple[int, str]:
 
 
 def _class_member(pattern: str, position: int) -> tuple[int, str]:
-    """Return the index after one character of a class, and its regular expression. `-` is escaped as well.
+    """Return the index after one character of a class, and its regular expression.
 
-    `re` warns of two hyphens in a row.
+    Escape `-` too, because `re` warns of two hyphens in a row.
     """
     position += pattern[position] == "\\"
     char = pattern[position : position + 1]
@@ -103,7 +103,7 @@ def _class_member(pattern: str, position: int) -> tuple[int, str]:
 
 
 def _group_with_slash(pattern: str) -> tuple[str, list[str], str] | None:
-    """Split a pattern at its first group with a slash: the text before, the alternatives, the text after."""
+    """Split a pattern at its first braces that contain a slash: text before, alternatives, text after; None if none."""
     depth, slash = 0, False
     cuts: list[int] = []
     for position, char in _unescaped(pattern):
@@ -139,5 +139,5 @@ def _bad(pattern: str, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"the glob {pattern!r} is invalid: {why}",
         option="path",
-        advice="write a backslash before a special character that is part of the name",
+        advice="correct the glob; write a backslash before a special character that is part of the name",
     )

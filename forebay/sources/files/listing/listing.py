@@ -67,8 +67,8 @@ class Leaves:
         root_files: Files that the paths or their globs name.
         files: All files that are not hidden, sorted by path, without duplicates.
         sinks: Directories with the log of a Spark sink.
-        emptied: Paths without wildcards that exist no longer, but did in an earlier listing; only in stores that keep
-            no empty directories.
+        emptied: Paths without wildcards that an earlier listing found and that no longer exist; only in stores without
+            empty directories, such as S3.
     """
 
     directories: tuple[str, ...]
@@ -88,7 +88,7 @@ def is_hidden(name: str) -> bool:
 
 
 def is_data_name(name: str) -> bool:
-    """Return whether a listed file holds rows. Parquet's summary files (`_metadata`) are listed but hold none."""
+    """Return whether a file of this name holds rows. Parquet's summary files (`_metadata`) are listed but hold none."""
     return not (name.startswith(".") or (name.startswith("_") and "=" not in name))
 
 
@@ -97,13 +97,13 @@ def find_leaves(paths: Sequence[str], options: ListOptions, pruning: PartitionPr
 
     Args:
         paths: Paths, globs or URLs.
-        options: What to list.
-        pruning: The partition filter, which leaves out directories.
+        options: The options of the listing.
+        pruning: The partition filter: directories without matching rows are not listed; None = list all.
 
     Raises:
         ConfigurationError: A path matches nothing, may not be read, or its store is unknown.
         DataLossError: A file that a sink committed no longer exists.
-        RetriableError: A store did not answer, or something disappeared.
+        RetriableError: A store did not answer, or a file or directory disappeared during the listing.
     """
     if not paths:
         raise ConfigurationError(
@@ -136,7 +136,7 @@ def find_leaves(paths: Sequence[str], options: ListOptions, pruning: PartitionPr
 
 
 def _in_order(parts: Sequence[Sequence[FileStatus]]) -> Sequence[FileStatus]:
-    """Return the files of all parts, sorted by path, each once. A large listing in order is not copied."""
+    """Return the files of all parts, sorted by path, without duplicates. A sorted `FileTable` is not copied."""
     if any(isinstance(part, FileTable) for part in parts):
         table = FileTable()
         for part in parts:
@@ -151,7 +151,10 @@ def _in_order(parts: Sequence[Sequence[FileStatus]]) -> Sequence[FileStatus]:
 
 
 def _roots(store: Store, path: str, options: ListOptions) -> list[FileStatus | Directory] | None:
-    """Return the files and directories that a path names; None for a path that an object store has emptied."""
+    """Return the files and directories that a path or glob names.
+
+    None if an earlier listing found the path, and its object store now has no object below it.
+    """
     place = split_path(path)
     if not globs.is_glob("/".join(place.parts)):
         exact = _stat_plain(store, path, place)
@@ -189,12 +192,12 @@ def _without_dots(found: FileStatus | Directory) -> FileStatus | Directory:
 
 
 def _matches(store: Store, place: PathParts, parts: Sequence[str]) -> list[FileStatus | Directory]:
-    """Return the files and directories that match a pattern, level by level. Only names with wildcards need a listing.
+    """Return the files and directories that match a pattern. Only levels with wildcards are listed.
 
     Args:
         store: The store.
         place: The root of the pattern.
-        parts: The names of the pattern, without slashes in braces.
+        parts: The pattern's part for each level. No part has a slash, not even in braces.
     """
     above: list[str] = [_path(place, ())]
     result: list[FileStatus | Directory] | None = None
@@ -220,7 +223,7 @@ def _matches(store: Store, place: PathParts, parts: Sequence[str]) -> list[FileS
 def _below(
     store: Store, root: str, all_sinks: dict[str, None], options: ListOptions, pruning: PartitionPruning | None
 ) -> Sequence[FileStatus]:
-    # To list a tree at once would list the directories that the filter leaves out.
+    # A recursive listing would include the directories that the partition filter excludes.
     walked = store.walk(root, _is_listed, options.list_after) if pruning is None else None
     if walked is not None:
         files, sinks = _walked(walked, root)
@@ -232,7 +235,7 @@ def _below(
 
 
 def _is_after(path: str, options: ListOptions) -> bool:
-    """Whether the key of an S3 URL sorts after `listAfter`; true if this option is not set."""
+    """Return whether the key of an S3 URL sorts after the option `listAfter`; True if this option is not set."""
     return not options.list_after or path.split("/", 3)[-1] > options.list_after
 
 
@@ -241,7 +244,7 @@ def _is_listed(name: str) -> bool:
 
 
 def _walked(found: Sequence[FileStatus], root: str) -> tuple[Sequence[FileStatus], list[str]]:
-    """Split a recursive listing of a store into files and directories with a sink log."""
+    """Split a recursive listing of a store: data files, and the directories with the log of a Spark sink."""
     if isinstance(found, FileTable) and not found.mentions(f"/{sink_log.DIRECTORY}/"):
         return found, []
     files: list[FileStatus] = []
@@ -258,7 +261,7 @@ def _walked(found: Sequence[FileStatus], root: str) -> tuple[Sequence[FileStatus
 def _descended(
     store: Store, root: str, options: ListOptions, pruning: PartitionPruning | None
 ) -> tuple[list[FileStatus], list[str]]:
-    """List one directory at a time; return the files and the directories with a sink log."""
+    """List a tree one directory at a time; return data files, and the directories with the log of a Spark sink."""
     files: list[FileStatus] = []
     sinks: list[str] = []
     waiting = [root]
@@ -285,7 +288,10 @@ def _descended(
 def _only_committed(
     store: Store, files: Sequence[FileStatus], sinks: list[str], options: ListOptions
 ) -> list[FileStatus]:
-    """Keep only files that their sink's log names. Add files that the log names at another path (a link)."""
+    """Return the files below `sinks` that the sink logs name, and all files elsewhere.
+
+    A file that a log names at a path outside its sink (a link) is added.
+    """
     result: list[FileStatus] = []
     rest = list(files)
     for sink in sorted(sinks, key=len, reverse=True):  # the innermost sink decides
@@ -336,7 +342,7 @@ def _not_found(
     kind: type[ConfigurationError | RetriableError] = ConfigurationError,
 ) -> ConfigurationError | RetriableError:
     if escaped:
-        advice = f"the path is read as a glob; for the file of exactly this name, write {escaped}"
+        advice = f"the path is read as a glob: to read the file of exactly this name, write {escaped}"
     elif globs.is_glob("/".join(place.parts)):
         advice = "no file or directory matches this glob: check each of its parts"
     else:

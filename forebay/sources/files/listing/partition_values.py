@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types and values of Hive-style directory names (`year=2024`), as in `PartitioningUtils` of Spark 4.2."""
+"""Infers types and converts values of Hive-style directory names (`year=2024`), as Spark 4.2 does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _TIME = pa.time64("us")
 _INTEGRAL_DIGITS = {pa.int32(): 10, pa.int64(): 20}
 
-# Java's parser of decimals accepts the digits of every script in the basic plane.
+# Java's parser of decimals accepts the digits of every script in the basic multilingual plane of Unicode.
 _DECIMAL = re.compile(r"[+-]?(?:(\d+)\.?(\d*)|\.(\d+))(?:[eE]([+-]?\d{1,10}))?")
 _YEAR = r"(?:-?\d{4}|[+-]\d{5,7})"
 _DATE_PATTERN = re.compile(rf"{_YEAR}-\d\d-\d\d", re.ASCII)
@@ -37,7 +37,7 @@ def unescape(text: str) -> str:
 
 
 def infer_type(raw: str, zone: Zone) -> pa.DataType:
-    """Return the Arrow type that Spark infers from a partition value; null for the default partition.
+    """Return the Arrow type that Spark infers from a partition value; the type null for the default partition.
 
     `raw` is the value as in the directory name, with escapes.
     """
@@ -59,7 +59,7 @@ def infer_type(raw: str, zone: Zone) -> pa.DataType:
 
 
 def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
-    """Return the type that holds the values of all these types without loss; string if no other type does."""
+    """Return the type that Spark chooses for a partition column whose values have these types; string if none fits."""
     return reduce(_wider, types, pa.null())
 
 
@@ -91,12 +91,12 @@ def partition_value(raw: str, type_: pa.DataType, zone: Zone, column: str = "") 
             )
     raise ConfigurationError(
         f"partition column {column!r} cannot be of type {type_}",
-        advice="use a number, boolean, string, binary, date, time or timestamp type",
+        advice="declare it as a number, boolean, string, binary, date, time or timestamp type",
     )
 
 
 def _whole_decimal_precision(raw: str) -> int | None:
-    """Return the number of digits of a decimal number without fraction (`1e3` has 4); None for other texts."""
+    """Return the number of digits of a whole decimal number (`1e3` has 4); None for all other texts."""
     match = _DECIMAL.fullmatch(raw)
     if not match or not _in_basic_plane(raw):
         return None

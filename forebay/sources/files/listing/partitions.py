@@ -44,7 +44,7 @@ def partitions(
     Args:
         directories: Every directory that directly holds a data file, as plain paths or URLs.
         base_paths: The user's paths, or `basePath`: the search for `name=value` goes up from each directory to these.
-        type_inference: Infer types. Otherwise all columns are strings.
+        type_inference: Whether to infer types. If False, all columns without a type in `types` are strings.
         timezone: The session time zone.
         types: Types by column name, from the user's schema.
 
@@ -81,7 +81,11 @@ def merge_schema(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
 
 
 def _pairs_by_directory(directories: Iterable[str], bases: frozenset[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs of column name and raw value for each partitioned directory."""
+    """Return the pairs of column name and raw value for each partitioned directory.
+
+    Raises:
+        ConfigurationError: The directories belong to tables with different root directories.
+    """
     found: dict[str, list[tuple[str, str]]] = {}
     tops: set[str] = set()
     for directory in sorted(set(directories)):
@@ -136,7 +140,8 @@ def _pair(name: str) -> tuple[str, str] | None:
 def _names(found: Mapping[str, Sequence[tuple[str, str]]]) -> list[str]:
     """Return the names of the partition columns.
 
-    Raise ConfigurationError unless they are the same in all directories.
+    Raises:
+        ConfigurationError: The directories have different names, or a name appears twice in a path.
     """
     lists: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
     for directory, pairs in found.items():
@@ -190,5 +195,5 @@ def _conflicting_names(lists: Sequence[tuple[list[str], list[str]]]) -> Configur
 
 
 def _line(text: str) -> str:
-    """Escape line ends in a text, because `unwrap` reads the text of an error line by line."""
+    """Escape line breaks in a path, because `unwrap` parses the text of an error line by line."""
     return text.replace("\r", "\\r").replace("\n", "\\n")

@@ -42,7 +42,7 @@ class PartitionPruning:
         text: The option `partitionFilter`.
 
     Attributes:
-        skipped: Directories that were not listed.
+        skipped: The number of directories that were not listed.
     """
 
     def __init__(self, text: str) -> None:
@@ -50,7 +50,10 @@ class PartitionPruning:
         self.skipped = 0
 
     def keeps(self, root: str, directory: str) -> bool:
-        """Whether a directory below `root` may hold matching rows, judged by directory names before types are known."""
+        """Return whether a directory below `root` may hold matching rows.
+
+        Only the names of the directories decide, because the types of the partition columns are not known yet.
+        """
         values: dict[str, str] = {}
         for name in directory[len(root) :].split("/"):
             column, equals, raw = name.partition("=")
@@ -61,10 +64,10 @@ class PartitionPruning:
         return kept
 
     def matching(self, found: Partitioning, zone: str) -> frozenset[str]:
-        """Return the partitioned directories whose values match, by the types of the columns.
+        """Return the partitioned directories whose values match the filter, compared by the types of the columns.
 
         Raises:
-            ConfigurationError: The filter names another column, or a literal does not fit a type.
+            ConfigurationError: A column of the filter is no partition column, or a literal does not fit its type.
         """
         folders = list(found.values)
         if not folders:
@@ -78,12 +81,16 @@ class PartitionPruning:
         return frozenset(folder for folder, matched in zip(folders, matches.to_pylist(), strict=True) if matched)
 
     def report(self, files: int) -> None:
-        """Log how many listed files the filter left out, and how many directories were not listed."""
-        _log.info("%s left out %d listed files, and did not list %d directories", _OPTION, files, self.skipped)
+        """Log how many files the filter excluded, and how many directories were not listed.
+
+        Args:
+            files: The number of listed files that do not match.
+        """
+        _log.info("%s excluded %d listed files, and %d directories were not listed", _OPTION, files, self.skipped)
 
 
 def _outcomes(leaf: Leaf, raw: str | None) -> Outcomes:
-    """Return the possible outcomes of a comparison in a directory with this raw value; None if they are not known yet.
+    """Return the possible outcomes of a comparison for a raw partition value; None = the directory has no value yet.
 
     The column's type is inferred from all directories later. So a value that could be a number or a time decides only a
     comparison with a literal of the same kind.

@@ -18,16 +18,16 @@ _ATTEMPTS = 5
 
 
 def committed_paths(store: Store, log: str) -> list[str]:
-    """Return the files that a sink has committed, in the log's order, as plain paths or URLs.
+    """Return the paths or URLs of the files that a sink has committed, in the order of its log.
 
-    If Spark compacts the log and deletes log files during the call, the function lists the log again.
+    If Spark compacts the log and deletes log files during the call, the log is listed and read again.
 
     Args:
         store: The store of the log.
         log: The `_spark_metadata` directory.
 
     Raises:
-        ConfigurationError: The version of the log is unknown.
+        ConfigurationError: The version of the log is not `v1`.
         DataError: A log file is missing or damaged.
         RetriableError: The log kept changing while it was read.
     """
@@ -45,7 +45,7 @@ def committed_paths(store: Store, log: str) -> list[str]:
 
 
 def _needed(store: Store, log: str) -> list[str]:
-    """Return the log files of the current state: the newest compact one and all after it."""
+    """Return the names of the log files to read: the newest compacted file and all later files."""
     listed = store.children(log, lambda name: _BATCH.fullmatch(name) is not None)
     if listed is None:
         return []
@@ -66,7 +66,7 @@ def _needed(store: Store, log: str) -> list[str]:
     missing = [number for number in wanted if number not in batches]
     if missing:
         raise DataError(
-            f"the sink log {log!r} has no file for micro-batch {missing[0]}, but one for {max(batches)}",
+            f"the sink log {log!r} has a file for micro-batch {max(batches)}, but none for {missing[0]}",
             advice="restore the log file, or read the data files with a glob such as path/*, which ignores the log",
         )
     return [batches[number] for number in wanted]
@@ -78,7 +78,7 @@ def _entries(store: Store, path: str) -> list[tuple[str, str]]:
     if version.strip() != "v1":
         if re.fullmatch(r"v\d+", version.strip()):
             raise ConfigurationError(
-                f"the sink log {path!r} is of version {version.strip()}; this reader knows v1",
+                f"the sink log {path!r} has version {version.strip()}, but forebay can read only v1",
                 advice="update forebay, or read the data files with a glob such as path/*, which ignores the log",
             )
         raise _damaged(path, 1)

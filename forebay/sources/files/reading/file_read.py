@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file or slice that is being read, in record batches within the limits of the host."""
+"""Reads one file or slice in record batches within the limits of the host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from forebay.stores.stored_file import StoredFile
 
 Batches = Generator[tuple[pa.RecordBatch, int], None, None]
 ReadRange = Callable[[int, int | None], Batches]
-"""Reads the records that start at or after a position and before an end (None: the end of the file)."""
+"""A function that reads the records starting at or after a position and before an end (None = the file's end).
+
+It yields record batches, each with the position after it."""
 RowPosition = tuple[int, int]
 """The file format's position, and the number of rows read after it."""
 Parts = Generator[tuple[pa.RecordBatch, RowPosition, RowPosition], None, None]
@@ -28,8 +30,8 @@ Parts = Generator[tuple[pa.RecordBatch, RowPosition, RowPosition], None, None]
 class FileRead:
     """A file or slice being read.
 
-    The record batches of the format are cut to the host's limits. The position after a cut is a pair: the position
-    before the record batch, and the number of its rows before the cut.
+    The record batches of the file format are cut to the host's limits. The position after a cut is a pair: the position
+    before the record batch, and the number of its rows before the cut. If the format counts rows, it is a row index.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class FileRead:
         self._here = self._after = offset_and_rows(self.position)
 
     def next(self) -> Fetched:
-        """Return the next record batch; at the end, check that the file has not changed."""
+        """Return the next record batch; at the end, check that the file has not changed, and finish the split."""
         if not self._slices and not self._fill():
             self.stored.verify_read()
             end: Position = self.position if self.split.end is None else self.split.end
@@ -67,7 +69,7 @@ class FileRead:
             self.position = offset + rows
         else:
             self.position = (offset, rows) if rows else offset
-        # Positions count the rows of the file, so rows are left out last.
+        # Apply the row filter last, because positions count all rows of the file.
         return Fetched(self.split.id, batch if self._filter is None else self._filter.of(batch), self.position)
 
     def rewind(self) -> None:
@@ -78,7 +80,7 @@ class FileRead:
             self._parts = None
 
     def _fill(self) -> bool:
-        """Read the next record batch of the format, and cut it to the limits; return False at the end of the file."""
+        """Read the format's next record batch, and cut it to the limits; return False at the end of the split."""
         if self._parts is None:
             self._parts = self._read(*offset_and_rows(self.position))
         options = self._options
@@ -94,7 +96,7 @@ class FileRead:
     def _read(self, offset: int, rows: int) -> Parts:
         """Yield the record batches to the end of the split, each with the positions before and after it.
 
-        The first one begins `rows` rows after `offset`.
+        The first record batch begins `rows` rows after `offset`.
         """
         stop, last_rows = (None, 0) if self._end is None else self._end
         if stop is None or offset < stop:
@@ -116,7 +118,7 @@ class FileRead:
     def _rows_of_block(self, offset: int, start: int, stop: int) -> Parts:
         """Yield the rows `[start, stop)`, counted from the row at `offset`.
 
-        A position here is `offset` with a number of rows, so it sorts before the split's end.
+        Each position is the pair of `offset` and a number of rows, so it sorts before the split's end.
         """
         before = 0
         with closing(self._batches(offset, None)) as batches:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses the small files of a task together: to parse each one alone costs more than its rows."""
+"""Parses small files of a task together, because starting the parser for each file costs more than its rows."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from forebay.sources.files.split import FileSplit
 from forebay.stores.stored_file import StoredFile
 
 SMALL_BYTES: Final = 64 << 10
-"""Largest file that is parsed with others."""
+"""Maximum bytes of a file that is parsed together with others."""
 _MOST_FILES: Final = 32
-"""Files parsed together. More save little, and the first rows of an object store would come later."""
+"""Maximum number of files parsed together. More save little time, and delay the first rows of an object store."""
 _MOST_BYTES: Final = 1 << 20
-"""Bytes parsed together."""
+"""Maximum bytes of the files that are parsed together."""
 _BACK_OFF_FILES: Final = 1_000
-"""Files that are read alone after a read of several was in vain, because they are likely to have the same fault."""
+"""Number of files read alone after a joint read has failed, because it would probably fail for them too."""
 
 
 class FileRows(NamedTuple):
-    """The rows of one file that was read together with others; None if it has none."""
+    """The rows of one file that was read together with others; `batch` is None if the file has no rows."""
 
     split: FileSplit
     batch: pa.RecordBatch | None
@@ -39,13 +39,13 @@ class FileRows(NamedTuple):
 
 @dataclass(frozen=True)
 class FileInMemory(StoredFile):
-    """A listed file of which the whole content has been read."""
+    """A listed file whose whole content is in memory."""
 
     content: bytes = b""
 
     @property
     def size(self) -> int:
-        """Bytes of the content."""
+        """The size of the content in bytes."""
         return len(self.content)
 
     def open(self) -> BinaryIO:
@@ -60,7 +60,7 @@ class FailedFile(StoredFile):
     errors: list[ForebayError] = field(default_factory=list, repr=False, compare=False)
 
     def open(self) -> BinaryIO:
-        """See `StoredFile.open`."""
+        """Raise the stored error at the first call; open the file at later calls."""
         if self.errors:
             raise self.errors.pop()
         return super().open()
@@ -69,10 +69,11 @@ class FailedFile(StoredFile):
 class JoinedFiles:
     """Reads small files of one split reader together, if their format can join them. Used on its fetcher thread.
 
-    If that is not safe, or fails, `take` gives each file to the caller, who reads it alone. So errors name one file.
+    If a joint read is not safe or fails, the caller gets each file by `take` and reads it alone, so an error names one
+    file.
 
     Args:
-        small_files: Where the files come from.
+        small_files: Opens the files, and requests the next ones in advance.
         options: Row and byte limits of a record batch.
     """
 
@@ -85,12 +86,15 @@ class JoinedFiles:
     def read(
         self, waiting: deque[FileSplit], file_format: FileFormat, columns: Callable[[FileSplit], Sequence[pa.Schema]]
     ) -> list[FileRows]:
-        """Read the next files together and remove their splits from `waiting`; return [] if the next one is read alone.
+        """Read the next files together, and remove their splits from `waiting`.
 
         Args:
             waiting: The splits to read.
-            file_format: Reads the files.
-            columns: Returns the schema of the data in the file of a split, and the columns to read.
+            file_format: The file format that reads the files.
+            columns: A function that returns for a split the schema of its file, and the schema of the columns to read.
+
+        Returns:
+            The rows of each file; an empty list if the caller must read the next file alone.
         """
         if self._alone or type(file_format).join is FileFormat.join:
             return []
@@ -111,12 +115,12 @@ class JoinedFiles:
         return found
 
     def take(self, split: FileSplit) -> StoredFile:
-        """Return the file of a split that the caller reads alone."""
+        """Return the file of a split, which the caller then reads alone."""
         self._alone = max(0, self._alone - 1)
         return self._loaded.pop(split.id, None) or self._small_files.take(split)
 
     def _group(self, waiting: deque[FileSplit], file_format: FileFormat) -> list[FileSplit]:
-        """Return the next splits that are whole small files with the same columns."""
+        """Return the next splits that can be read together: whole small files with the same columns."""
         group: list[FileSplit] = []
         size = 0
         for split in waiting:
@@ -132,9 +136,9 @@ class JoinedFiles:
         return group
 
     def _load(self, group: Sequence[FileSplit], waiting: deque[FileSplit]) -> list[FileInMemory]:
-        """Return the files of the group up to the first one that cannot be read as it was listed.
+        """Read the files of the group into memory, up to the first file that cannot be read as it was listed.
 
-        Its error is raised when it is read alone, after the rows of the files before it.
+        The error of that file is raised when the file is read alone, after the rows of the files before it.
         """
         files: list[FileInMemory] = []
         for number, split in enumerate(group):
@@ -151,7 +155,7 @@ class JoinedFiles:
     def _parsed(
         self, files: Sequence[FileInMemory], file_format: FileFormat, data: pa.Schema, wanted: pa.Schema
     ) -> tuple[pa.RecordBatch | None, Sequence[int]]:
-        """Return the rows of all files and the number of rows of each; None if each file must be read alone."""
+        """Return the rows of all files, and the number of rows of each file; None if each file must be read alone."""
         joined = file_format.join([file.content for file in files])
         if joined is None:
             return None, []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads files and slices of files, one after another."""
+"""The split reader of the file source: reads files and slices of files, one after another."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _log = logging.getLogger(__name__)
 
 
 class FileSplitReader(SplitReader):
-    """Reads files one after another; each fetch returns one record batch.
+    """Reads files one after another; each fetch returns one record batch, or the rows of several small files.
 
     At the end of each file, the reader checks that the file has not changed.
 
     Args:
-        source: The scan, with its schema resolved.
+        source: The file source, with its schema resolved.
         options: Row and byte limits of a record batch; None for the defaults.
     """
 
@@ -83,10 +83,10 @@ class FileSplitReader(SplitReader):
         return [part]
 
     def wake_up(self) -> None:
-        """Do nothing: a fetch always ends after one block."""
+        """Do nothing: a fetch never waits for new data, and ends after one block."""
 
     def close(self) -> None:
-        """Close the current file and the files requested ahead."""
+        """Close the current file, and cancel the requests of files that were requested in advance."""
         self._small_files.close()
         if self._reading is not None:
             self._reading.rewind()
@@ -94,14 +94,14 @@ class FileSplitReader(SplitReader):
 
     @cached_property
     def _format(self) -> FileFormat:
-        # Not in the constructor, which must not block.
+        # Not in the constructor, which must not block: this may list files.
         return self._source.format()
 
     @cached_property
     def _schemas(self) -> tuple[pa.Schema, pa.Schema, RowFilter | None]:
-        """Return the schemas of all columns and of the columns to read, and the row filter.
+        """The schema of all columns, the schema of the columns to read, and the row filter.
 
-        Infers the schema if the host has not done so.
+        The schema is inferred here if the host has not resolved it.
         """
         full = self._source.full_schema()
         source = self._source.with_schema(full)
@@ -114,16 +114,16 @@ class FileSplitReader(SplitReader):
         return full, pa.schema([*selected, *more]), RowFilter(expression, selected.names)
 
     def _columns_in_file(self, split: FileSplit) -> tuple[pa.Schema, pa.Schema]:
-        """Return the schema of the data in the file of a split, and its columns to read, in order."""
+        """Return the schema of all columns in the file of a split, and the schema of the columns to read, in order."""
         full, schema, _ = self._schemas
         data = data_schema(full, (name for name, _ in split.partitions))
         outside = {METADATA, *(name.lower() for name, _ in split.partitions)}
         wanted = [field.name for field in schema if field.name.lower() not in outside]
-        # A read without columns of the file still has to count its rows.
+        # If no column of the file is selected, one column is read to count the rows.
         return data, pa.schema([data.field(name) for name in wanted or data.names[:1]])
 
     def _constants(self, split: FileSplit) -> dict[str, pa.Scalar]:
-        """Return the values of the partition columns and of `_metadata`, by column name."""
+        """Return the values of a split's partition columns and of `_metadata`, by column name."""
         _, schema, _ = self._schemas
         constants = partition_scalars(dict(split.partitions), schema, self._source.time_zone)
         if METADATA in schema.names:
@@ -132,7 +132,7 @@ class FileSplitReader(SplitReader):
         return constants
 
     def _read_together(self) -> list[Fetched]:
-        """Return the rows of the next small files; [] if the next file is read alone."""
+        """Return the rows of the next small files; an empty list if the next file must be read alone."""
         if len(self._waiting) < 2 or self._source.adds_columns:
             return []
         self._source.learn_format(self._waiting[0].path)
@@ -155,7 +155,7 @@ class FileSplitReader(SplitReader):
         stored = self._joined_files.take(split)
 
         def batches(position: int, end: int | None) -> Batches:
-            # Positions of a format that counts rows are no bytes of the file; a compressed file has no inner ends.
+            # If the format counts rows, positions are not bytes of the file. A compressed file has no inner ends.
             sliced = stored if end is None or self._format.counts_rows else replace(stored, read_to=end)
             found = self._format.read(sliced, data, columns=columns, position=position, end=end)
             try:
@@ -166,7 +166,7 @@ class FileSplitReader(SplitReader):
                     found.close()
 
         def matching(position: int, end: int | None) -> Batches:
-            """Read the parts that may match the filter. An empty batch moves the position past a skipped part."""
+            """Read the parts that may match the row filter. An empty batch moves the position past a skipped part."""
             assert row_filter is not None  # noqa: S101 - chosen below
             nothing = pa.RecordBatch.from_pylist([], schema=schema)
             for start, stop in self._format.matching_ranges(stored, data, row_filter.expression, position, end):
@@ -182,10 +182,10 @@ class FileSplitReader(SplitReader):
         return FileRead(split, stored, read, self._options, row_filter, counts_rows=self._format.counts_rows)
 
     def _checked(self, read: ReadRange, stored: StoredFile) -> ReadRange:
-        """Return `read` with a check for new columns at the start of the file, if columns may be added."""
+        """Return `read`; if `schemaEvolution` adds columns, with a check for new columns at the start of the file."""
         full, schema, _ = self._schemas
         source = self._source
-        # The option `columns` selects from the known columns, so it leaves new ones out.
+        # If the option `columns` selects from the known columns, new columns are not read, so they need no check.
         if not (source.adds_columns and source.schema_inferred and schema.names == full.names):
             return read
 
@@ -197,16 +197,17 @@ class FileSplitReader(SplitReader):
         return checked
 
     def _end_if_ignored(self, reading: FileRead, error: DataError) -> Fetched:
-        """Log an error that the options ignore, and return the end of the file.
+        """Log an error that the options ignore, and end the split.
 
-        Raise any other error with the file's path.
+        Raises:
+            DataError: The options do not ignore the error. It names the file's path.
         """
-        # The generator has ended. If the store fails below, the next fetch must not take that for the end of the file.
+        # The error has ended the generator. A retry after a store error below must not take this for the file's end.
         reading.rewind()
         try:
             if not is_ignored(self._source, reading.stored, error):
                 raise error
         except DataError as final:
             raise with_file(final, self._source, reading.split.id)  # noqa: B904 - often the same error
-        _log.warning("skipped the rest of %s: %s", reading.split.id, error.message)
+        _log.warning("skipped the rest of the file %s: %s", reading.split.id, error.message)
         return Fetched(reading.split.id, position=reading.position, finished=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns that are not in the files: partition columns and `_metadata`."""
+"""Adds the columns whose values are not in the files: partition columns and `_metadata`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.stores.file_status import FileStatus, spark_file_name, spark_file_p
 METADATA = "_metadata"
 _ROW_INDEX = "row_index"
 _INSIDE = b"forebay.inside"
-"""The key of field metadata for the field that a partition column has in the files."""
+"""Field metadata key: for a partition column that is also in the files, the column's field in the files."""
 _FIELDS = (
     pa.field("file_path", pa.string()),
     pa.field("file_name", pa.string()),
@@ -29,7 +29,7 @@ _FIELDS = (
 
 
 def metadata_type(format_name: str) -> pa.StructType:
-    """Return the type of Spark's hidden column `_metadata` for a file format. Parquet has one field more."""
+    """Return the type of Spark's hidden column `_metadata` for a file format. For Parquet it also has `row_index`."""
     return pa.struct([*_FIELDS, *([pa.field(_ROW_INDEX, pa.int64())] if format_name == "parquet" else [])])
 
 
@@ -42,13 +42,13 @@ def is_metadata_type(data_type: pa.DataType, format_name: str) -> bool:
 
 
 def metadata_value(status: FileStatus, start: int, length: int, data_type: pa.DataType) -> pa.Scalar:
-    """Return the value of `_metadata` for a slice of a file, without its field `row_index`.
+    """Return the value of `_metadata` for a slice of a file; the field `row_index` is null.
 
     Args:
         status: The file.
         start: The first byte of the slice.
         length: The number of bytes of the slice.
-        data_type: The type of the column.
+        data_type: The type of the column `_metadata`.
     """
     values = {
         "file_path": spark_file_path(status.path),
@@ -112,7 +112,7 @@ def data_schema(full: pa.Schema, partitions: Iterable[str]) -> pa.Schema:
 
 
 def partition_scalars(partitions: Mapping[str, str], schema: pa.Schema, zone: str) -> dict[str, pa.Scalar]:
-    """Return the partition values of a file by column name, for the columns of `schema`.
+    """Convert the raw partition values of a file; return them by column name, for the columns of `schema`.
 
     Raises:
         ConfigurationError: A value does not have the type of its column.
@@ -128,13 +128,13 @@ def partition_scalars(partitions: Mapping[str, str], schema: pa.Schema, zone: st
 def assemble(
     batch: pa.RecordBatch, constants: Mapping[str, pa.Scalar], schema: pa.Schema, after: int
 ) -> pa.RecordBatch:
-    """Add partition columns and `_metadata` to a record batch of a format.
+    """Add partition columns and `_metadata` to a record batch that a file format has decoded.
 
     Args:
-        batch: The columns of the file.
-        constants: Values by column name.
-        schema: The columns of the result.
-        after: The position after the batch. For Parquet, a position is a row index.
+        batch: The columns that are in the file.
+        constants: The values of the added columns, by column name.
+        schema: The columns of the result, in order.
+        after: The position in the file after the batch. For Parquet, a position is a row index.
     """
     if not constants and batch.schema.equals(schema):
         return batch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New columns in later files of a stream (`schemaEvolution=addNewColumns`).
+"""Detects new columns in later files of a stream (`schemaEvolution=addNewColumns`).
 
 Spark fixes the schema of a query when the query starts. So a file with a new column ends the query before the
 micro-batch is committed. A restart infers the schema again, from old and new files.
@@ -18,32 +18,33 @@ from forebay.stores.stored_file import StoredFile
 
 
 def check_evolution(source: FileScan) -> None:
-    """Refuse new columns for a stream whose schema the user or the file format has fixed.
+    """Refuse `schemaEvolution=addNewColumns` for a stream whose schema the user or the file format has fixed.
 
     Raises:
-        ConfigurationError: The error says which of the options to leave out.
+        ConfigurationError: `addNewColumns` is set, but the schema is not inferred from the files.
     """
     if not source.adds_columns or (source.schema_inferred and not source.format().fixed_schema):
         return
     fixed = f"the columns of {source.format_name()} files are fixed" if source.schema_inferred else "a schema is given"
     raise ConfigurationError(
-        f"schemaEvolution=addNewColumns needs an inferred schema, and {fixed}",
+        f"schemaEvolution=addNewColumns needs an inferred schema, but {fixed}",
         source=source.name,
         option="schemaEvolution",
-        advice="remove schemaEvolution, or let forebay infer the schema; a restart may use another given schema",
+        advice="remove schemaEvolution, or give no schema so that forebay infers it; to add columns to a given schema, "
+        "restart the query with another schema",
     )
 
 
 def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredFile, known: pa.Schema) -> None:
-    """Refuse a file that has more columns than the schema. Called on a fetcher thread before the file is read.
+    """Refuse a file with columns that the schema `known` lacks. Called on a fetcher thread before the file is read.
 
     Raises:
-        DataError: The error names the file and the columns.
+        DataError: There are such columns. The error names the file and the columns.
     """
     try:
         found = file_format.merged_schema([stored])
     except DataError:
-        return  # the read finds the same, and may keep the rows before the damage
+        return  # the read will find the same damage, and may keep the rows before it
     added = list(_added(known, found))
     if added:
         columns = ", ".join(map(repr, added))
@@ -58,7 +59,7 @@ def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredF
 
 
 def _added(known: Iterable[pa.Field], found: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """Yield the paths of the fields that `found` has and `known` lacks, also inside structs, arrays and maps."""
+    """Yield the dotted paths of fields that `found` has and `known` lacks, also inside structs, arrays and maps."""
     before = {field.name.lower(): field.type for field in known}
     for field in found:
         path = above + field.name

@@ -26,7 +26,7 @@ def inferred_schema(source: FileScan) -> pa.Schema:
     """Infer the schema from files and directories, with `_metadata` if the options request it. Accesses the stores.
 
     Raises:
-        ConfigurationError: There are no files with records, or the schema contradicts an option.
+        ConfigurationError: No file has records to infer from, or the files already have a column `_metadata`.
         DataError: A file is damaged.
         RetriableError: The store did not answer.
     """
@@ -39,7 +39,7 @@ def inferred_schema(source: FileScan) -> pa.Schema:
             f"there are no files to infer a schema from below {', '.join(source.all_paths())}",
             source=source.name,
             option="path",
-            advice="give a schema, or check path, pathGlobFilter and the modified… options",
+            advice="check path, pathGlobFilter, modifiedBefore and modifiedAfter, or give a schema",
         )
     schema = with_partitions(_inside(source, index.files), index.partition_schema)
     if not schema.names:
@@ -53,7 +53,7 @@ def inferred_schema(source: FileScan) -> pa.Schema:
         return schema
     if METADATA in schema.names:
         raise ConfigurationError(
-            f"the files already have a column {METADATA}",
+            f"includeMetadata=true adds a column {METADATA}, but the files already have a column of this name",
             source=source.name,
             option="includeMetadata",
             advice="remove includeMetadata, or give a schema without that column",
@@ -62,7 +62,7 @@ def inferred_schema(source: FileScan) -> pa.Schema:
 
 
 def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
-    """Infer the schema from the content of the files, except those that the options allow to skip."""
+    """Infer the schema of the columns in the files. Leave out unreadable files if the options allow it."""
     file_format = source.format()
     stored = _StoredFiles(source, files)
     infer = file_format.merged_schema if source.adds_columns else file_format.infer_schema
@@ -78,10 +78,10 @@ def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
 
 
 class _StoredFiles(Sequence[StoredFile]):
-    """Listed files in the form that formats open. Items are created on access: a listing may have a million files.
+    """Listed files as `StoredFile`s, which formats can open; created on access, as a listing may have a million files.
 
-    If a format opens a file after its predecessor, the small S3 objects that follow are requested ahead. Iteration
-    alone requests nothing: a format may sort the files and open one of them.
+    If a format opens two successive files, the next small S3 objects are requested in advance. Iteration without
+    opening requests nothing, because a format may sort the files and open only one of them.
     """
 
     def __init__(self, source: FileScan, files: Sequence[FileStatus]) -> None:
@@ -121,17 +121,17 @@ class _StoredFiles(Sequence[StoredFile]):
 
 @dataclasses.dataclass(frozen=True)
 class _InferredFile(StoredFile):
-    """A file of `_StoredFiles`, which opens it. For one thread at a time; not picklable."""
+    """A listed file that calls `open_in` when a format opens it. For one thread at a time; not picklable."""
 
     open_in: Callable[[], BinaryIO] = dataclasses.field(kw_only=True, repr=False, compare=False)
 
     def open(self) -> BinaryIO:
-        """See `StoredFile.open`."""
+        """Open the file by `open_in`, which uses requests sent in advance."""
         return self.open_in()
 
 
 def check_schema(source: FileScan, schema: pa.Schema) -> None:
-    """Refuse a schema with duplicate column names, with VARIANT, or with a `_metadata` that differs from Spark's.
+    """Refuse a schema with duplicate column names, a VARIANT column, or a `_metadata` of another type than Spark's.
 
     Raises:
         ConfigurationError: A column is refused. The error names it.
@@ -139,7 +139,8 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
     for field in schema:
         if field.name == METADATA and not is_metadata_type(field.type, source.format_name()):
             raise ConfigurationError(
-                f"the column {METADATA} is {field.type}, not {metadata_type(source.format_name())} or a part of it",
+                f"the schema gives the column {METADATA} the type {field.type}, which has other fields than Spark's "
+                f"type {metadata_type(source.format_name())}",
                 source=source.name,
                 option="schema",
                 advice="remove the column from the schema and set includeMetadata=true",
@@ -157,18 +158,18 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
         same = same_names(schema, case_sensitive=True)
     if same is not None:
         raise ConfigurationError(
-            f"the schema has {same}",
+            f"in the schema, {same}",
             source=source.name,
             option="schema",
-            advice="rename or remove one of them; for Parquet and ORC files, caseSensitive=true distinguishes names "
-            "by case",
+            advice="rename or remove one of the two columns; for Parquet and ORC files, caseSensitive=true "
+            "distinguishes names by case",
         )
 
 
 def _variant_in(fields: Iterable[pa.Field]) -> str | None:
     """Return the path of the first column of the type VARIANT; None if there is none.
 
-    In Arrow, such a column is a struct with a field that Spark marks.
+    In Arrow, such a column is a struct with a field whose metadata Spark sets to `variant=true`.
     """
     for field in fields:
         inside = [field.type.field(number) for number in range(field.type.num_fields)]

@@ -26,13 +26,13 @@ from forebay.stores.stored_file import store_for
 _log = logging.getLogger(__name__)
 
 _MANY = 1000
-"""Above this number of files, one listing replaces one lookup per file: after a restart, most are cleaned already."""
+"""Above this number of files, one listing replaces one lookup per file: most are already cleaned after a restart."""
 
 
 class Cleaner:
     """Deletes or archives files, as `cleanSource` says. Called on the planning thread.
 
-    A repeated call has no effect. A failure is only logged as a warning, because the rows have been delivered. Files
+    A repeated call has no effect. A failure is only logged as a warning, because all rows have been delivered. Files
     that have changed since they were read are kept.
     """
 
@@ -67,14 +67,14 @@ class Cleaner:
             )
 
     def clean(self, splits: Sequence[FileSplit]) -> None:
-        """Delete or archive the files of these splits. Errors of stores are logged."""
+        """Delete or archive the files of these splits. Errors of stores are logged, not raised."""
         if not splits:
             return
         self._restore_names(splits)
         try:
             wanted = self._present(splits) if len(splits) > _MANY else splits
         except ForebayError as error:
-            _log.warning("%s: files that were read are not cleaned yet: %s", self._source.name, error)
+            _log.warning("%s: a listing failed, so read files are not cleaned yet: %s", self._source.name, error)
             return
         failures: list[str] = []
         for split in wanted:
@@ -101,7 +101,7 @@ class Cleaner:
             try:
                 safe_delete.restore_hidden(directory, partial(_is_among, there))
             except OSError as error:
-                _log.warning("%s: could not look for half-cleaned files: %s", self._source.name, error)
+                _log.warning("%s: could not restore files renamed by a killed process: %s", self._source.name, error)
             else:
                 self._restored.add(directory)
 
@@ -135,7 +135,7 @@ class Cleaner:
                 return
 
     def _drop_link(self, path: str) -> None:
-        """Remove the broken link that remains if a file was cleaned whose path was a symbolic link."""
+        """Remove the symbolic link at `path` if its target was cleaned, so that it is broken."""
         if is_url(path):
             return
         try:
@@ -161,7 +161,7 @@ def archived_path(archive: str, path: str) -> str:
 
 
 def _names(target: str, status: FileStatus) -> Iterator[str]:
-    """Yield the paths that a file may get in the archive: `target`, then with its time, then with time and a number."""
+    """Yield the paths to try in the archive: `target`, then with the file's time, then with the time and a number."""
     yield target
     yield f"{target}.{status.modified_at}"
     for number in itertools.count(1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the first event time of each file of a stream, and orders the files by event time (`fileEventTime`)."""
+"""Finds the first event time of each file of a stream, and sorts the files by event time (`fileEventTime`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Lookup = Callable[[FileSplit], int | None]
 
 
 class EventTimes:
-    """Returns the first event time of each file. Finds each event time once, and caches it.
+    """Finds the first event time of each file once, and caches it.
 
     Called by the enumerator, on one thread at a time; reading footers may block.
 
@@ -59,7 +59,7 @@ class EventTimes:
         Cached event times of all other files are dropped.
 
         Raises:
-            ConfigurationError: The option does not fit the files.
+            ConfigurationError: The option `fileEventTime` does not fit the files.
             RetriableError: The store did not answer.
         """
         if splits and self.origin.kind == "partition":
@@ -75,7 +75,7 @@ class EventTimes:
         Files that the last discovery did not return are looked up in the store.
 
         Raises:
-            ConfigurationError: The option does not fit a file.
+            ConfigurationError: The option `fileEventTime` does not fit a file.
             RetriableError: The store did not answer.
         """
         self._learn([one for one in splits if one.id not in self._found])
@@ -113,9 +113,9 @@ class EventTimes:
         assert self._pattern is not None  # noqa: S101 - it is set for this kind
         times = self._pattern.timestamps_in(split.path, self._zone)
         if len(times) != 1:
-            what = "has different times at several places" if times else "has no time"
+            what = "matches different times in" if times else "matches no time in"
             raise self._refused(
-                f"the path {split.path!r} {what} by this pattern",
+                f"this pattern {what} the path {split.path!r}",
                 "add more of the path to the pattern, with literal letters in quotes ('day='yyyy-MM-dd), or exclude "
                 "the file with pathGlobFilter",
                 split,
@@ -142,7 +142,7 @@ class EventTimes:
         field = next((one for one in schema if one.name.lower() == self.origin.argument.lower()), None)
         if field is None:
             columns = ", ".join(schema.names) or "none"
-            raise self._refused("there is no such partition column", f"name one of the partition columns: {columns}")
+            raise self._refused("no partition column has this name", f"name one of the partition columns: {columns}")
         kind = field.type
         if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_string(kind) or kind == pa.null()):
             raise self._refused(

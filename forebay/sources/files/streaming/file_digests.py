@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests (short hashes) of files that a stream has read, for offsets that have no room for whole splits.
+"""Digests (short hashes) of files that a stream has read, because offsets have no room for all splits.
 
 The key of a digest is the file's path. The mark of a digest identifies the version of the file: two bits for the kind
 of version, one for `cleanSource`, and a hash of 29 bits.
@@ -17,13 +17,13 @@ _KIND = 3
 _CLEAN = 4
 _SHIFT = 3
 _HASH = (1 << 29) - 1
-"""A rewritten file has the hash of the old one with a probability of 2 in 10^9."""
+"""Keeps 29 bits: a rewritten file has the same hash as the old one with a probability of 2 in 10^9."""
 
 
 def digests_of(split: FileSplit, *, named: bool) -> list[Digest]:
     """Return the digests of a file.
 
-    With `named`, one of the digests recognises the file's name in other directories, too.
+    With `named`, a second digest recognises files of the same name in any directory.
     """
     mark = _mark(split.status) | (_CLEAN if split.clean else 0)
     digests = [Digest(split.id, mark, split.modified_at)]

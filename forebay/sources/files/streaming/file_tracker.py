@@ -37,9 +37,9 @@ class FileTracker:
 
     Args:
         source: The format name, for errors.
-        max_age: `maxFileAge` in nanoseconds; None for any age.
-        names_only: `fileNameOnly`.
-        on_changed: `onChangedFile`.
+        max_age: The option `maxFileAge` in nanoseconds; None = files of any age are read.
+        names_only: The option `fileNameOnly`.
+        on_changed: The option `onChangedFile`.
     """
 
     def __init__(self, source: str, *, max_age: int | None, names_only: bool, on_changed: str) -> None:
@@ -55,12 +55,12 @@ class FileTracker:
         self._warned = False
         self._begun: set[str] = set()
         self._now = 0
-        # Marks of listed files that the digests recognise, of this listing and of the one before: hashing is slow.
+        # Marks of files that the digests recognised in this listing and in the previous one; cached as hashing is slow.
         self._recognised: dict[str, int] = {}
         self._recognised_before: dict[str, int] = {}
         self._generation = 0
         self.digests = SplitDigests(self._digest, None if max_age is None else max(1, max_age // _SPANS))
-        """Files that were read and are not in `known`."""
+        """Digests of files that were read and are no longer in `known`."""
         self.horizon: int | None = None
         """Nanoseconds since 1970. Files changed earlier are skipped forever; None to skip none."""
 
@@ -95,12 +95,12 @@ class FileTracker:
             )
 
     def learn(self, known: Mapping[str, Split], now: float) -> None:
-        """Add the files that were begun or read since the last call, drop forgotten files, and move the horizon.
+        """Take over the known splits: add new ones, drop forgotten ones, and move the horizon.
 
         The horizon is the time of change before which files are skipped and forgotten.
 
         Args:
-            known: All files that were begun or read and not forgotten.
+            known: By id, the splits that the stream began to read or has read, and that are not forgotten.
             now: Seconds since 1970.
 
         Raises:
@@ -127,10 +127,10 @@ class FileTracker:
             self._oldest = min((mark >> _BITS for mark in self._marks.values()), default=None)
         self._names = {last_name(path_of(split_id)) for split_id in self._marks} if self._names_only else set()
         self._move_horizon()
-        self._has_digests = bool(self.digests)  # slow to ask for each file
+        self._has_digests = bool(self.digests)  # cached, because it is slow to compute for each file
 
     def begun(self, known: Mapping[str, Split]) -> list[FileSplit]:
-        """Return the splits of files that were read only in part."""
+        """Return the splits of files that the stream has read only in part."""
         found = [known.get(split_id) for split_id in self._begun]
         there = [split for split in found if isinstance(split, FileSplit) and split.position is not None]
         self._begun = {split.id for split in there}
@@ -155,7 +155,7 @@ class FileTracker:
             return None
         split = known[file.path]
         if not isinstance(split, FileSplit) or split.status.same_file(file):
-            self._marks[split.id] = _mark(file)  # the store has begun or ceased to report ETags
+            self._marks[split.id] = _mark(file)  # the same version: the store has begun or ceased to report ETags
             return None
         return self._id_of_changed(file, split.status)
 
@@ -165,13 +165,13 @@ class FileTracker:
         return mark is not None and may_be_cleaned(mark) and is_version(mark, file)
 
     def sweep(self) -> bool:
-        """Return whether the oldest known file is so far behind the horizon that old files should be forgotten now."""
+        """Return whether the oldest known file is so far before the horizon that old files should be forgotten now."""
         if self._oldest is None or self.horizon is None:
             return False
         return self._oldest < self.horizon - (self._max_age or 0) // _SWEEPS
 
     def once_each(self, splits: list[FileSplit]) -> list[FileSplit]:
-        """Return the splits without duplicates: with `fileNameOnly`, the first file of each name counts."""
+        """With `fileNameOnly`, return only the first split for each file name; else return all splits."""
         if not self._names_only:
             return splits
         first: dict[str, FileSplit] = {}
@@ -180,7 +180,7 @@ class FileTracker:
         return list(first.values())
 
     def changed_error(self, then: FileStatus | None, now: FileStatus, choice: str) -> DataError:
-        """Return the DataError for a file that has changed since it was read or since a part of it was read.
+        """Return the error for a file that has changed since the stream read it or a part of it.
 
         Args:
             then: The file as it was read; None if only its digest is known.
@@ -219,7 +219,7 @@ class FileTracker:
         if not isinstance(split, FileSplit):
             return []
         if split.id not in self._marks:
-            self._count(split)  # it was begun and read since the last listing
+            self._count(split)  # the stream began and finished this file since the last listing
         return digests_of(split, named=self._names_only)
 
     def _is_namesake(self, file: FileStatus) -> bool:
@@ -268,13 +268,13 @@ class FileTracker:
     def _count(self, split: FileSplit) -> None:
         """Update the time of the newest file that was read, from which `maxFileAge` is counted."""
         if split.modified_at <= self._now + _DAY:
-            # At most now: with a clock that is ahead by less than `maxFileAge`, later files would be skipped.
+            # At most now: else a file time in the future would move the horizon so far that later files are skipped.
             self._newest = _later(self._newest, min(split.modified_at, self._now))
         elif not self._warned:
             self._warned = True
             _log.warning(
-                "%s: the time of change of %s lies in the future; maxFileAge is counted from the newest file without "
-                "it, because all others would be too old",
+                "%s: the modification time of %s is in the future; maxFileAge does not count from this file, because "
+                "all other files would be too old",
                 self._source,
                 split.path,
             )
@@ -289,5 +289,5 @@ def _later(one: int | None, other: int | None) -> int | None:
 
 
 def _mark(file: FileStatus) -> int:
-    """Return a short mark of a version of a file, valid only in this process. The upper bits are the time of change."""
+    """Return an int for a version of a file, valid only in this process. Its upper bits are the modification time."""
     return file.modified_at << _BITS | hash((file.size, file.etag)) & _MASK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the first event times of Parquet files in their footers. Reads several footers at the same time."""
+"""Finds the first event times of Parquet files in their footers, several files at the same time."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from forebay.watermarks.event_time import ColumnTimestamps
 _log = logging.getLogger(__name__)
 
 _THREADS: Final = 16
-"""Number of footers read at the same time. Most of that time is waiting for the store."""
+"""Number of footers read at the same time. The threads mostly wait for the store."""
 
 T = TypeVar("T")
 
 
 class FooterTimes:
-    """Finds the minimum of a column in each file. Called on one thread at a time; may block.
+    """Finds the first event time, the minimum of a column, in each file. Called on one thread at a time; may block.
 
     Args:
         source: The file source, whose schema has the column.
-        column: A timestamp, or an int64 of microseconds since 1970; also the dotted path of a field inside structs.
+        column: The name of a column, or the dotted path of a field inside structs. Its type is timestamp, or int64 for
+            µs since 1970.
     """
 
     def __init__(self, source: FileScan, column: str) -> None:
@@ -44,12 +45,12 @@ class FooterTimes:
     def of(self, splits: Sequence[FileSplit], found: Callable[[FileSplit, int | None], None]) -> None:
         """Find the first event time of each file, and pass it to `found`, in any order and on several threads.
 
-        A missing or damaged file gets no event time. The split reader later reports or ignores the error, as options
-        say.
+        A missing or damaged file gets no event time. The split reader later reports the error, or ignores it if the
+        options say so.
 
         Raises:
             ConfigurationError: The files are not Parquet, or the column is missing or of another type.
-            RetriableError: The store did not answer. The event times found before that have been passed.
+            RetriableError: The store did not answer. Event times found before were already passed to `found`.
         """
         field = self._checked()
         in_parallel(lambda split: found(split, self._first(split, field)), splits)
@@ -84,13 +85,13 @@ class FooterTimes:
             return None
 
     def _least(self, stored: StoredFile, field: pa.Field) -> int | None:
-        """Return the minimum of the column in µs since 1970, by reading the column of a file without statistics."""
+        """Read the whole column of a file without statistics, and return its minimum in µs since 1970."""
         if not self._warned:
             self._warned = True
             _log.warning(
-                "%s: %s has no statistics of the column %r in its footer, as all files with Spark's INT96 timestamps; "
-                "planning reads the column itself of such files, which takes longer "
-                "(spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS writes statistics)",
+                "%s: the footer of %s has no statistics of the column %r, so planning reads this column of such files, "
+                "which takes longer. Spark's INT96 timestamps have no statistics: write the files with "
+                "spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS",
                 self._source.name,
                 stored.path,
                 self._column,
@@ -101,7 +102,7 @@ class FooterTimes:
 
 
 def in_parallel(work: Callable[[T], None], items: Sequence[T]) -> None:
-    """Run `work` for each item on several threads. The first error stops all of them, and is raised.
+    """Run `work` for each item on several threads. The first error stops all threads, and is raised.
 
     The threads are daemons, so a store that never answers does not keep the process alive.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row groups of a Parquet file. A byte limit cuts the file between two row groups."""
+"""The row groups of a Parquet file, between which a byte limit cuts the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RowGroups:
     """The first rows and the sizes of the row groups of one file.
 
     Args:
-        starts: The first row of each row group, then the number of rows of the file.
+        starts: The number of the first row of each row group, then the number of rows of the file.
         before: The bytes before each row group, then the bytes of all row groups.
     """
 
@@ -41,15 +41,15 @@ class RowGroups:
         return cls((*(start for start, _ in filled), starts[-1]), tuple(before))
 
     def bytes_between(self, start: int, end: int | None) -> int:
-        """Return the bytes of the row groups that begin in `[start, end)`."""
+        """Return the total bytes of the row groups whose first row is in `[start, end)`."""
         first = bisect_left(self.starts, start)
         last = len(self.starts) - 1 if end is None else bisect_left(self.starts, end)
         return max(0, self.before[min(last, len(self.before) - 1)] - self.before[min(first, len(self.before) - 1)])
 
     def advance(self, start: int, byte_budget: int) -> int | None:
-        """Return the row at which to stop so that the row groups from row `start` to there fit into `byte_budget`.
+        """Return the end (a row number) of the row groups from row `start` that fit into `byte_budget` bytes.
 
-        None for the end of the file.
+        None if they reach the end of the file.
         """
         first = bisect_right(self.starts, start) - 1
         last = bisect_right(self.before, self.before[first] + byte_budget) - 1

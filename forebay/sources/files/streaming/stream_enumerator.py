@@ -32,7 +32,7 @@ _AGELESS = "ageless"
 
 
 class FileStreamEnumerator(FileEnumerator):
-    """Enumerates the files of a stream. Each discovery returns all files that the stream has not begun to read.
+    """Discovers the files of a stream. Each discovery returns all files that the stream has not finished reading.
 
     The oldest files come first, by time of change or by `fileEventTime`; with `latestFirst` the newest.
 
@@ -48,7 +48,7 @@ class FileStreamEnumerator(FileEnumerator):
         self._clock = clock
         age = int(source.max_file_age.total_seconds() * 1e9)
         self._times = EventTimes.of_source(source)
-        # Unless the oldest files come first, they wait long, and must not become too old meanwhile.
+        # If the oldest files do not come first, they wait long, and `maxFileAge` must not skip them meanwhile.
         self._ageless = self._times is not None and not self._times.by_age
         self._tracker = FileTracker(
             source.name,
@@ -72,11 +72,11 @@ class FileStreamEnumerator(FileEnumerator):
             self._tracker.never_skip()
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """List all files, and return those that the stream has not begun to read, in reading order.
+        """List all files; return those read only in part, then the files not begun, in reading order.
 
         Raises:
             RetriableError: A store did not answer, or a path that an earlier listing found is missing.
-            ConfigurationError: An option contradicts the files.
+            ConfigurationError: An option does not fit the files.
             DataError: A file has changed since it was read, and `onChangedFile` makes that an error.
         """
         tracker = self._tracker
@@ -87,7 +87,7 @@ class FileStreamEnumerator(FileEnumerator):
             self._warn_emptied(index)
         tracker.learn(known, self._clock.now())
         if self._first and self._cleans and self.digests:
-            # What an earlier run read and failed to clean, and only digests are left of.
+            # Files that an earlier run read but failed to clean, and of which only digests are left.
             left = [FileSplit.of(file, (), clean=True) for file in index.files if tracker.is_uncleaned(file)]
             self._cleaner.clean(left)
         self._first = False
@@ -102,11 +102,11 @@ class FileStreamEnumerator(FileEnumerator):
 
     def _snapshot(self) -> Json:
         state = self._tracker.snapshot()
-        # Once files were read by event time, old ones may be left at any time, also if the option changes.
+        # Once files were read by event time, old files may remain unread, even if a restart changes the option.
         return {**(state if isinstance(state, Mapping) else {}), _AGELESS: True} if self._ageless else state
 
     def size(self, split: Split) -> int | None:
-        """Return the bytes from position to end; for a Parquet file without a cached footer, all bytes."""
+        """Return the bytes from the split's position to its end; all bytes for Parquet without a cached footer."""
         if not isinstance(split, FileSplit):
             return None
         return self._bytes(split) if split.weight is None else split.weight
@@ -138,9 +138,9 @@ class FileStreamEnumerator(FileEnumerator):
         """
         times = self._times
         if times is None or (times.origin.kind == "footer" and column != times.origin.argument):
-            unset = "is not set" if times is None else f"names the column {times.origin.argument!r}, and not {column!r}"
+            unset = "is not set" if times is None else f"names the column {times.origin.argument!r}, not {column!r}"
             raise ConfigurationError(
-                f"alignmentMaxDrift needs the event times of files, and fileEventTime {unset}",
+                f"alignmentMaxDrift needs the event times of files, but fileEventTime {unset}",
                 source=self._source.name,
                 option="fileEventTime",
                 advice="set fileEventTime to footer:<column> (Parquet), partition:<column>, path:<pattern> or "
@@ -164,19 +164,19 @@ class FileStreamEnumerator(FileEnumerator):
             return [split]
 
     def vanished(self, splits: Sequence[Split]) -> bool:
-        """Return True: drop the rest of files that changed after a part was read.
+        """Return True if all these splits are of files that changed after a part was read.
 
-        The new versions are read as a whole.
+        The rest of the old version is dropped, because the new version is read from its start.
         """
         return self._dropped.issuperset(split.id for split in splits)
 
     def finished(self, splits: Sequence[Split]) -> None:
         """Delete or archive the files whose read began with `cleanSource` on, if the option is still on."""
-        if self._cleans:  # after a restart these may be very many
+        if self._cleans:  # checked first, because there may be very many splits after a restart
             self._cleaner.clean([split for split in splits if isinstance(split, FileSplit) and split.clean])
 
     def _new(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
-        """Return the splits of files that the stream has not begun to read, in order.
+        """Return the splits of files that the stream has not begun to read, in reading order.
 
         Splits of the last discovery are reused.
         """
@@ -201,15 +201,17 @@ class FileStreamEnumerator(FileEnumerator):
     def _begun(self, index: FileIndex, known: Mapping[str, Split]) -> list[FileSplit]:
         """Return the splits of files that were read in part.
 
-        With `onChangedFile=reread`, a changed file is left out, because its new version is read from the start.
-        Otherwise a changed file raises DataError. A file that disappeared is an error, too. These errors come before an
-        unreadable micro-batch is planned.
+        With `onChangedFile=reread`, a changed file is left out, because its new version is read from the start. Errors
+        are raised here, before an unreadable micro-batch is planned.
+
+        Raises:
+            DataError: A file has changed or no longer exists, and the options do not allow that.
         """
         begun = self._tracker.begun(known)
         listed = {file.path: file for file in index.files} if begun else {}
         dropped = set()
         for split in begun:
-            now = listed.get(split.path) or self._source.stored(split.status).now()  # or read under an earlier `path`
+            now = listed.get(split.path) or self._source.stored(split.status).now()  # or found by an earlier `path`
             if now is None and not self._source.ignore_missing_files:
                 raise DataError(
                     f"the file {split.path!r} was read only in part, and no longer exists",
@@ -228,16 +230,16 @@ class FileStreamEnumerator(FileEnumerator):
         return [split for split in begun if split.id not in dropped]
 
     def _warn_emptied(self, index: FileIndex) -> None:
-        """At the start of a run, warn of each path without files, because it may be misspelt."""
+        """Log a warning at the start of a run for paths without files, because they may be misspelt."""
         if index.emptied:
             _log.warning(
-                "%s: there is nothing below %s now; files that come there will be read",
+                "%s: there is no file below %s now; the stream will read files that are added there",
                 self._source.name,
                 ", ".join(index.emptied),
             )
 
     def _check_format(self, new: Sequence[FileSplit]) -> None:
-        """Refuse files of another format than the first files, if the format was inferred from suffixes."""
+        """Refuse files whose suffix differs from that of the first files, if the format was inferred from suffixes."""
         if not new:
             return
         _ = self._format  # raises at planning if the format is unknown or an option is wrong
@@ -247,7 +249,7 @@ class FileStreamEnumerator(FileEnumerator):
         other = next((file for file in new if catalog.format_of_path(file.path) != name), None)
         if other is not None:
             raise ConfigurationError(
-                f"by their suffixes, the first files of the stream are {name}, and {other.path!r} is not",
+                f"the first files of the stream have suffixes of the format {name}, but {other.path!r} does not",
                 source=self._source.name,
                 split=other.path,
                 option="fileFormat",

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to brokers: Java's client options, TLS, kafka-python's internals, and typed errors."""
+"""Connects to brokers: Java's client options, TLS, kafka-python's internals, and typed errors."""

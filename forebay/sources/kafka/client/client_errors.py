@@ -17,9 +17,9 @@ _PROBE_TIMEOUT = 3.0
 
 
 def client_error(error: Exception, doing: str, options: ClientOptions) -> ForebayError:
-    """Return the forebay error for an error of kafka-python. A `ForebayError` is returned unchanged. For any thread.
+    """Return the forebay error for an error of kafka-python; return a `ForebayError` unchanged. For any thread.
 
-    `doing` is the action that failed, such as "asking for offsets". The error text contains it.
+    `doing` is the action that failed, such as "asking for offsets"; the error text begins with it.
     """
     failed = f"{doing} of {', '.join(options.servers)} failed"
     text = f"{failed}: {str(error) or type(error).__name__}"
@@ -31,22 +31,22 @@ def client_error(error: Exception, doing: str, options: ClientOptions) -> Foreba
         return _unauthenticated(error, text, options)
     if isinstance(error, kafka_errors.InvalidTopicError):
         return ConfigurationError(
-            text, option="subscribe", advice="names of topics have only letters, digits, dots, _ and -"
+            text, option="subscribe", advice="correct the name: topic names have only letters, digits, dots, _ and -"
         )
     if isinstance(error, kafka_errors.KafkaConfigurationError):
         return ConfigurationError(text, option="kafka.*", advice="change the option that the text names")
     if isinstance(error, (kafka_errors.UnsupportedVersionError, kafka_errors.UnrecognizedBrokerVersion)):
-        return FatalError(text, advice="the brokers are too old for this: upgrade them, or remove the option")
+        return FatalError(text, advice="upgrade the brokers, or remove the option that needs newer ones")
     if isinstance(error, (kafka_errors.CorruptRecordError, kafka_errors.UnsupportedCodecError)):
         return DataError(text, advice="check the broker's disks, or start at a later offset to skip the damaged record")
     retriable = bool(getattr(error, "retriable", False)) or isinstance(error, kafka_errors.UnknownBrokerIdError)
     if retriable or isinstance(error, OSError):
         return RetriableError(text, advice="check the brokers: they may be starting, or unreachable from this machine")
-    return FatalError(text, advice="see the cause")
+    return FatalError(text, advice="read the cause of this error")
 
 
 def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
-    """Probe each broker's port, and return the error for brokers that cannot be reached. May block for seconds."""
+    """Probe each broker's port, and return an error that says why no broker can be reached. May block for seconds."""
     found = client_error(error, "the first connection to a broker", options)
     if not isinstance(found, RetriableError):
         return found
@@ -66,7 +66,7 @@ def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
 
 
 def _probe(server: str, options: ClientOptions, *, spoke: bool) -> str:
-    """Probe a broker's port with TCP and TLS, and return the result as text."""
+    """Probe a broker's port with TCP and TLS; return the result as a text for an error."""
     host, _, port = server.rpartition(":")
     if mechanism := options.settings.get("sasl_mechanism"):
         answer = f"the login by {mechanism} failed: wrong password or mechanism?"
@@ -92,7 +92,7 @@ def _probe(server: str, options: ClientOptions, *, spoke: bool) -> str:
 
 
 def _any_certificate() -> ssl.SSLContext:
-    """Return an SSL context that accepts any certificate, to probe whether a port speaks TLS. Sends no data."""
+    """Return an SSL context that accepts any certificate. Only for probing whether a port speaks TLS, without data."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -104,19 +104,19 @@ def _unauthenticated(error: Exception, text: str, options: ClientOptions) -> Con
     mechanism = options.settings.get("sasl_mechanism")
     if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
         return ConfigurationError(
-            f"{text}: it does not offer {mechanism}",
+            f"{text}: the broker does not offer {mechanism}",
             option="kafka.sasl.mechanism",
             advice="give a mechanism of the brokers' sasl.enabled.mechanisms",
         )
     if isinstance(error, kafka_errors.IllegalSaslStateError):
         return ConfigurationError(
-            f"{text}: the listener takes no login",
+            f"{text}: the broker's listener accepts no login",
             option="kafka.security.protocol",
             advice="give PLAINTEXT or SSL, or the port of the brokers' listener for SASL",
         )
     if mechanism == "OAUTHBEARER":
         return ConfigurationError(
-            f"{text}: the token was refused",
+            f"{text}: the broker refused the token",
             option="oauthTokenProvider",
             advice="check the token: its expiry, issuer and audience must be those that the brokers require",
         )
@@ -132,8 +132,8 @@ def _unauthorized(error: Exception, failed: str, text: str, options: ClientOptio
 
     Args:
         error: The error of kafka-python.
-        failed: The action that failed.
-        text: The text of the error.
+        failed: The beginning of the error text: which action failed.
+        text: The error text: `failed`, and the reason.
         options: The client options.
     """
     add = f"kafka-acls --bootstrap-server {options.servers[0]} --add --allow-principal User:NAME"

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translates `kafka.*`, the options of Java's consumer, to arguments of kafka-python.
 
-An option without a translation is refused, because users would notice an ignored option too late. The error names the
-option.
+An option without a translation raises an error that names it, because users would notice an ignored option too late.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from forebay.sources.kafka.client.tls import Tls
 Role = Literal["consumer", "admin"]
 
 CONNECT_TIMEOUT_MS: Final = 15_000
-"""Default timeout of the first connection, if `default.api.timeout.ms` is not set. Hosts retry after it."""
+"""Timeout of the first connection, if `default.api.timeout.ms` is not set. Hosts retry after it."""
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM")
@@ -75,7 +74,7 @@ _CONSUMER: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "check.crcs": ("check_crcs", _flag),
 }
 _HANDLED_ELSEWHERE: Final = frozenset({"group.id", "sasl.jaas.config"})
-"""Options that are not passed to kafka-python as arguments."""
+"""Options that are used, but not passed to kafka-python as arguments of the same name."""
 
 _OWN_POSITIONS = "the query reads from its own positions"
 _NO_GROUP = "this source plans its partitions and joins no consumer group"
@@ -83,28 +82,28 @@ _REFUSED: Final = {
     "auto.offset.reset": (_OWN_POSITIONS, "use startingOffsets"),
     "enable.auto.commit": (_OWN_POSITIONS, "use commitOffsets=true to commit progress to the group"),
     "auto.commit.interval.ms": (_OWN_POSITIONS, "use commitOffsets=true to commit progress to the group"),
-    "key.deserializer": ("keys are binary", "cast them, or use keyFormat"),
-    "value.deserializer": ("values are binary", "cast them, or use valueFormat"),
-    "interceptor.classes": ("interceptors are Java classes", "leave it out"),
-    "partition.assignment.strategy": (_NO_GROUP, "leave it out"),
-    "group.instance.id": (_NO_GROUP, "leave it out"),
-    "group.protocol": (_NO_GROUP, "leave it out"),
-    "session.timeout.ms": (_NO_GROUP, "leave it out"),
-    "heartbeat.interval.ms": (_NO_GROUP, "leave it out"),
-    "max.poll.interval.ms": (_NO_GROUP, "leave it out"),
+    "key.deserializer": ("keys are binary", "cast the column key, or use keyFormat"),
+    "value.deserializer": ("values are binary", "cast the column value, or use valueFormat"),
+    "interceptor.classes": ("interceptors are Java classes", "remove it"),
+    "partition.assignment.strategy": (_NO_GROUP, "remove it"),
+    "group.instance.id": (_NO_GROUP, "remove it"),
+    "group.protocol": (_NO_GROUP, "remove it"),
+    "session.timeout.ms": (_NO_GROUP, "remove it"),
+    "heartbeat.interval.ms": (_NO_GROUP, "remove it"),
+    "max.poll.interval.ms": (_NO_GROUP, "remove it"),
     "max.poll.records": ("this source reads record batches", "use maxRowsPerBatch"),
-    "allow.auto.create.topics": ("this source never creates topics", "leave it out"),
-    "sasl.username": ("Java's clients have no such option", f"put it into {jaas.OPTION}"),
-    "sasl.password": ("Java's clients have no such option", f"put it into {jaas.OPTION}"),
+    "allow.auto.create.topics": ("this source never creates topics", "remove it"),
+    "sasl.username": ("Java's clients have no such option", f"put the user name into {jaas.OPTION}"),
+    "sasl.password": ("Java's clients have no such option", f"put the password into {jaas.OPTION}"),
     "sasl.login.callback.handler.class": ("it is a Java class", 'use oauthTokenProvider="package.module:Provider"'),
     "ssl.cipher.suites": ("its names exist only in Java", "remove it: OpenSSL chooses"),
-    "metric.reporters": ("they are Java classes", "read the progress of the query"),
+    "metric.reporters": ("they are Java classes", "remove it, and read the progress of the query"),
 }
 
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """The options of kafka-python's clients, which hold neither open files nor revealed secrets.
+    """The options for clients of kafka-python, without open files and without revealed secrets.
 
     Picklable; for any thread.
 
@@ -112,7 +111,7 @@ class ClientOptions:
         settings: Arguments of consumers and admin clients.
         consumer: Arguments of consumers only.
         tls: The TLS options; None = no TLS.
-        login: `sasl.jaas.config`, not parsed.
+        login: The value of `sasl.jaas.config`, not parsed.
         token_provider: The import path of the OAUTHBEARER token provider.
     """
 
@@ -124,7 +123,7 @@ class ClientOptions:
 
     @property
     def servers(self) -> list[str]:
-        """The bootstrap servers."""
+        """The addresses of the bootstrap servers."""
         found = self.settings["bootstrap_servers"]
         return [str(one) for one in found] if isinstance(found, list) else []
 
@@ -134,9 +133,9 @@ class ClientOptions:
         return self.consumer.get("isolation_level") == "read_committed"
 
     def arguments(self, role: Role) -> dict[str, object]:
-        """Return the arguments of a client of kafka-python.
+        """Return the arguments for the constructor of a client of kafka-python.
 
-        Called where a client is created, because it reveals secrets and reads TLS stores.
+        Call it only where a client is created, because it reveals secrets and reads TLS stores.
         """
         found: dict[str, object] = {"bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **self.settings}
         if role == "consumer":
@@ -152,7 +151,7 @@ class ClientOptions:
 
 
 def translate(given: Mapping[str, str | Secret], token_provider: str | None = None) -> ClientOptions:
-    """Translate Java's options, whose names are given without `kafka.`. Opens no file, and reveals no secret.
+    """Translate options of Java's consumer, whose names are given without `kafka.`. Opens no file.
 
     Raises:
         ConfigurationError: An option is unknown, invalid, or has no translation.
@@ -162,7 +161,7 @@ def translate(given: Mapping[str, str | Secret], token_provider: str | None = No
         _check_known(name)
     if not _plain(options, "bootstrap.servers"):
         raise ConfigurationError(
-            "kafka.bootstrap.servers is not given",
+            "the option kafka.bootstrap.servers is not set",
             option="kafka.bootstrap.servers",
             advice='give one or more brokers: "host1:9092,host2:9092"',
         )
@@ -193,7 +192,7 @@ def _check_known(name: str) -> None:
 
 
 def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls, token_provider: str | None) -> None:
-    """Raise ConfigurationError for options that have no effect together, and for an incomplete login."""
+    """Raise ConfigurationError for options that do not fit together, and for an incomplete login."""
     mechanism = _plain(options, "sasl.mechanism").upper()
     sasl = [name for name in ("sasl.mechanism", "sasl.jaas.config", "sasl.kerberos.service.name") if name in options]
     if sasl and not protocol.startswith("SASL"):
@@ -210,7 +209,7 @@ def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls,
             raise _without("sasl.jaas.config", f"{mechanism} does not use it")
     if (mechanism == "OAUTHBEARER") != (token_provider is not None):
         raise ConfigurationError(
-            "OAUTHBEARER and oauthTokenProvider require each other",
+            "kafka.sasl.mechanism=OAUTHBEARER and oauthTokenProvider require each other, but only one is set",
             option="oauthTokenProvider",
             advice='give kafka.sasl.mechanism="OAUTHBEARER" and oauthTokenProvider="package.module:Provider"',
         )
@@ -218,7 +217,9 @@ def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls,
 
 def _without(name: str, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"kafka.{name} has no effect: {why}", option=f"kafka.{name}", advice="set both options, or neither"
+        f"kafka.{name} has no effect: {why}",
+        option=f"kafka.{name}",
+        advice=f"set both options so that they fit together, or remove kafka.{name}",
     )
 
 
@@ -236,7 +237,7 @@ def _read(name: str, options: Mapping[str, str | Secret], parse: Callable[[str],
         raise ConfigurationError(
             f"kafka.{name} is {text!r}: {why}",
             option=f"kafka.{name}",
-            advice="give a value that Java's consumer accepts",
+            advice=f"set kafka.{name} to a value that Java's consumer accepts",
         ) from None
 
 

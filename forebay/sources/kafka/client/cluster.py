@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the brokers for planning: partitions, offsets, sizes, group offsets. Every call has a timeout."""
+"""Asks the brokers what planning needs: partitions, offsets, sizes, group offsets. Every request has a timeout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 COORDINATOR_RETRIES = 40
 _COORDINATOR_PAUSE = 0.3
-"""Retry count and maximum delay in seconds. A new cluster needs seconds to create the topic for group offsets."""
+"""Seconds between retries while a group coordinator starts: a new cluster first creates the topic for group offsets."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Cluster:
 
     @property
     def servers(self) -> str:
-        """The brokers, for messages."""
+        """The addresses of the brokers, for messages."""
         return ", ".join(self._options.servers)
 
     def topics(self, names: Collection[str] | None) -> dict[str, Topic]:
@@ -84,7 +84,7 @@ class Cluster:
         return found
 
     def offsets(self, specs: Mapping[TopicPartition, int], *, committed: bool) -> dict[TopicPartition, int]:
-        """Return an offset of each partition.
+        """Return an offset for each partition.
 
         Args:
             specs: For each partition: -1 for its end, -2 for its beginning, or a time in ms since 1970. A time gives
@@ -97,7 +97,7 @@ class Cluster:
     def timed_offsets(
         self, specs: Mapping[TopicPartition, int], *, committed: bool
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the result of `offsets`, with the timestamp of each record in ms since 1970; -1 = unknown."""
+        """Return by partition the offset as in `offsets`, and the record's timestamp (ms since 1970, -1 = unknown)."""
         if not specs:
             return {}
         level = "read_committed" if committed else "read_uncommitted"
@@ -105,9 +105,9 @@ class Cluster:
         return {TopicPartition(*one): (int(answer.offset), int(answer.timestamp)) for one, answer in found.items()}
 
     def sizes(self, topics: Collection[str]) -> dict[TopicPartition, int] | None:
-        """Return the bytes of each partition on disk; {} if a broker fails, None if the user lacks the permission.
+        """Return the bytes of each partition on disk; {} if the request fails, None if the user lacks the permission.
 
-        A broker returns no log directory to users without the permission DESCRIBE on the cluster, else at least one.
+        To users without the permission DESCRIBE on the cluster, brokers return no log directory.
         """
         try:
             brokers = self._connected().describe_log_dirs(list(topics))
@@ -127,7 +127,7 @@ class Cluster:
         return dict(sorted(sizes))  # the largest replica of each partition
 
     def group_offsets(self, group: str, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, int]:
-        """Return the committed offsets of a group: of these partitions, or of all partitions that have one."""
+        """Return the committed offsets of a group for these partitions; `partitions` None = all with an offset."""
         asked = None if partitions is None else list(partitions)
         found = self._ask(
             f"asking for the offsets of the group {group!r}",
@@ -138,13 +138,13 @@ class Cluster:
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, retries: int = COORDINATOR_RETRIES) -> None:
-        """Commit next offsets to a group without members. Offsets of deleted partitions are dropped."""
+        """Commit the next offset of each partition to a group without members. Deleted partitions are left out."""
         asked = {partition: OffsetAndMetadata(offset, "", -1) for partition, offset in offsets.items()}
 
         def commit(admin: Any) -> None:  # noqa: ANN401 - kafka-python has no types
             for one, error in admin.alter_group_offsets(group, asked).items():
                 if error is kafka_errors.UnknownTopicOrPartitionError:
-                    # Its topic was deleted; failing here would block the commits of all others.
+                    # The topic was deleted. An error here would block the commits of all other partitions.
                     _log.info(
                         "no commit to the group %r for %s/%s: the partition no longer exists",
                         group,

@@ -37,7 +37,7 @@ REFUSALS: Final = (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-"""The error classes for a login that a broker refuses."""
+"""The error classes of kafka-python for a login that a broker refuses."""
 
 _SCHEME = "forebay"
 
@@ -45,7 +45,7 @@ C = TypeVar("C")
 
 
 class UnansweredError(KafkaTimeoutError):  # type: ignore[misc]  # no types
-    """A client could not make its first connection in time.
+    """The error if a client could not make its first connection in time.
 
     Args:
         text: The error text of kafka-python.
@@ -60,9 +60,7 @@ class UnansweredError(KafkaTimeoutError):  # type: ignore[misc]  # no types
 
 
 def first_unexpected(*members: tuple[Any, str, str | int | None]) -> str | None:
-    """Return the name of the first member of kafka-python that differs from what forebay needs.
-
-    None if all are as needed.
+    """Return the name of the first member of kafka-python that forebay cannot use as expected; None if there is none.
 
     Args:
         members: For each member: its owner, its name, and the names or the number of its parameters (None: not
@@ -83,10 +81,7 @@ def first_unexpected(*members: tuple[Any, str, str | int | None]) -> str | None:
 
 
 def unexpected_internal() -> str | None:
-    """Return the name of the first part of kafka-python that differs from what this module needs.
-
-    None if all are as needed.
-    """
+    """Return the name of the first member of kafka-python that this module cannot use; None if it can use all."""
     return first_unexpected(
         (KafkaNetClient, "__init__", "net manager"),
         (KafkaNetSocket, "sock_connect", "net sock sockaddr timeout_at"),
@@ -101,10 +96,7 @@ def unexpected_internal() -> str | None:
 
 
 def network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-    """Return the argument `kafka_client` for clients of kafka-python, a function that creates `Connections`.
-
-    Any thread.
-    """
+    """Create the network part of a client of kafka-python, with `Connections` if kafka-python is as expected."""
     if unexpected_internal() is not None:
         return KafkaNetClient(**configuration)
     net = NetworkSelector(**configuration)
@@ -114,7 +106,7 @@ def network(**configuration: Any) -> Any:  # noqa: ANN401 - kafka-python has no 
 def connect(cls: Callable[..., C], arguments: Mapping[str, object]) -> C:
     """Create a `KafkaConsumer` or `KafkaAdminClient` (`cls`) and connect it.
 
-    If this fails, no thread and no socket stays.
+    If this fails, no thread and no socket stays open.
 
     Raises:
         UnansweredError: No broker answered in time.
@@ -146,22 +138,23 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
     """The connections of one client of kafka-python. Called on the client's own thread."""
 
     refusal: KafkaError | None = None
-    """The first refused login."""
+    """The error of the last refused login; None if no login was refused."""
     last_error: BaseException | None = None
-    """The last error of a connection."""
+    """The error of the last failed connection; None if no connection failed."""
 
     def update_backoff(self, node_id: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-        """Compute the wait before the next attempt to connect.
+        """Compute the delay before the next attempt to connect, and store the error that is being handled.
 
-        Called while an error is handled, and keeps that error.
+        kafka-python calls this method while it handles the error of a connection.
         """
         self.last_error = sys.exc_info()[1] or self.last_error
         return super().update_backoff(node_id)
 
     def get_connection(self, node_id: Any, *args: Any, **more: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
-        """Return a new or existing connection.
+        """Return a new or existing connection to a broker.
 
-        Return None after a refused login, because another attempt may lock the account.
+        Raises:
+            KafkaError: A login was refused before the first connection: another attempt may lock the account.
         """
         if self.refusal is not None and not self.bootstrapped:
             raise self.refusal
@@ -199,9 +192,9 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]  # no types
-    """Opens a direct connection.
+    """Opens a direct connection, and closes the socket if that fails.
 
-    kafka-python selects this class by the scheme of a proxy URL, but no proxy is used.
+    kafka-python selects this class by the scheme of a proxy URL; no proxy is used.
     """
 
     SCHEMES = (_SCHEME,)
@@ -215,7 +208,7 @@ class _Socket(KafkaNetSocket):  # type: ignore[misc]  # no types
 
 
 class _DataBeforeError(KafkaTCPTransport):  # type: ignore[misc]  # no types
-    """A socket that first returns the data received before the connection ended. The next call raises the error."""
+    """A transport that first returns the data received before a failure; the next call returns the error."""
 
     def _sock_recv(self) -> Any:  # noqa: ANN401 - kafka-python has no types
         data, error = super()._sock_recv()

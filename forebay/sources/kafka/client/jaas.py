@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses `sasl.jaas.config`, Java's option for user name and password."""
+"""Parses `sasl.jaas.config`, the option of Java's clients for user name and password."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _secret(password: str) -> Secret:
         pass
     raise _wrong(
         "the password begins with env: or file:, like a reference to a secret",
-        f"give the whole of {OPTION} as file:/path or env:NAME",
+        f"set the whole value of {OPTION} by file:/path or env:NAME",
     )
 
 

@@ -3,9 +3,10 @@
 
 There are two hooks. Both change one consumer object, never the classes of the library:
 
-- *Raw bytes.* The consumer makes a `PartitionRecords` of every fetched partition and takes records from it. The hook's
-  class returns the bytes as one item, and moves the consumer's position by the headers of the record batches. So the
-  consumer requests the next bytes before the present ones are decoded, and still handles leaders, epochs and errors.
+- *Raw bytes.* The consumer makes a `PartitionRecords` of every fetched partition, and takes records from it. The hook
+  replaces this class by one that returns the bytes as one item, and moves the consumer's position by the headers of the
+  record batches. So the consumer requests the next bytes before the present ones are decoded, and still handles
+  leaders, epochs and errors.
 - *The receiver.* A plain connection receives 4 KiB at a time, and copies each piece three times. The hook receives into
   the buffer of the response, and wakes up for many bytes at a time.
 
@@ -93,18 +94,18 @@ def _first_without(*classes: tuple[Any, str]) -> str | None:
 
 
 def give_raw(consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) -> dict[tuple[str, int], int]:  # noqa: ANN401 - kafka-python has no types
-    """Make a consumer's `poll` return one `RawFetch` for each fetched partition.
+    """Make a consumer's `poll` return one `RawFetch`, instead of records, for each fetched partition.
 
     Requires that `unexpected_internal()` is None.
 
     Args:
         consumer: The consumer.
-        wanted: Called with topic, partition and an offset, inside `poll` and so on the application thread only. It
+        wanted: Called with topic, partition and an offset, only inside `poll`, on the thread that calls `poll`. It
             returns the range to read from this offset on, as a RawFetch without bytes; None = do not read.
 
     Returns:
-        The end of each partition by its last fetch: the last stable offset under `read_committed`, else the high
-        watermark. The dictionary stays up to date.
+        The end of each partition, as its last fetch reports it: the last stable offset under `read_committed`, else
+        the high watermark. Each fetch updates this dictionary.
     """
     fetcher = consumer._fetcher  # noqa: SLF001 - see the module
     parse = fetcher._parse_fetched_data  # noqa: SLF001
@@ -150,7 +151,7 @@ def _raw_records(base: Any, consumer: Any, wanted: Callable[[str, int, int], Raw
 
 
 def ask_ahead(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-    """Make a consumer request the next bytes now. `poll` itself requests them only if it did not wait."""
+    """Make a consumer request the next bytes now; `poll` would request them only if it did not have to wait."""
     consumer._fetcher.send_fetches()  # noqa: SLF001 - see the module
 
 

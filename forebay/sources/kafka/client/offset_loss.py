@@ -12,27 +12,27 @@ from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 from forebay.errors import DataLossError, RetriableError
 
 _TIMEOUT_MS = 5_000
-"""Timeout of these requests."""
+"""Timeout in ms of each request of this module."""
 
 _SILENT = (KafkaTimeoutError, KafkaConnectionError)
 """The error classes of kafka-python for brokers that do not answer."""
 
 Key = tuple[str, int]
-"""Topic and partition; in the fetcher a `TopicPartition` of kafka-python."""
+"""Topic and number of a partition; in the fetcher a `TopicPartition` of kafka-python."""
 Bounds = tuple[int, int]
-"""The first offset of a partition, and the offset after its last."""
+"""The first offset of a partition, and the offset after its last record."""
 
 
 class PositionLostError(Exception):
-    """Offsets of a range no longer exist. `error()` returns the `DataLossError` to raise.
+    """The error that offsets of a range no longer exist. `error()` returns the `DataLossError` for users.
 
     Args:
         topic: The topic of the range.
         partition: The partition of the range.
         offset: The next offset to read.
         end: The end of the range; None = no end.
-        bounds: The partition's current first and last offsets; None = the partition does not exist.
-        reason: The cause; by default derived from the bounds.
+        bounds: The partition's first offset, and the offset after its last record, now; None = it does not exist.
+        reason: The cause, if known; by default derived from the bounds.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class PositionLostError(Exception):
         self.earliest = bounds[0] if bounds is not None else None
         self.latest = bounds[1] if bounds is not None else None
         self.is_there = bounds is not None and bounds[0] <= offset < bounds[1] and (end is None or end <= bounds[1])
-        """Whether the bounds contain the range after all."""
+        """Whether the bounds contain the range, so that no offset is lost."""
         self.truncated = reason is not None
-        """Whether the log is known to be truncated."""
+        """Whether the partition's log is known to be truncated."""
         self.reason = reason or _reason(offset, bounds)
         super().__init__(topic, partition, offset, end, bounds, self.reason)
 
@@ -81,10 +81,10 @@ def _reason(offset: int, bounds: Bounds | None) -> str:
 
 
 class BoundsProbe:
-    """Asks the brokers for the first and last offsets of partitions, with a timeout. Called on the consumer's thread.
+    """Asks the brokers for the bounds of partitions, with a timeout. Called on the consumer's thread.
 
-    If the first consumer gets no answer, `connect` makes a second consumer from the same arguments. If the second one
-    gets no answer either, the method raises `RetriableError`.
+    If `consumer` gets no answer, `connect` makes a second consumer from the same arguments. If the second consumer gets
+    no answer either, the method raises `RetriableError`.
     """
 
     def __init__(self, consumer: Any, connect: Callable[..., Any], arguments: Mapping[str, object]) -> None:  # noqa: ANN401
@@ -93,7 +93,7 @@ class BoundsProbe:
         self._arguments = arguments
 
     def bounds(self, keys: Sequence[Key]) -> dict[Key, Bounds | None]:
-        """Return the first and last offsets of partitions; None for a partition that does not exist."""
+        """Return each partition's first offset and the offset after its last record; None if it does not exist."""
         try:
             return {**_bounds(self._consumer, keys)}
         except _SILENT as error:
@@ -112,7 +112,7 @@ class BoundsProbe:
                 ) from error
 
     def written(self, keys: Sequence[Key]) -> dict[Key, int]:
-        """Return the high watermarks of partitions, which include open transactions."""
+        """Return the high watermarks of partitions; records of open transactions are before them."""
         if not keys:
             return {}
         with self._new_consumer(isolation_level="read_uncommitted") as probe, must_answer(self._arguments):
@@ -144,7 +144,7 @@ def _servers(arguments: Mapping[str, object]) -> str:
 
 @contextmanager
 def must_answer(arguments: Mapping[str, object]) -> Iterator[None]:
-    """Convert kafka-python's errors for brokers that do not answer to a RetriableError that names the brokers."""
+    """Convert errors of kafka-python for brokers that do not answer to a RetriableError that names the brokers."""
     try:
         yield
     except _SILENT as error:
@@ -162,8 +162,8 @@ def stuck(topic: str, partition: int, offset: int, seconds: float, last: int, he
         topic: The topic.
         partition: The partition.
         offset: The next offset to read.
-        seconds: How long the reader has waited.
-        last: The end of the partition.
+        seconds: The seconds for which the reader has waited.
+        last: The end of the partition: the offset after its last record.
         held: The last stable offset, if an open transaction holds the records back; else None.
     """
     why = f"but the partition has records up to {last}"

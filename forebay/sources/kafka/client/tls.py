@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS with the options of Kafka's Java clients: PEM and PKCS12 stores, in files or in the options."""
+"""Configures TLS by the options of Kafka's Java clients: PEM and PKCS12 stores, in files or in the options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES: Final = frozenset(
         "ssl.enabled.protocols", "ssl.protocol",
     }
 )  # fmt: skip
-"""The supported options, without `kafka.`."""
+"""The supported TLS options, without `kafka.`."""
 
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -31,16 +31,16 @@ Side = Literal["truststore", "keystore"]
 
 @dataclass(frozen=True)
 class Tls:
-    """The TLS options as given, without `kafka.`. Files and secrets are read only where a client is created."""
+    """The user's TLS options, without `kafka.`. Files and secrets are read only where a client is created."""
 
     given: Mapping[str, str | Secret] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Check the options without reading files. Raises ConfigurationError."""
+        """Raise ConfigurationError if an option is invalid. Reads no files."""
         algorithm = self._text("ssl.endpoint.identification.algorithm")
         if algorithm not in (None, "", "https", "HTTPS"):
             raise _wrong(
-                "ssl.endpoint.identification.algorithm", f"it is {algorithm!r}", "set https, or remove the option"
+                "ssl.endpoint.identification.algorithm", f"{algorithm!r} is unknown", "set https, or remove the option"
             )
         for name in ("ssl.enabled.protocols", "ssl.protocol"):
             for version in _list(self._text(name)):
@@ -49,7 +49,7 @@ class Tls:
         for side in ("truststore", "keystore"):
             kind = (self._text(f"ssl.{side}.type") or "").upper()
             if kind not in ("", "PEM", "PKCS12", "JKS"):
-                raise _wrong(f"ssl.{side}.type", f"it is {kind!r}", "give PEM or PKCS12")
+                raise _wrong(f"ssl.{side}.type", f"the type {kind!r} is unknown", "set PEM or PKCS12")
             inline = "ssl.truststore.certificates" if side == "truststore" else "ssl.keystore.certificate.chain"
             if inline in self.given and f"ssl.{side}.location" in self.given:
                 raise _wrong(inline, f"ssl.{side}.location is set too", "set only one of them")
@@ -57,13 +57,13 @@ class Tls:
             raise _wrong(
                 "ssl.keystore.key",
                 "key and certificate require each other",
-                "give kafka.ssl.keystore.certificate.chain too",
+                "set both kafka.ssl.keystore.key and kafka.ssl.keystore.certificate.chain",
             )
 
     def context(self) -> ssl.SSLContext:
         """Return the SSL context for connections, with keys and certificates from the stores.
 
-        Called where a client is created.
+        Call it only where a client is created, because it reads files and secrets.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self._text("ssl.endpoint.identification.algorithm") != ""
@@ -94,7 +94,7 @@ class Tls:
         if "ssl.keystore.location" in self.given:
             name = "ssl.keystore.location"
             key, chain = self._store("keystore")
-            # Java uses one password for a PKCS12 store and its key; a PEM file has only that of the key.
+            # Java uses one password for a PKCS12 store and its key. In a PEM file, only the key can have a password.
             password = password if key is None else None
         elif "ssl.keystore.key" in self.given:
             name = "ssl.keystore.key"
@@ -177,7 +177,7 @@ def _pkcs12(content: bytes, password: str | None, name: str, path: str) -> tuple
         )
         return key.decode(), pem
     side = "truststore" if "truststore" in name else "keystore"
-    raise _wrong(name, f"{path} cannot be opened", f"check kafka.ssl.{side}.password")
+    raise _wrong(name, f"{path} cannot be opened as PKCS12", f"check kafka.ssl.{side}.password and the file")
 
 
 def _list(text: str | None) -> list[str]:

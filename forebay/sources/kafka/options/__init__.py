@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the Kafka source, and their validation. Nothing here connects to a broker."""
+"""Parses and validates the options of the Kafka source, without connecting to a broker."""

@@ -13,14 +13,14 @@ from forebay.errors import ConfigurationError
 from forebay.sources.kafka.split import TopicPartition
 
 EARLIEST: Final = -2
-"""In JSON: the first existing offset."""
+"""In JSON offsets: the first existing offset of a partition."""
 
 LATEST: Final = -1
-"""In JSON: the offset after the last record."""
+"""In JSON offsets: the offset after the last record of a partition."""
 
 
 class BoundKind(Enum):
-    """The kind of a bound."""
+    """How the start or the end of a read is given: as a word of Spark's, as offsets, or as times."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -31,13 +31,13 @@ class BoundKind(Enum):
 
 @dataclass(frozen=True)
 class Bound:
-    """The start or the end of a read.
+    """The start or the end of a read, as its options give it.
 
     Args:
-        kind: The kind of the bound.
-        option: The option that sets it, for errors.
-        values: For `OFFSETS` and `TIMES`: the offset, or ms since 1970, of each partition.
-        time: For `TIMES`: the time of partitions that `values` does not name; None = `values` must name all.
+        kind: How the bound is given.
+        option: The name of the option that sets the bound, for errors.
+        values: For `OFFSETS`, the offset of each partition; for `TIMES`, its time in ms since 1970.
+        time: For `TIMES`: the time (ms since 1970) of all partitions not in `values`; None = `values` must name all.
     """
 
     kind: BoundKind
@@ -49,9 +49,9 @@ class Bound:
     def of(
         cls, side: Literal["starting", "ending"], time: int | None, times: str | None, offsets: str | None
     ) -> Self | None:
-        """Parse the options for the start or the end; return None if none of them is set.
+        """Parse the options for one side of a read; return None if none of them is set.
 
-        `time` takes precedence over `times` by partition, and `times` over `offsets`.
+        `time` (for all partitions) takes precedence over `times` (JSON, by partition), and `times` over `offsets`.
         """
         if time is not None:
             _check_time(time, option := f"{side}Timestamp")
@@ -70,7 +70,7 @@ class Bound:
         for partition, offset in values.items():
             if offset < EARLIEST:
                 raise ConfigurationError(
-                    f"{option} gives {partition.split_id} the offset {offset}",
+                    f"{option} gives {partition.split_id} the invalid offset {offset}",
                     option=option,
                     advice="give an offset of 0 or more, -2 for the earliest or -1 for the latest",
                 )
@@ -81,34 +81,34 @@ class Bound:
         return self.values.get(partition, self.time)
 
     def check_names(self, found: Collection[TopicPartition]) -> None:
-        """Check that the bound names every partition of the query (`found`) and no other. Raises ConfigurationError."""
+        """Raise ConfigurationError unless a bound by partition names exactly the query's partitions (`found`)."""
         if self.kind not in (BoundKind.OFFSETS, BoundKind.TIMES) or self.time is not None:
             return
         missing = sorted(set(found) - self.values.keys())
         if missing:
             raise ConfigurationError(
-                f"{self.option} must name every partition, and {_listed(missing)} missing",
+                f"{self.option} must name every partition, but {_listed(missing)} missing",
                 option=self.option,
-                advice="add them; as an offset, -2 means the earliest and -1 the latest",
+                advice="add the missing partitions; as an offset, -2 means the earliest and -1 the latest",
             )
         unknown = sorted(self.values.keys() - set(found))
         if unknown:
             raise ConfigurationError(
                 f"{self.option} names partitions that are not read: {', '.join(one.split_id for one in unknown)}",
                 option=self.option,
-                advice="remove them, or read their topics too",
+                advice="remove these partitions, or read their topics too",
             )
 
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Where a query starts and ends.
+    """The start and the end of a query.
 
     Args:
         start: The start; None = earliest in a batch, latest in a stream.
         end: The end; None = the latest offset.
         latest_if_no_match: Whether a partition without a record at or after its starting time starts at its end. If
-            False, such a partition is an error.
+            False, such a partition raises an error.
     """
 
     start: Bound | None
@@ -117,7 +117,7 @@ class OffsetRange:
 
     @classmethod
     def of(cls, start: Bound | None, end: Bound | None, *, latest_if_no_match: bool) -> Self:
-        """Return the range between two bounds; refuse an end that leaves nothing to read."""
+        """Return the range between two bounds. Raise ConfigurationError for an end that leaves nothing to read."""
         if end is not None:
             earliest = end.kind is BoundKind.OFFSETS and EARLIEST in end.values.values()
             if end.kind in (BoundKind.EARLIEST, BoundKind.COMMITTED) or earliest:
@@ -134,7 +134,7 @@ class OffsetRange:
         return self.start is not None and self.start.kind is BoundKind.COMMITTED
 
     def check(self, *, streaming: bool) -> None:
-        """Refuse a batch that starts at the latest offsets."""
+        """Raise ConfigurationError for a batch query that starts at the latest offsets."""
         start = self.start
         if streaming or start is None:
             return
@@ -148,7 +148,7 @@ class OffsetRange:
 
 
 def assigned_json(text: str) -> list[TopicPartition]:
-    """Parse `{"topic":[0,1]}` into partitions."""
+    """Parse the option `assign`, such as `{"topic":[0,1]}`, into partitions."""
     option, advice = "assign", 'write {"topicA":[0,1],"topicB":[2,4]}'
     found: list[TopicPartition] = []
     for topic, partitions in _object(text, option, advice).items():
@@ -165,22 +165,24 @@ _OFFSETS: Final = 'write {"topicA":{"0":23,"1":-2},"topicB":{"0":-1}}'
 
 
 def _partitions_json(text: str, option: str) -> dict[TopicPartition, int]:
-    """Parse `{"topic":{"0":23,"1":-2}}` into numbers by partition."""
+    """Parse JSON such as `{"topic":{"0":23,"1":-2}}` into a number (offset or time) for each partition."""
     found: dict[TopicPartition, int] = {}
     for topic, partitions in _object(text, option).items():
         if not isinstance(partitions, dict):
             raise _invalid(option, f"the value of {topic!r} is not an object of partitions")
         for partition, value in partitions.items():
             if not partition.isdecimal() or isinstance(value, bool) or not isinstance(value, int):
-                raise _invalid(option, f"{topic!r} has {json.dumps({partition: value})}")
+                raise _invalid(option, f"{topic!r} has the invalid entry {json.dumps({partition: value})}")
             found[TopicPartition(topic, int(partition))] = value
     return found
 
 
 def _check_time(moment: int, option: str, of: str = "") -> None:
-    """Refuse times beyond 64 bits, and before 1970: brokers interpret -1 and -2 as latest and earliest."""
+    """Refuse times beyond 64 bits and before 1970, because brokers read -1 and -2 as latest and earliest."""
     if not 0 <= moment < 1 << 63:
-        raise ConfigurationError(f"{option} is {moment}{of}", option=option, advice="give milliseconds since 1970")
+        raise ConfigurationError(
+            f"{option} is {moment}{of}, which is not a valid time", option=option, advice="give milliseconds since 1970"
+        )
 
 
 def _object(text: str, option: str, advice: str = _OFFSETS) -> dict[str, object]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options for reading a topic as a changelog, and the columns that it has then."""
+"""The options for reading a topic as a changelog, and the columns of such a changelog."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ NAMES: Final = {
 
 @dataclass(frozen=True)
 class Changelog:
-    """How the records of a topic become changes.
+    """Says how the records of a topic become changes of rows.
 
     Args:
-        events: The format and its options.
+        events: The change format and its options.
         options: The JSON options, the mode, and the name of the corrupt-record column.
-        kept: The columns of Kafka that the changelog has too.
+        kept: The option `kafkaColumns`: columns of Kafka that the changelog also has.
     """
 
     events: EventOptions
@@ -43,17 +43,17 @@ class Changelog:
     kept: Sequence[str] = field(default=())
 
     def converter(self, columns: Sequence[str] | None, source: str) -> EventConverter:
-        """Return the converter of fetched records for the selected columns (None: all).
+        """Return the converter from fetched records to changes with the selected columns (None = all).
 
         Raises:
-            ConfigurationError: A column does not exist, or two have one name.
+            ConfigurationError: A column does not exist, or two columns have the same name.
         """
         unknown = next((name for name in self.kept if name not in COLUMNS), None)
         if unknown is not None:
             raise ConfigurationError(
                 f"the Kafka source has no column {unknown!r}",
                 option="kafkaColumns",
-                advice=f"give some of {', '.join(COLUMNS)}",
+                advice=f"set kafkaColumns to some of {', '.join(COLUMNS)}",
             )
         return EventConverter(
             self.events.reader(self.options, columns),
@@ -67,10 +67,10 @@ class Changelog:
         )
 
     def schema(self, columns: Sequence[str] | None, source: str) -> pa.Schema:
-        """Return the schema for the selected columns (None: all), with the key if all its columns are there.
+        """Return the schema of the selected columns (None = all). It names the key if all key columns are selected.
 
         Raises:
-            ConfigurationError: A column does not exist, or two have one name.
+            ConfigurationError: A column does not exist, or two columns have the same name.
         """
         schema = self.converter(columns, source).schema
         key = self.events.key_names(self.options)
@@ -80,7 +80,7 @@ class Changelog:
         return stamp(schema, KeySpec.keyed_by(key, cdc=True, ordering=order))
 
     def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns to fetch for the selected columns."""
+        """Return the columns of Kafka that must be fetched for the selected columns of the changelog."""
         wanted = {"key", "value", "offset", *(name for name in self.kept if name in columns)}
         if self.options.column_name_of_corrupt_record in columns:
             wanted |= {"topic", "partition"}

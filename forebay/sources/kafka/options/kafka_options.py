@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the Kafka source, and their validation. Nothing here connects to a broker."""
+"""Declares and validates the options of the Kafka source, without connecting to a broker."""
 
 from __future__ import annotations
 
@@ -27,53 +27,56 @@ _JSON = ("assign", "starting_offsets", "ending_offsets", "starting_offsets_by_ti
 
 
 class KafkaOptions(Source):
-    """The options of `KafkaSource`. The enumerator and the split reader depend on this class, not on the source."""
+    """The base class of `KafkaSource`, with its options. The enumerator and the split reader import only this class."""
 
-    subscribe: list[str] = option(default_factory=list, doc="topics, separated by commas")
+    subscribe: list[str] = option(default_factory=list, doc="names of topics, separated by commas")
     subscribe_pattern: str | None = option(default=None, doc="a Java regular expression for whole names of topics")
-    assign: str | None = option(default=None, doc='partitions, as {"topic":[0,1]}')
+    assign: str | None = option(default=None, doc='partitions to read, as {"topic":[0,1]}')
     kafka: dict[str, str | Secret] = option(
         default_factory=dict, prefix="kafka.", doc="options of Java's consumer, such as kafka.bootstrap.servers"
     )
     starting_offsets: str | None = option(
-        default=None, doc='earliest, latest, committed, or {"topic":{"0":23,"1":-2}}; by default latest in a stream'
+        default=None,
+        doc='earliest (default of a batch), latest (of a stream), committed, or {"topic":{"0":23,"1":-2}}',
     )
     starting_timestamp: int | None = option(default=None, doc="start at this time, ms since 1970")
     starting_offsets_by_timestamp: str | None = option(
-        default=None, doc='start at the times of {"topic":{"0":1700000000000}}, ms since 1970'
+        default=None, doc='start each partition at a time, ms since 1970: {"topic":{"0":1700000000000}}'
     )
     starting_offsets_by_timestamp_strategy: Literal["error", "latest"] = option(
-        default="error", doc="for a partition without a record at or after its starting time"
+        default="error", doc="fail, or start at the end, if a partition has no record at or after its starting time"
     )
     ending_offsets: str | None = option(default=None, doc='latest, or {"topic":{"0":50,"1":-1}}')
     ending_timestamp: int | None = option(default=None, doc="end before the first record of this time, ms since 1970")
-    ending_offsets_by_timestamp: str | None = option(default=None, doc="end before the times of each partition")
-    fail_on_data_loss: bool = option(default=True, doc="fail when records no longer exist before they are read")
-    min_partitions: int | None = option(default=None, doc="cut big ranges into about this many tasks")
-    max_records_per_partition: int | None = option(default=None, doc="maximum offsets of one task")
+    ending_offsets_by_timestamp: str | None = option(
+        default=None, doc='end each partition before a time, ms since 1970: {"topic":{"0":1700000000000}}'
+    )
+    fail_on_data_loss: bool = option(default=True, doc="fail if records no longer exist when they should be read")
+    min_partitions: int | None = option(default=None, doc="cut large offset ranges into about this many tasks")
+    max_records_per_partition: int | None = option(default=None, doc="maximum number of offsets in one task")
     include_headers: bool = option(default=False, doc="add the column headers")
     poll_timeout_ms: int = option(
-        default=120_000, name="kafkaConsumer.pollTimeoutMs", doc="how long a task waits for existing records"
+        default=120_000, name="kafkaConsumer.pollTimeoutMs", doc="ms for which a task waits for existing records"
     )
     num_retries: int = option(default=3, name="fetchOffset.numRetries", doc="retries of requests for offsets")
     retry_interval_ms: int = option(
-        default=10, name="fetchOffset.retryIntervalMs", doc="maximum wait between these retries"
+        default=10, name="fetchOffset.retryIntervalMs", doc="maximum ms between retries of requests for offsets"
     )
-    group_id_prefix: str = option(default="forebay-kafka", doc="the client id, without kafka.group.id")
+    group_id_prefix: str = option(default="forebay-kafka", doc="the client id if kafka.group.id is not set")
     commit_offsets: bool = option(
         default=False,
         doc="commit progress to kafka.group.id for tools that show lag; the query never reads it back",
     )
     oauth_token_provider: str | None = option(
         default=None,
-        doc="makes OAUTHBEARER tokens: package.module:Provider, a kafka-python AbstractTokenProvider",
+        doc="the class of OAUTHBEARER tokens: package.module:Provider, a kafka-python AbstractTokenProvider",
     )
 
     value_format: Literal["bytes", "string", "json"] = option(
         default="bytes", may_change=False, doc="decode values: raw bytes, a string, or a struct"
     )
     key_format: Literal["bytes", "string", "json"] = option(
-        default="bytes", may_change=False, doc="decode keys, likewise"
+        default="bytes", may_change=False, doc="decode keys: raw bytes, a string, or a struct"
     )
     value_schema: str | None = option(
         default=None,
@@ -86,14 +89,14 @@ class KafkaOptions(Source):
     changelog_sequence: Literal["lsn", "binlog"] | None = option(
         default=None,
         may_change=False,
-        doc="add _sequence from the log of PostgreSQL, or of MySQL",
+        doc="add the column _sequence, a position in the log of PostgreSQL (lsn) or MySQL (binlog)",
     )
     changelog_missing_before: Literal["postimage", "error"] = option(
-        default="postimage", doc="an update without the row before: only its update_postimage, or an error"
+        default="postimage", doc="for an update without the row before: return only update_postimage, or fail"
     )
-    changelog_truncate: Literal["error", "ignore"] = option(default="error", doc="events of truncated tables")
+    changelog_truncate: Literal["error", "ignore"] = option(default="error", doc="what to do if a table was truncated")
     kafka_columns: list[str] = option(
-        default_factory=list, doc="columns of Kafka that a changelog has too, such as timestamp"
+        default_factory=list, doc="columns of Kafka to add to a changelog, such as timestamp"
     )
     row_positions: bool = option(
         default=False, doc="add _split, the id of the split, and _pos, the offset; a changelog always has them"
@@ -101,11 +104,11 @@ class KafkaOptions(Source):
     mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"] = option(
         default="PERMISSIVE", doc="how to handle a record whose key or value cannot be decoded"
     )
-    column_name_of_corrupt_record: str = option(default="_corrupt_record", doc="the column for such records")
+    column_name_of_corrupt_record: str = option(default="_corrupt_record", doc="the column for undecodable records")
     json_options: dict[str, str] = option(
         default_factory=dict, prefix="json.", doc="options of Spark's from_json, such as json.timestampFormat"
     )
-    time_zone: str = option(default="UTC", doc="zone of JSON times that name none; by default the session's on Spark")
+    time_zone: str = option(default="UTC", doc="zone of JSON times that have none; by default the session's on Spark")
 
     _columns: ClassVar[tuple[str, ...] | None] = None
 
@@ -121,7 +124,7 @@ class KafkaOptions(Source):
         super().__post_init__()
 
     def check(self) -> None:
-        """Refuse options that do not fit together. Connects to no broker."""
+        """Raise ConfigurationError for options that are invalid or do not fit together. Connects to no broker."""
         try:
             self._check()
         except ConfigurationError as error:
@@ -146,13 +149,16 @@ class KafkaOptions(Source):
         ):
             if value is not None and value < least:
                 raise ConfigurationError(
-                    f"{option_name} is {value}", option=option_name, advice=f"give {least} or more"
+                    f"{option_name} is {value}, but must be {least} or more",
+                    option=option_name,
+                    advice=f"set {option_name} to {least} or more",
                 )
         if (self.commit_offsets or wants_group) and not self.group_id:
             raise ConfigurationError(
-                f"{'commitOffsets' if self.commit_offsets else 'startingOffsets=committed'} needs a consumer group",
+                f"{'commitOffsets' if self.commit_offsets else 'startingOffsets=committed'} needs a consumer group, "
+                "but kafka.group.id is not set",
                 option="kafka.group.id",
-                advice="set kafka.group.id, a different one for each query",
+                advice="set kafka.group.id to a group that no other query uses",
             )
 
     def _check_no_changelog(self) -> None:
@@ -169,18 +175,18 @@ class KafkaOptions(Source):
 
     @property
     def group_id(self) -> str | None:
-        """The consumer group for commits and for `startingOffsets=committed`; the source never joins it."""
+        """The consumer group of commits and of `startingOffsets=committed`, or None. The source never joins it."""
         found = next((value for name, value in self.kafka.items() if name.lower() == "group.id"), None)
         return found.reveal() if isinstance(found, Secret) else found
 
     @cached_property
     def subscription(self) -> Subscription:
-        """The partitions to read."""
+        """The topics or partitions to read, parsed from the options."""
         return Subscription.of(self.subscribe, self.subscribe_pattern, self.assign)
 
     @cached_property
     def offset_range(self) -> OffsetRange:
-        """Where the read starts and ends."""
+        """The start and the end of the read, parsed from the options."""
         start = Bound.of("starting", self.starting_timestamp, self.starting_offsets_by_timestamp, self.starting_offsets)
         end = Bound.of("ending", self.ending_timestamp, self.ending_offsets_by_timestamp, self.ending_offsets)
         latest = self.starting_offsets_by_timestamp_strategy == "latest"
@@ -188,14 +194,14 @@ class KafkaOptions(Source):
 
     @cached_property
     def client_options(self) -> ClientOptions:
-        """The options of kafka-python's clients."""
+        """The options for clients of kafka-python, translated from `kafka.*`."""
         given = dict(self.kafka)
         if not any(name.lower() == "client.id" for name in given):
             given["client.id"] = self.group_id or self.group_id_prefix
         return translate(given, self.oauth_token_provider)
 
     def payloads(self) -> Payloads:
-        """Return how to decode keys and values. Not cached, because a host may set the time zone of a copy."""
+        """Parse how to decode keys and values. Not cached, because a host may set the time zone of a copy."""
         formats = {"key": (self.key_format, self.key_schema), "value": (self.value_format, self.value_schema)}
         return Payloads.of(
             formats,
@@ -207,7 +213,7 @@ class KafkaOptions(Source):
         )
 
     def changelog(self) -> Changelog | None:
-        """Return how to read records as changes; None without `changelogFormat`. Not cached, as `payloads`."""
+        """Parse how to read records as changes; None without `changelogFormat`. Not cached, like `payloads`."""
         if self.changelog_format is None:
             return None
         for name, form in (("valueFormat", self.value_format), ("keyFormat", self.key_format)):
@@ -221,9 +227,9 @@ class KafkaOptions(Source):
             raise ConfigurationError(
                 "includeHeaders has no effect on a changelog",
                 option="includeHeaders",
-                advice="remove it, and set kafkaColumns=headers for the headers of each change",
+                advice="remove includeHeaders, and set kafkaColumns=headers for the headers of each change",
             )
-        # Imported here: the converters take 0.2 s, in each new process of a query.
+        # Imported here, because importing the converters takes 0.2 s in each new process of a query.
         from forebay.sources.kafka.options.changelogs import NAMES, Changelog
         from forebay.table.changelog.converters.event_formats import EventOptions
 
@@ -241,9 +247,9 @@ class KafkaOptions(Source):
         return Changelog(events, options, self.kafka_columns)
 
     def schema(self) -> pa.Schema:
-        """Return the selected columns of Spark's schema, or those of a changelog, with its key.
+        """Return the schema of the selected columns: those of Spark's source, or of a changelog, with its key.
 
-        With decoding there is also the corrupt-record column.
+        If keys or values are decoded, there is also the corrupt-record column.
         """
         changelog = self.changelog()
         if changelog is not None:
@@ -252,11 +258,11 @@ class KafkaOptions(Source):
 
     @property
     def keyed(self) -> bool:
-        """Whether the query relies on the partition of a key: rows are changes, or carry their positions."""
+        """Whether the query relies on a fixed partition for each key: rows are changes, or have their positions."""
         return self.changelog_format is not None or self.row_positions
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
-        """Return a copy that reads only these columns, and does not decode others."""
+        """Return a copy that reads only these columns, and does not decode other columns."""
         other = copy.copy(self)
         object.__setattr__(other, "_columns", columns)
         return other

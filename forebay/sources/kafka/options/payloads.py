@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options for decoding keys and values: raw bytes, strings, or JSON with a schema; and for corrupt records."""
+"""Parses the options for decoding keys and values (bytes, strings, or JSON with a schema) and for corrupt records."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ CORRUPT = pa.struct(
 """The type of the corrupt-record column: the raw record, its topic, partition and offset, and the reason."""
 
 POSITIONS: Final[dict[str, pa.DataType]] = {name: TYPES[name] for name in (SPLIT, POSITION)}
-"""The columns of the option `rowPositions`: the id of the split, and the offset."""
+"""The columns that the option `rowPositions` adds: the id of the split, and the offset."""
 
 
 @dataclass(frozen=True)
 class Payloads:
-    """How keys and values are decoded.
+    """Says how keys and values are decoded.
 
     Args:
-        types: The type of each decoded column of `key` and `value`: a string, or the struct of a JSON schema.
+        types: For `key` and `value`, if decoded: the type string, or the struct of the JSON schema.
         options: The JSON options, the mode, and the name of the corrupt-record column.
         row_positions: Whether rows have the columns `POSITIONS`.
     """
@@ -57,10 +57,10 @@ class Payloads:
         *,
         row_positions: bool = False,
     ) -> Self:
-        """Parse the options.
+        """Parse the options for decoding.
 
         Args:
-            formats: The format and the schema of `key` and `value`.
+            formats: For `key` and `value`: the options for its format and its schema.
             json_options: The options `json.*`.
             mode: The option `mode`.
             corrupt_column: The name of the corrupt-record column.
@@ -87,7 +87,7 @@ class Payloads:
         return self.options.column_name_of_corrupt_record
 
     def schema(self, columns: Sequence[str] | None, *, include_headers: bool) -> pa.Schema:
-        """Return the schema of the read for the selected columns (None: all); see `record_schema`."""
+        """Return the schema of the read for the selected columns (None = all); see `record_schema`."""
         known = {**COLUMNS, **self.types, **(POSITIONS if self.row_positions else {})}
         if self.types:
             known[self.corrupt_column] = CORRUPT
@@ -96,12 +96,12 @@ class Payloads:
     def decoded(self, columns: Sequence[str]) -> list[str]:
         """Return which of `key` and `value` must be decoded for the selected columns.
 
-        The other one is not checked for corrupt records.
+        A column that is not decoded is not checked for corrupt records.
         """
         return [name for name in self.types if name in columns or self.corrupt_column in columns]
 
     def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns to fetch, with undecoded keys and values, for the selected columns."""
+        """Return the columns of Kafka to fetch for the selected columns; keys and values are not decoded yet."""
         wanted = {*columns, *self.decoded(columns)}
         if self.decoded(columns) or not POSITIONS.keys().isdisjoint(columns):
             wanted.add("offset")  # for errors and positions
@@ -111,7 +111,7 @@ class Payloads:
 
 
 def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> pa.DataType | None:
-    """Return the type of a decoded key or value; None for raw bytes. `form` is its format option."""
+    """Return the type of a decoded key or value; None for raw bytes. `form` is the value of its format option."""
     option_name = f"{column}Schema"
     if form != "json":
         if schema is not None:
@@ -123,10 +123,10 @@ def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> p
         return pa.string() if form == "string" else None
     if schema is None:
         raise ConfigurationError(
-            f"{column}Format=json needs a schema",
+            f"{column}Format=json needs a schema, but {option_name} is not set",
             option=option_name,
-            advice=f"give {option_name} as for Spark's from_json, such as 'id BIGINT, tags ARRAY<STRING>'; "
-            f"or look at some records with {column}Format=string and forebay.peek",
+            advice=f"set {option_name} as for Spark's from_json, such as 'id BIGINT, tags ARRAY<STRING>'; "
+            f"to find the fields, look at some records with {column}Format=string and forebay.peek",
         )
     fields = parse_schema(schema, option_name)
     corrupt = options.column_name_of_corrupt_record
@@ -134,8 +134,8 @@ def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> p
         raise ConfigurationError(
             f"the field {corrupt!r} of {option_name} must be a string, because it holds malformed text",
             option=option_name,
-            advice="remove it, because the corrupt-record column has this name and holds the text and the reason; or "
-            "set columnNameOfCorruptRecord",
+            advice="remove the field, because the corrupt-record column has this name and holds the text and the "
+            "reason; or set columnNameOfCorruptRecord to another name",
         )
     try:
         for field in fields:
@@ -159,7 +159,7 @@ def _check(types: Mapping[str, pa.DataType], mode: str, corrupt_column: str) -> 
             )
     if corrupt_column in {*COLUMNS, *POSITIONS}:
         raise ConfigurationError(
-            f"the source already has a column with the name of the column for corrupt records, {corrupt_column!r}",
+            f"the source already has a column {corrupt_column!r}, so the column for corrupt records needs another name",
             option="columnNameOfCorruptRecord",
             advice="set columnNameOfCorruptRecord to another name",
         )
@@ -171,7 +171,11 @@ def json_payload_options(
     corrupt_column: str,
     time_zone: str,
 ) -> JsonOptions:
-    """Return the JSON options of payloads from the options `json.*`, `mode`, and the corrupt-record column."""
+    """Return the JSON options for keys and values from the options `json.*`, `mode`, and the corrupt-record column.
+
+    Raises:
+        ConfigurationError: An option is invalid. The error names it with the prefix `json.`.
+    """
     try:
         return text_options(
             given, source="forebay_kafka", mode=mode, column_name_of_corrupt_record=corrupt_column, time_zone=time_zone

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions that a query reads: `subscribe`, `subscribePattern` or `assign`."""
+"""Parses the options that name the topics or partitions to read: `subscribe`, `subscribePattern`, `assign`."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class Subscription:
 
     @classmethod
     def of(cls, subscribe: Sequence[str], pattern: str | None, assign: str | None) -> Subscription:
-        """Parse the three options; exactly one must be given."""
+        """Parse the three options. Raise ConfigurationError unless exactly one is given."""
         given = [bool(subscribe), pattern is not None, assign is not None].count(True)
         if given == 0:
             raise ConfigurationError(
                 f"One of the following options must be specified for Kafka source: {_NAMES}",
                 option="subscribe",
-                advice='give for example subscribe="topic1,topic2"',
+                advice='set one of them, for example subscribe="topic1,topic2"',
             )
         if given > 1:
             raise ConfigurationError(
                 f"Only one of the following options can be specified for Kafka source: {_NAMES}",
                 option="subscribe",
-                advice="give only one of them",
+                advice="set only one of them",
             )
         if assign is not None:
             return cls(partitions=tuple(assigned_json(assign)))
@@ -77,21 +77,22 @@ class Subscription:
         Args:
             name: The name of the topic.
             leaders: The leader of each existing partition; -1 = no leader.
-            first: Whether the query is new; then each partition of `assign` must exist.
+            first: Whether the query is new. If so, each partition of `assign` must exist.
 
         Raises:
+            ConfigurationError: The query is new, and a partition of `assign` does not exist.
             RetriableError: A partition has no leader.
         """
         wanted = [partition for partition in self.partitions if partition.topic == name]
         missing = [partition for partition in wanted if partition.partition not in leaders]
         if missing and first:
             raise ConfigurationError(
-                f"the topic {name!r} has no partition {missing[0].partition}: it has {len(leaders)}",
+                f"the topic {name!r} has no partition {missing[0].partition}; it has {len(leaders)} in all",
                 split=missing[0].split_id,
                 option="assign",
                 advice="name only existing partitions",
             )
-        if self.partitions:  # discovery reports the missing ones as lost
+        if self.partitions:  # discovery reports the missing partitions as lost
             partitions = [one for one in wanted if one.partition in leaders]
         else:
             partitions = [TopicPartition(name, number) for number in sorted(leaders)]
@@ -100,7 +101,7 @@ class Subscription:
             raise RetriableError(
                 f"the partition {alone[0].split_id} has no leader, so it cannot be read",
                 split=alone[0].split_id,
-                advice="check the brokers that hold its replicas: they may be down",
+                advice="check the brokers that hold the partition's replicas: they may be down",
             )
         return partitions
 
@@ -108,9 +109,11 @@ class Subscription:
 def compile_topics(pattern: str) -> re.Pattern[str]:
     r"""Return a Python pattern whose `fullmatch` accepts the same names as Java's `pattern`.
 
-    Both languages agree on most syntax for names of topics, which have only ASCII letters, digits, dots, underscores
-    and hyphens. The function rewrites `\Q…\E`, `\z`, `(?<name>` and `\k<name>`, and refuses syntax that has another
-    meaning in Python.
+    Topic names have only ASCII letters, digits, dots, underscores and hyphens. For these, most syntax means the same in
+    both languages. `\Q…\E`, `\z`, `(?<name>` and `\k<name>` are rewritten.
+
+    Raises:
+        ConfigurationError: The pattern is invalid, or has syntax with another meaning in Python.
     """
     try:
         return re.compile(_to_python(pattern), re.ASCII)
@@ -130,7 +133,7 @@ def _to_python(pattern: str) -> str:
         if match["quoted"] is not None:
             text = re.escape(match["quoted"])
         elif match["octal"]:
-            raise ValueError(f"{text} means different things in regular expressions of Python and of Java")
+            raise ValueError(f"{text} has different meanings in regular expressions of Python and Java")
         elif class_begin is not None:
             if text in ("[", "&&"):
                 raise ValueError("nested classes and && exist only in Java")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans reads of partitions: discovers topics, resolves start and end offsets, finds deleted topics, cuts tasks."""
+"""Plans reads of partitions: discovers topics, resolves start and end offsets, finds lost records, cuts tasks."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The enumerator of the Kafka source: finds partitions, their starts and ends, and lost records."""
+"""The enumerator of the Kafka source: finds partitions, where they start and end, and lost records."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_t
 _log = logging.getLogger(__name__)
 
 _IDS_TRUSTED = 2.0
-"""For this many seconds after a discovery, `tasks` does not check the topic ids again."""
+"""Seconds after a discovery for which `tasks` does not check the topic ids again."""
 
 
 class KafkaEnumerator(DiscoveryEnumerator):
-    """Makes one split per partition. Positions and ends are offsets, so row limits and slices count offsets."""
+    """Creates one split per partition. Positions and ends are offsets, so row limits and slices count offsets."""
 
-    exact_ends = True  # except for control records and compacted ones, as with Spark's own source
-    # Asking for ends takes milliseconds and blocks nobody else; a short floor shows new records sooner.
+    exact_ends = True  # except before control or compacted records, as in Spark's own source
+    # A request for ends takes milliseconds and blocks no other work; a short floor shows new records sooner.
     refresh_floor = 0.015
     discovery_floor = 1.0
     refresh_share = 0.2
@@ -62,7 +62,10 @@ class KafkaEnumerator(DiscoveryEnumerator):
     # ---- discovery
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
-        """Find the partitions. Options set the starts of a new query; later partitions start at the earliest offset."""
+        """Find the partitions to read.
+
+        In a new query, they start where the options say; partitions found later start at the earliest offset.
+        """
         splits = [_own(split) for split in known.values()]
         identity = self._discovery.partitions(splits, first=first)
         found = identity.topic_ids
@@ -92,7 +95,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return Discovered(current, state=self._limits.state({split.id for split in current}))
 
     def restore_state(self, state: Json) -> None:
-        """Restore the end offsets to which the ending times were resolved before a restart."""
+        """Restore the end offsets that were found for ending times before a restart."""
         self._limits.restore(state, self._source.name)
 
     def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
@@ -112,7 +115,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         ]
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the end offset of each partition under the isolation level, or the offset of its ending time if lower.
+        """Return the end offset of each partition under the isolation level, or of its ending time if that is lower.
 
         Raises:
             DataLossError: A partition ends before its position: it was truncated or recreated.
@@ -140,7 +143,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return {own[partition].id: end for partition, end in ends.items()}
 
     def vanished(self, splits: Sequence[Split]) -> bool:
-        """Drop partitions that no longer exist or belong to a recreated topic, unless `failOnDataLoss` is set.
+        """Return True, which drops partitions that no longer exist or whose topic was recreated.
 
         Raises:
             DataLossError: A partition is missing or was recreated, and `failOnDataLoss` is set.
@@ -182,7 +185,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return None if own.left is None else int(own.left * self._estimates.of(own.topic_partition))
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Cut the split's range of offsets into equal parts."""
+        """Cut the split's range of offsets into `count` equal parts."""
         return divide(_own(split), count)
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
@@ -199,7 +202,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._discovered_at = self._clock.monotonic()
         gone = [one for one in own if are_of_two_topics(one.topic_id, ids.get(one.topic_partition.topic))]
         for one in gone:
-            self._report_loss("its topic was deleted and created again, and the planned records no longer exist", one)
+            self._report_loss("the topic was deleted and created again, and the planned records no longer exist", one)
         if not gone:
             return self._ranges.tasks(own)
         own = [one.slice(one.end, one.end) if one in gone else one for one in own]
@@ -237,16 +240,16 @@ class KafkaEnumerator(DiscoveryEnumerator):
     # ---- starts and ends
 
     def _later_starts(self, identity: TopicIdentity, known: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the starts of partitions found during the query, except those that the ending options exclude."""
+        """Return the starts of partitions found during the query, without those that the ending options leave out."""
         wanted = [one for one in (*identity.new, *identity.recreated) if self._resolver.reads(one)]
         starts = self._resolver.offsets(wanted, EARLIEST)
         topics = {split.topic_partition.topic for split in known}
         if self._source.keyed:
             for topic in sorted({one.topic for one in identity.new} & topics):
                 self._warn(
-                    f"the topic {topic!r} has new partitions, to which producers send keys of other partitions: from "
-                    "now on, rows of one key are in order within a partition alone (PER_SPLIT). Order by _sequence "
-                    "or a column of the rows (sequence_by), or materialize them with strategy='retract'"
+                    f"the topic {topic!r} has new partitions, so producers may send a key to another partition than "
+                    "before: rows of one key are now in order only within a partition (PER_SPLIT). Order the rows by "
+                    "_sequence or another column (sequence_by), or materialize them with strategy='retract'"
                 )
         for partition, offset in starts.items():
             if offset == 0 or partition in identity.recreated:
@@ -268,7 +271,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return None if end is None else max(end, position)
 
     def _ends(self, own: Mapping[TopicPartition, KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the end of each partition; if an open transaction begins before the position, the position."""
+        """Return the end of each partition; its position if an open transaction sets the end before the position."""
         ends = self._existing_ends(own)
         if self._source.client_options.read_committed:
             before = [partition for partition, split in own.items() if ends[partition] < split.start]
@@ -278,7 +281,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return ends
 
     def _existing_ends(self, own: Mapping[TopicPartition, KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the end of each partition that the brokers report; for a deleted partition, its position."""
+        """Return the end that the brokers report for each partition; for a deleted partition, its position."""
         try:
             return self._resolver.offsets(own, LATEST)
         except RetriableError as error:
@@ -320,7 +323,7 @@ def _own(split: Split) -> KafkaSplit:
 
 
 def _spark_positions(offset: Mapping[str, Json]) -> dict[TopicPartition, int] | None:
-    """Return the positions of an offset of Spark's own source; None for other JSON."""
+    """Return the positions in an offset of Spark's own Kafka source, `{"topic":{"0":12}}`; None for other JSON."""
     found: dict[TopicPartition, int] = {}
     for topic, partitions in offset.items():
         if not isinstance(partitions, Mapping) or not partitions:

@@ -32,7 +32,7 @@ class SizeEstimates:
         self._refused = False
 
     def refresh(self, first: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int]) -> None:
-        """Ask the brokers for the sizes of partitions between their first and last offsets; may block."""
+        """Ask the brokers for the sizes of partitions whose offsets go from `first` to `last`; may block."""
         self._asked_at = self._clock.monotonic()
         self._asked_for |= first.keys()
         sizes = self._cluster.sizes({partition.topic for partition in first}) if first else {}
@@ -44,7 +44,7 @@ class SizeEstimates:
         self._mean = fmean(self._per_offset.values()) if self._per_offset else GUESS
 
     def due(self, last: Mapping[TopicPartition, int]) -> bool:
-        """Return whether to refresh: a minute has passed, or a partition with records has no estimate.
+        """Return whether to call `refresh`: a minute has passed, or a partition with records has no estimate.
 
         A new partition makes a refresh due at once. After a failed request there is a pause first, because a failing
         request may block for long.
@@ -56,9 +56,9 @@ class SizeEstimates:
         return age >= _REFRESH_SECONDS or (age >= _RETRY_SECONDS and unknown)
 
     def of(self, partition: TopicPartition) -> float:
-        """Return the bytes per offset of a partition; if unknown, the mean of the known partitions, else a default."""
+        """Return the bytes per offset of a partition; if unknown, the mean of the known partitions, or else `GUESS`."""
         return self._per_offset.get(partition, self._mean)
 
     def refused(self, partition: TopicPartition) -> bool:
-        """Return whether the user lacks the permission to see sizes, and no earlier estimate exists."""
+        """Return whether the user lacks the permission to see sizes, and the partition has no earlier estimate."""
         return self._refused and partition not in self._per_offset

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks up timestamps in a partition: of the next record, of the last record, and of the first record after a time."""
+"""Looks up records in partitions: timestamps of the next or last record, and the first record at or after a time."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ _NO_TIMESTAMP: Final = -1_000
 """The timestamp -1 ms of records without one, in microseconds."""
 
 _LAST: Final = 16
-"""Offsets to read before the end of a caught-up partition to find its last record; control records may follow it."""
+"""Number of offsets read before the end of a caught-up partition to find its last record: control records may follow
+it."""
 
 _TIMEOUT: Final = 30.0
-"""Maximum seconds of a look-up."""
+"""Maximum seconds of one call that looks up records."""
 
 _SCANNED: Final = 100_000
-"""Maximum records of a partition to scan in a search for a time."""
+"""Maximum number of records of a partition that are scanned in the search for a time."""
 
 
 class RecordTimes:
-    """Fetches records of many partitions with one consumer. One call at a time; connects at the first call."""
+    """Looks up the times of records of many partitions with one consumer. One call at a time; connects at the first."""
 
     def __init__(self, source: KafkaOptions, clock: Clock) -> None:
         self._source = source
@@ -49,7 +50,7 @@ class RecordTimes:
         self._noted: dict[str, tuple[int, int]] = {}
 
     def note(self, records: Mapping[str, tuple[int, int]]) -> None:
-        """Store the offset and timestamp (ms since 1970) of a record of each split, as a broker reported them.
+        """Store by split id the offset and timestamp (ms since 1970) of a record, as a broker reported them.
 
         A micro-batch often ends before this record, so `of` often needs its timestamp next. Under `read_committed`, the
         record may belong to an aborted transaction. In that case, the stored timestamp does not belong to the next
@@ -80,12 +81,12 @@ class RecordTimes:
 
         Brokers search from the beginning of a partition, also among records of aborted transactions. If a broker's
         answer is before the position, the method reads timestamps from the position on. It stops at the record, at the
-        end of the split, or after about 100,000 records, and returns the offset where it stopped. A partition whose
-        offsets no longer exist is left out.
+        end of the split, or after about 100,000 records, and returns the offset where it stopped. A split whose offsets
+        no longer exist is left out.
 
         Args:
-            event_time: The time.
-            found: Each split with its end, and the broker's answer: offset and timestamp (ms since 1970), or -1.
+            event_time: The time in µs since 1970.
+            found: Each split with its end, and the offset and timestamp (ms since 1970) that a broker found; -1 = none.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse.
@@ -167,7 +168,7 @@ class RecordTimes:
 
 
 class _Lookup:
-    """The look-up of one split's next or last record: the range of offsets to read, and the timestamp found."""
+    """The look-up of one split's next or last record: `split` is the range to read, `found` the timestamp in µs."""
 
     def __init__(self, split: KafkaSplit) -> None:
         self._next = bool(split.left)
@@ -175,7 +176,7 @@ class _Lookup:
         self.found: int | None = None
 
     def know(self, record: tuple[int, int] | None) -> None:
-        """Use the stored timestamp if it belongs to the record to find. Nothing needs to be read in that case."""
+        """Use a stored record (offset, ms since 1970) if it is the record to find; then nothing needs to be read."""
         if record is not None and self._next and record[0] == self.split.start:
             self.found = record[1] * 1000
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes progress to a consumer group. An error of the group never stops the query."""
+"""Commits progress to a consumer group. A failed commit never stops the query."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from forebay.sources.kafka.split import TopicPartition
 _log = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 5_000
-"""Request timeout in seconds. The next micro-batch waits for the answer."""
+"""Request timeout in ms. The next micro-batch waits for the answer."""
 _RETRIES = 4
-"""Retries while the group coordinator is unavailable, after the first commit."""
+"""Retries of a commit while the group coordinator is unavailable; the first commit has more."""
 _PAUSE = 30.0
-"""Seconds between a failed commit and the next try."""
+"""Minimum seconds between a failed commit and the next try."""
 
 
 class GroupProgress:
-    """Commits offsets to a group. Called on the planning thread; opens a connection at the first commit."""
+    """Commits offsets to a consumer group. Called on the planning thread; connects at the first commit."""
 
     def __init__(self, options: ClientOptions, group: str, clock: Clock) -> None:
         given = options.settings.get("request_timeout_ms")
@@ -39,21 +39,21 @@ class GroupProgress:
         self._failed_at: float | None = None
 
     def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit next offsets that the group does not have yet, including offsets of failed commits. May block.
+        """Commit the next offset of each partition, except those already committed. May block.
 
-        A failure is logged once, and the next try follows after a pause.
+        A failure is logged once. After a pause, a later call tries again with all offsets of failed commits.
         """
         pending = {**self._pending, **offsets}
         self._pending = {one: offset for one, offset in pending.items() if self._published.get(one) != offset}
         if not self._pending or (self._failed_at is not None and self._clock.monotonic() - self._failed_at < _PAUSE):
             return
-        # A cluster creates its offsets topic with its first group, which takes seconds.
+        # A cluster creates its topic for group offsets at the first commit, which takes seconds.
         retries, self._retries = self._retries, _RETRIES
         try:
             self._cluster.commit(self._group, self._pending, retries=retries)
         except ForebayError as error:
             if self._failed_at is None:
-                text = "committing progress to the group %r failed; reading continues, next try every %.0f s: %s"
+                text = "committing progress to the group %r failed; the query continues and retries every %.0f s: %s"
                 _log.warning(text, self._group, _PAUSE, error)
             self._failed_at = self._clock.monotonic()
             return

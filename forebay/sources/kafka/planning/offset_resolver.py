@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resolves the options of start and end to offsets, once, when partitions are discovered."""
+"""Resolves the options for start and end to offsets, once, when partitions are discovered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OffsetResolver:
         self._group = source.group_id
 
     def starts(self, partitions: Collection[TopicPartition], default: BoundKind) -> dict[TopicPartition, int]:
-        """Return the first offset to read of each partition of a new query.
+        """Return for each partition of a new query the first offset to read.
 
         `default` applies if no option sets the start.
 
@@ -50,9 +50,9 @@ class OffsetResolver:
         return self.offsets(partitions, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
 
     def ends(self, partitions: Collection[TopicPartition], *, streaming: bool) -> dict[TopicPartition, int]:
-        """Return the end of each partition of a new query, if it is known.
+        """Return the end of each partition of a new query for which the options set one.
 
-        In a stream, an ending offset may lie beyond the current end, and `TimeLimits` resolves ending times.
+        In a stream, an ending offset may be beyond the current end; ending times are resolved later, by `TimeLimits`.
 
         Raises:
             ConfigurationError: The options do not fit the partitions.
@@ -68,7 +68,7 @@ class OffsetResolver:
             for partition, latest in self.offsets(ends, LATEST).items():
                 if ends[partition] > latest:
                     raise ConfigurationError(
-                        f"{bound.option} ends at {ends[partition]}, beyond the end of the partition at {latest}",
+                        f"{bound.option} ends at {ends[partition]}, beyond the end of the partition at offset {latest}",
                         split=partition.split_id,
                         option=bound.option,
                         advice=f"give an offset of at most {latest}, or -1 for the latest",
@@ -76,18 +76,18 @@ class OffsetResolver:
         return ends
 
     def ends_by_time(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset at or after the ending time, for each partition that has such a record."""
+        """Return by partition the first offset at or after its ending time; omit partitions without such a record."""
         times = {partition: moment for partition in partitions if (moment := self.ending_time(partition)) is not None}
         found = self._cluster.offsets(times, committed=self._committed)
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def ending_time(self, partition: TopicPartition) -> int | None:
-        """Return the ending time of a partition in ms since 1970, if the options set one."""
+        """Return the ending time of a partition in ms since 1970; None if the options set none."""
         bound = self._range.end
         return None if bound is None or bound.kind is not BoundKind.TIMES else bound.time_of(partition)
 
     def reads(self, partition: TopicPartition) -> bool:
-        """Return whether to read a partition that was found later.
+        """Return whether to read a partition that was found during the query.
 
         False if the ending options name only other partitions.
         """
@@ -95,26 +95,26 @@ class OffsetResolver:
         return end is None or end.time is not None or partition in end.values
 
     def later_end(self, partition: TopicPartition) -> int | None:
-        """Return the end of a partition that was found later. The options may name a partition of a recreated topic."""
+        """Return the end offset of a partition found during the query (as of a recreated topic); None = no end."""
         end = self._range.end
         if end is None or end.kind is not BoundKind.OFFSETS or end.values[partition] == LATEST:
             return None
         return end.values[partition]
 
     def offsets(self, partitions: Collection[TopicPartition], spec: int) -> dict[TopicPartition, int]:
-        """Return the earliest (`spec` -2), the latest (-1) or the first offset at or after a time (ms)."""
+        """Return by partition the earliest offset (`spec` -2), the latest (-1), or the first at or after a time."""
         return self._cluster.offsets(dict.fromkeys(partitions, spec), committed=self._committed)
 
     def at_time(self, partitions: Collection[TopicPartition], moment: int) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the offset and the timestamp of the first record at or after a time in ms since 1970.
+        """Return by partition the offset and timestamp of the first record at or after a time (ms since 1970).
 
-        Offset -1 if none.
+        The offset is -1 if there is no such record.
         """
         return self._cluster.timed_offsets(dict.fromkeys(partitions, moment), committed=self._committed)
 
     def _at_times(self, partitions: Collection[TopicPartition], bound: Bound) -> dict[TopicPartition, int]:
         times = {partition: moment for partition in partitions if (moment := bound.time_of(partition)) is not None}
-        # Ends first: a record that arrives between the two requests is found by its time.
+        # Ask for the ends first, so that the second request finds a record that arrives in between by its time.
         ends = self.offsets(partitions, LATEST)
         found = self._cluster.offsets(times, committed=self._committed)
         for partition in partitions:
@@ -126,13 +126,13 @@ class OffsetResolver:
                     f"{partition.split_id} has no record at or after {moment} ({_iso(moment)})",
                     split=partition.split_id,
                     option=bound.option,
-                    advice="give an earlier time, or startingOffsetsByTimestampStrategy=latest to wait for new records",
+                    advice="give an earlier time, or wait for new records by startingOffsetsByTimestampStrategy=latest",
                 )
             found[partition] = ends[partition]
         return found
 
     def _existing(self, wanted: Mapping[TopicPartition, int], bound: Bound) -> dict[TopicPartition, int]:
-        """Replace -2 and -1 by offsets, and check that no offset is outside its partition."""
+        """Replace -2 and -1 by existing offsets, and check that each offset is within its partition."""
         first, last = self.offsets(wanted, EARLIEST), self.offsets(wanted, LATEST)
         resolved = {}
         for partition, offset in wanted.items():
@@ -140,7 +140,7 @@ class OffsetResolver:
             resolved[partition] = known.get(offset, offset)
             if resolved[partition] > last[partition]:
                 raise ConfigurationError(
-                    f"{bound.option} starts at {offset}, beyond the end of the partition at {last[partition]}",
+                    f"{bound.option} starts at {offset}, beyond the end of the partition at offset {last[partition]}",
                     split=partition.split_id,
                     option=bound.option,
                     advice=f"give an offset of at most {last[partition]}, or -1 for the latest",
@@ -154,7 +154,7 @@ class OffsetResolver:
                         split=partition.split_id,
                         position=offset,
                         option=bound.option,
-                        advice=f"start at {begin} or later, or set failOnDataLoss=false to start there",
+                        advice=f"start at {begin} or later, or set failOnDataLoss=false to start at {begin}",
                     )
                 lost = "%s: %s; reading starts there, and %d offsets are lost"
                 _log.warning(lost, partition.split_id, text, begin - offset)

@@ -17,7 +17,7 @@ class RangeRules:
     If neither option is set, the host cuts slices and packs tasks.
 
     Args:
-        min_partitions: The approximate minimum number of tasks; big ranges are cut in proportion to their size.
+        min_partitions: The approximate minimum number of tasks; large ranges are cut in proportion to their size.
         max_records: The maximum number of offsets in one task.
     """
 
@@ -25,9 +25,9 @@ class RangeRules:
     max_records: int | None = None
 
     def tasks(self, slices: Sequence[KafkaSplit], *, keep_empty: bool = False) -> list[tuple[KafkaSplit]] | None:
-        """Return one task per range, cut as the options say; None if neither option is set.
+        """Cut ranges as the options say, and return one task per range; None if neither option is set.
 
-        `keep_empty` keeps empty ranges.
+        Empty ranges are left out, unless `keep_empty` is set.
         """
         if self.min_partitions is None and self.max_records is None:
             return None
@@ -43,7 +43,7 @@ class RangeRules:
     def _spread(ranges: Sequence[KafkaSplit], wanted: int) -> list[KafkaSplit]:
         """Cut big ranges in proportion to their size, into about `wanted` ranges in total.
 
-        Ranges that are not cut do not count for the shares of the others (SPARK-36576).
+        The shares are computed without the ranges that are not cut (SPARK-36576).
         """
         sizes = [one.left or 0 for one in ranges]
         total = sum(sizes)

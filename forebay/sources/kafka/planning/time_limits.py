@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Caches the offsets at which an ending time stops a stream, because retention may remove the records there."""
+"""Stores the offsets at which ending times stop a stream, because retention may later remove the records there."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 
 class TimeLimits:
-    """Caches the first offset at or after the ending time of each partition. Called on the planning thread."""
+    """Finds and stores the first offset at or after the ending time of each split. Called on the planning thread."""
 
     def __init__(self, resolver: OffsetResolver) -> None:
         self._resolver = resolver
         self._found: dict[str, tuple[int, int]] = {}
 
     def of(self, splits: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the end offset that each split has by its ending time. May ask the brokers, and block.
+        """Return the end offset of each partition by its ending time. May ask the brokers, and block.
 
-        A partition without a record at or after the time has no such offset yet. At most one split of a partition may
-        be given.
+        A partition without a record at or after the time is left out. `splits` may have only one split per partition.
         """
         times = {
             split.id: time
@@ -31,7 +30,7 @@ class TimeLimits:
             if (time := self._resolver.ending_time(split.topic_partition)) is not None
         }
         ids = {split.topic_partition: split.id for split in splits if split.id in times}
-        # A restart may have changed the ending time: limits of the former time do not count.
+        # A restart may have changed the ending time. Offsets found for the former time do not count.
         new = [partition for partition, name in ids.items() if self._found.get(name, (None,))[0] != times[name]]
         for partition, offset in self._resolver.ends_by_time(new).items():
             self._found[ids[partition]] = times[ids[partition]], offset
@@ -39,9 +38,9 @@ class TimeLimits:
         return {partition: offset for partition, (time, offset) in known.items() if time == times[ids[partition]]}
 
     def state(self, ids: Collection[str]) -> Json:
-        """Return the limits of the splits with these ids as JSON for the checkpoint, or None.
+        """Return the stored offsets of the splits with these ids as JSON for the checkpoint; None if there are none.
 
-        The limits of all other splits are dropped.
+        The offsets of all other splits are dropped.
         """
         self._found = {name: found for name, found in self._found.items() if name in ids}
         kept: dict[str, dict[str, dict[str, int]]] = {}
@@ -51,7 +50,7 @@ class TimeLimits:
         return {"limits": compact(kept)} if kept else None
 
     def restore(self, state: Json, source: str) -> None:
-        """Restore the result of `state` from a checkpoint. `source` is the format name, for errors."""
+        """Restore the offsets that `state` returned. `source` is the format name, for errors."""
         kept = state.get("limits") if isinstance(state, dict) else None
         if kept is None:
             return

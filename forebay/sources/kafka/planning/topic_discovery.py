@@ -26,7 +26,7 @@ class TopicIdentity:
     """The partitions that the brokers report, compared with the known splits by topic id.
 
     Args:
-        kept: Known splits whose topic still has the same id.
+        kept: Known splits whose topic still has the same topic id.
         recreated: Partitions whose topic now has another id, with the known splits of the earlier topic.
         new: Partitions without a known split.
         topic_ids: The topic id of each partition, from the brokers.
@@ -66,10 +66,10 @@ class TopicDiscovery:
         self._gone: set[TopicPartition] = set()
 
     def partitions(self, known: Collection[KafkaSplit], *, first: bool) -> TopicIdentity:
-        """Ask the brokers for the partitions to read, and return them compared with the known splits.
+        """Ask the brokers for the partitions to read, and compare them with the known splits.
 
-        A broker with stale metadata misses new topics and partitions, or still reports a deleted topic. The method
-        repeats such a request a few times. Each topic that the options of a new query name must exist.
+        A broker with stale metadata may miss new topics and partitions, or still report a deleted topic. Such a request
+        is repeated a few times. Each topic that the options of a new query name must exist.
 
         Raises:
             RetriableError: A broker still reports a topic that was recreated.
@@ -102,7 +102,7 @@ class TopicDiscovery:
         return identity
 
     def topic_ids(self, splits: Sequence[KafkaSplit]) -> dict[str, str | None]:
-        """Return the current topic id of each split.
+        """Return by topic name the current topic ids of these splits' topics.
 
         If an id has changed, ask again, because the answer may be stale.
         """
@@ -125,7 +125,7 @@ class TopicDiscovery:
                 raise RetriableError(
                     f"a broker still reports the recreated topic {name!r} with its old topic id",
                     source=self._source.name,
-                    advice="check the brokers: one has metadata older than the controller's",
+                    advice="check the brokers: the metadata of one broker is older than the controller's",
                 )
 
     def _topics(self, optional: Collection[str], *, first: bool) -> dict[str, Topic]:
@@ -155,13 +155,13 @@ def ask_until(
     retries: int = _RETRIES,
     pause: float | None = None,
 ) -> T:
-    """Call `ask` until `accept` accepts its answer; return the last answer.
+    """Call `ask` until `accept` returns True for its answer, or no retry is left; return the last answer.
 
-    By default it blocks for less than a second.
+    With the defaults, the pauses take less than a second.
 
     Args:
-        ask: Asks the brokers.
-        accept: Whether an answer is accepted.
+        ask: A function that asks the brokers.
+        accept: A function that returns whether an answer is accepted.
         answer: The first answer, if `ask` was already called.
         retries: The maximum number of further calls.
         pause: Seconds between two calls.

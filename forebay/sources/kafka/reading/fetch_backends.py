@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ways to poll a consumer: raw bytes that are decoded by columns, or kafka-python's records one by one."""
+"""Polls a consumer in one of two ways: raw bytes that are decoded by columns, or kafka-python's records one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALL_RECORDS = 1 << 30
 _RECORDS_PER_POLL = 10_000
 
 Wanted = Callable[[str, int, int], RawFetch | None]
-"""Returns which part of a partition to read from an offset on, as a RawFetch without bytes; None = nothing."""
+"""A function of topic, partition and offset. Returns the range to read as a RawFetch without bytes; None = nothing."""
 FetchedRecords = tuple[Key, Iterator[Decoded]]
 """A partition, and its fetched records, decoded when iterated."""
 
@@ -36,14 +36,14 @@ def fetch_backend(
     check_crcs: bool,
     by_columns: bool,
 ) -> _ColumnarBackend | _RecordBackend:
-    """Return the columnar backend if `by_columns` is set and kafka-python's internals allow it.
+    """Return the columnar backend, if `by_columns` is set and kafka-python's internals are as expected.
 
     Otherwise return the backend that reads record by record.
     """
     unexpected = kafka_internals.unexpected_internal() if by_columns else None
     if unexpected is not None:
         _log.warning(
-            "kafka-python %s has unexpected internals (%s): records are read one by one",
+            "kafka-python %s has unexpected internals (%s), so records are read one by one, which is slower",
             kafka_python,
             unexpected,
         )
@@ -70,12 +70,12 @@ class _ColumnarBackend:
         return [((one.topic, one.partition), self._decoder.decode(one)) for one in fetches]
 
     def end_of(self, key: Key) -> int | None:
-        """Return the end of a partition from its last fetch, under the isolation level; None = no fetch yet."""
+        """Return the end of a partition, as its last fetch reported it for the isolation level; None = no fetch yet."""
         return self._ends.get(key)
 
 
 class _RecordBackend:
-    """Returns kafka-python's records. Called on one thread."""
+    """Returns the records that kafka-python parses one by one. Called on one thread."""
 
     def __init__(self, consumer: Any, schema: pa.Schema, wanted: Wanted) -> None:  # noqa: ANN401
         self._consumer = consumer

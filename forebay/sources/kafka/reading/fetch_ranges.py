@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranges of offsets of a fetcher, and the state of each."""
+"""A range of offsets that a fetcher reads, and its state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forebay.sources.kafka.client.offset_loss import Key
 
 
 class RangeState(Enum):
-    """The state of a range of offsets.
+    """The state of a range of offsets that a fetcher reads.
 
     A range is NEW until the next fetch, then READING, and FINISHED at its end. A range without an end changes between
     READING and CAUGHT_UP.
@@ -28,10 +28,10 @@ class FetchRange:
 
     Args:
         split_id: The id of the split of this range.
-        key: Topic and partition.
+        key: Topic and number of the partition.
         offset: The next offset to read.
         end: The offset to stop before; None = no end.
-        waited: Seconds that earlier attempts waited for the first record.
+        waited: Seconds for which earlier attempts waited for the first record.
     """
 
     split_id: str
@@ -41,7 +41,7 @@ class FetchRange:
     waited: float = 0.0
     state: RangeState = RangeState.NEW
     progress_at: float = 0.0
-    """Clock time when the offset last moved, without the time spent outside of `fetch`."""
+    """When the offset last moved, in clock seconds; shifted by the time spent outside of `fetch`."""
 
     def begin(self, now: float) -> None:
         """Start reading the range. An empty range is finished at once."""
@@ -49,7 +49,7 @@ class FetchRange:
         self._move_to(self.offset)
 
     def advance(self, offset: int, now: float) -> bool:
-        """Move the range to an offset; return whether this is progress."""
+        """Move the range to an offset; return whether it is after the present one."""
         if offset <= self.offset:
             return False
         self.progress_at = now

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches ranges of offsets of many partitions with one consumer, as record batches."""
+"""Fetches ranges of offsets of many partitions with one consumer, and returns them as record batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from forebay.sources.kafka.split import KafkaSplit
 FETCH_BYTES = 4 << 20
 """Maximum bytes of one partition in one fetch; the columnar decoder is fast on many records."""
 ALL_BYTES = 16 << 20
-"""Maximum bytes of one fetch from one broker. Memory holds two: one is decoded while the next one arrives."""
+"""Maximum bytes of one fetch from one broker. Memory holds two fetches: one is decoded while the next one arrives."""
 
 _SLICE = 0.05
 """Maximum seconds of one poll. A `wake_up` takes effect after the running poll."""
@@ -50,12 +50,12 @@ class PartitionFetcher:
     Args:
         arguments: Arguments of kafka-python's `KafkaConsumer`: brokers, security, isolation level, client id, ….
         schema: The wanted columns, from `record_schema`.
-        check_crcs: Verify checksums.
-        poll_timeout: Seconds without progress in a range with an end before an error; Spark's
+        check_crcs: Whether to verify the checksums of record batches.
+        poll_timeout: Seconds without progress in a range with an end after which an error is raised; Spark's
             `kafkaConsumer.pollTimeoutMs`.
-        clock: Returns the current time in seconds.
-        by_columns: Decode by columns if kafka-python's internals allow that; else record by record.
-        connect: Makes a consumer from its arguments; by default a `KafkaConsumer`.
+        clock: The clock that measures the timeouts; None = the system's.
+        by_columns: Whether to decode by columns if kafka-python's internals allow that; else record by record.
+        connect: A function that makes a consumer from its arguments; by default a `KafkaConsumer`.
 
     Raises:
         RetriableError: No broker answers; the text names their addresses.
@@ -99,7 +99,7 @@ class PartitionFetcher:
 
         Args:
             split: The range. The fetcher must have no other range of its partition.
-            waited: Seconds that earlier attempts waited for the first record.
+            waited: Seconds for which earlier attempts waited for the first record.
         """
         key = TopicPartition(*split.topic_partition)
         end = split.end if isinstance(split.end, int) else None
@@ -125,7 +125,7 @@ class PartitionFetcher:
         self._failed, self._woken = None, False
 
     def fetch(self, timeout: float) -> list[Fetched]:
-        """Return available records, about 4 MiB, in order for each partition. If there are none, wait for records.
+        """Return available records, about 4 MiB, in order for each partition. If there are none, wait for new records.
 
         Args:
             timeout: Maximum seconds to wait. A `wake_up` ends the wait, even if it was called before `fetch`.
@@ -179,7 +179,7 @@ class PartitionFetcher:
                 self._consumer.resume(one.key)  # the end of an earlier range of this partition paused it
 
     def _wanted(self, topic: str, partition: int, offset: int) -> RawFetch | None:
-        """Return which part of a partition to read from an offset on, as a RawFetch without bytes; None = nothing."""
+        """Return the range of a partition to read from an offset on, as a RawFetch without bytes; None = nothing."""
         one = self._ranges.get((topic, partition))
         if one is None or one.state is RangeState.FINISHED:
             return None
@@ -202,7 +202,7 @@ class PartitionFetcher:
                 self.drop(key)
                 if not parts:
                     raise
-                self._failed = error  # return the parts before the damage first
+                self._failed = error  # raised by the next call, after the parts before the damage
                 break
             if piece is not None:
                 size += 0 if piece.batch is None else piece.batch.nbytes
@@ -227,7 +227,7 @@ class PartitionFetcher:
         return Fetched(one.split_id, batch, offset, finished=finished, caught_up=caught_up)
 
     def _poll(self, seconds: float) -> None:
-        """Let the consumer fetch. kafka-python reports several lost positions at once; raise them one by one."""
+        """Let the consumer fetch. kafka-python reports several lost positions at once; they are raised one by one."""
         try:
             if not self._truncated:
                 self._fetched.extend(self._backend.poll(seconds))
@@ -251,9 +251,9 @@ class PartitionFetcher:
         return PositionLostError(*key, offset, end, bounds, reason)
 
     def _check_stalls(self) -> None:
-        """Ask the brokers about ranges without progress.
+        """Ask the brokers why ranges make no progress, and raise an error if it is lasting.
 
-        A range with an end must make progress. For a range without an end, the brokers must answer.
+        A range with an end must make progress. For a range without an end, it is enough that the brokers answer.
         """
         now = self._clock.monotonic()
         patience = min(_STALL, self._timeout)
@@ -267,12 +267,12 @@ class PartitionFetcher:
             if found is None or not found[0] <= one.offset <= found[1] or (one.end or 0) > found[1]:
                 self.drop(one.key)
                 raise PositionLostError(*one.key, one.offset, one.end, found)
-            # While the consumer serves other partitions, this one may have to wait for its turn.
+            # While the consumer serves other partitions, this partition may have to wait for its turn.
             if one.end is not None and now - max(one.progress_at, self._progress_at) >= self._timeout:
                 raise stuck(*one.key, one.offset, now - one.progress_at, found[1], held.get(one.key))
 
     def _bounds(self, ranges: Sequence[FetchRange]) -> tuple[dict[Key, Bounds | None], dict[Key, int]]:
-        """Return first and last offsets of the partitions, and the last stable offsets that hold back wanted records.
+        """Return the bounds of the partitions, and the last stable offsets that hold back wanted records.
 
         A micro-batch planned before a change to read_committed may end inside an open transaction. Its
         records exist, so the first result then includes them.
@@ -296,7 +296,7 @@ def _connect(**arguments: object) -> Any:  # noqa: ANN401 - kafka-python has no 
 
 
 def _with_defaults(arguments: Mapping[str, object], *, check_crcs: bool) -> dict[str, object]:
-    """Return a consumer's arguments: defaults, replaced by the user's, replaced by those that reading requires."""
+    """Return a consumer's arguments: the user's override defaults; those that reading requires override both."""
     return {
         "max_partition_fetch_bytes": FETCH_BYTES,
         "fetch_max_bytes": ALL_BYTES,

@@ -64,7 +64,7 @@ class PayloadDecoder:
         return made.filter(pa.array(kept)) if len(bad) < batch.num_rows else None
 
     def close(self) -> None:
-        """Log how many records were dropped."""
+        """Log a warning with the number of records dropped by `mode`, if there are any."""
         if self._dropped:
             _log.warning(
                 "%s: mode=DROPMALFORMED dropped %d corrupt records of a task; the first one: %s",
@@ -89,7 +89,7 @@ class PayloadDecoder:
     def _corrupt(
         self, batch: pa.RecordBatch, bad: list[int], found: Mapping[str, Cells], partition: TopicPartition
     ) -> pa.Array:
-        """Return the corrupt-record column: text and reason for corrupt records, null for the others."""
+        """Return the corrupt-record column: the raw record and the reason for corrupt records, null for the others."""
         if not bad:
             return pa.nulls(batch.num_rows, CORRUPT)
         rows = batch.take(pa.array(bad))
@@ -119,13 +119,13 @@ class PayloadDecoder:
             split=partition.split_id,
             position=batch.column("offset")[row].as_py(),
             option="mode",
-            advice=f"mode=PERMISSIVE keeps such records in the column {self._payloads.corrupt_column}, "
-            "mode=DROPMALFORMED drops them",
+            advice="correct the schema in the options; or set mode=PERMISSIVE to keep such records in the column "
+            f"{self._payloads.corrupt_column}, or mode=DROPMALFORMED to drop them",
         )
 
 
 def _strings(raw: pa.Array) -> Cells:
-    """Cast to strings, with U+FFFD for invalid UTF-8, as Spark's CAST shows them."""
+    """Convert binary values to strings. Invalid UTF-8 becomes U+FFFD, as in Spark's CAST, and counts as corrupt."""
     try:
         return Cells(raw.cast(pa.string()), [])
     except pa.ArrowInvalid:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns fetched records into the columns of the read: as they are, decoded, or as changes."""
+"""Converts fetched records to the columns of the read: with decoded keys and values, or as changes of rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class RecordDecoder(ABC):
-    """Converts the fetched records of a read. Called on one thread.
+    """Converts fetched records to the rows of a read. Called on one thread.
 
     Args:
-        raw: The columns to fetch.
+        raw: The schema of the columns to fetch.
     """
 
     def __init__(self, raw: pa.Schema) -> None:
@@ -30,19 +30,19 @@ class RecordDecoder(ABC):
 
     @abstractmethod
     def decode(self, batch: pa.RecordBatch, split_id: str) -> pa.RecordBatch | None:
-        """Return the rows of fetched records; None if there are none.
+        """Return the rows for fetched records; None if there are none.
 
         Raises:
-            DataError: A record is corrupt and the mode is FAILFAST, or is no change of a row.
+            DataError: A record is corrupt and the mode is FAILFAST, or a record is not a valid change of a row.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Log how many records were dropped."""
+        """Log a warning with the number of records dropped by `mode`, if there are any."""
 
 
 class _Payloads(RecordDecoder):
-    """Decodes keys and values, and adds the positions of rows."""
+    """Decodes keys and values, and adds the columns of the option `rowPositions`."""
 
     def __init__(self, source: KafkaOptions, schema: pa.Schema) -> None:
         payloads = source.payloads()
@@ -72,7 +72,7 @@ class _Changes(RecordDecoder):
 
 
 def record_decoder(source: KafkaOptions) -> RecordDecoder | None:
-    """Return the decoder for the selected columns of a source; None if they are read as they are."""
+    """Return the decoder for the selected columns of a source; None if fetched records need no conversion."""
     schema = source.schema()
     changelog = source.changelog()
     if changelog is not None:

@@ -28,7 +28,7 @@ _WAIT = 1.0
 
 
 class KafkaSplitReader(SplitReader):
-    """Reads splits with a `PartitionFetcher`, decodes keys and values, and handles lost offsets."""
+    """Reads partitions with a `PartitionFetcher`, decodes keys and values, and handles lost offsets."""
 
     def __init__(self, source: KafkaOptions, context: SourceReaderContext) -> None:
         self._source = source
@@ -51,7 +51,7 @@ class KafkaSplitReader(SplitReader):
         self._pending.extend(split for split in splits if isinstance(split, KafkaSplit))
 
     def fetch(self) -> Sequence[Fetched]:
-        """Return available records of any partition. If there are none, wait for records.
+        """Return available records of any partition. If there are none, wait up to a second for records.
 
         Raises:
             DataLossError: Records no longer exist, and `failOnDataLoss` is set.
@@ -102,7 +102,7 @@ class KafkaSplitReader(SplitReader):
         return True
 
     def close(self) -> None:
-        """Return the consumer to its pool, without this task's ranges, and log how many records were dropped."""
+        """Stop using the leased consumer, without this task's ranges, and log how many records were dropped."""
         self._release()
         if self._decoder is not None:
             self._decoder.close()
@@ -114,7 +114,7 @@ class KafkaSplitReader(SplitReader):
 
     def _leased(self) -> PartitionFetcher:
         if not self._unbounded and any(split.end is None for split in self._pending):
-            # In a fetch session brokers omit partitions without news, and the reader would not learn their ends.
+            # In a fetch session, brokers omit partitions without new records, so the reader would not learn their ends.
             self._unbounded = True
             self._release()
             self._reassign()
@@ -136,9 +136,9 @@ class KafkaSplitReader(SplitReader):
         return self._fetcher
 
     def _assign(self, fetcher: PartitionFetcher) -> list[Fetched]:
-        """Assign waiting splits to the fetcher.
+        """Assign waiting splits to the fetcher; return reports of splits that end thereby.
 
-        If a waiting split belongs to a recreated topic, finish the split of the old topic.
+        A waiting split of a recreated topic ends the split of the old topic.
         """
         paused, finished = [], []
         for split in self._pending:
@@ -157,7 +157,7 @@ class KafkaSplitReader(SplitReader):
     def _reassign(self) -> None:
         """Assign all splits to the fetcher again, from their current positions."""
         if self._fetcher is not None:
-            # The poll timeout covers all attempts together.
+            # Kept, because the poll timeout covers all attempts together.
             self._waited = {partition: self._fetcher.waited(partition) for partition in self._splits}
             self._fetcher.clear()
         self._pending += [split for partition, split in self._splits.items() if partition not in self._paused]
@@ -166,7 +166,7 @@ class KafkaSplitReader(SplitReader):
     def _decoded(self, parts: Sequence[Fetched]) -> list[Fetched]:
         """Decode fetched parts, and advance their splits.
 
-        If a part raises, return the parts before it; the next fetch raises the error.
+        If a part is corrupt, return the parts before it; the next fetch raises the error.
         """
         done: list[Fetched] = []
         for part in parts:
@@ -189,9 +189,9 @@ class KafkaSplitReader(SplitReader):
         return done
 
     def _continue_after(self, lost: PositionLostError) -> list[Fetched]:
-        """Continue at the first offset that exists, if `failOnDataLoss` is off.
+        """Continue at the first offset that exists; if `failOnDataLoss` is set, raise the error.
 
-        If the lost offset exists after all, retry it.
+        If the offset exists after all, raise RetriableError, so that the next fetch retries it.
         """
         partition = TopicPartition(lost.topic, lost.partition)
         split = self._splits.pop(partition)

@@ -16,9 +16,9 @@ _INLINE = 12
 
 
 def binary(source: Bytes, at: Ints, lengths: Ints, nulls: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return a binary column of slices of `source`, given by their begins (`at`) and lengths (0 for nulls).
+    """Return a binary column whose values are slices of `source` with the begins `at` and `lengths` (0 for nulls).
 
-    The function creates a column of views, and Arrow copies the bytes once into a plain column. Arrow refuses columns
+    It creates a column of views, and Arrow copies the bytes once into a plain column. Arrow raises an error for columns
     of more than 2 GiB.
     """
     rows = len(at)
@@ -36,15 +36,15 @@ def binary(source: Bytes, at: Ints, lengths: Ints, nulls: npt.NDArray[np.bool_])
 
 
 def _inline(source: Bytes, at: Ints, lengths: Ints) -> npt.NDArray[np.int32]:
-    """Return the twelve inline bytes of Arrow's binary view for each short slice.
+    """Return for each short slice the twelve bytes that its Arrow view stores inline.
 
-    Bytes beyond the length are ignored.
+    Arrow ignores the bytes beyond the length of the slice.
     """
     inside = np.minimum(at, source.size - _INLINE)
     held = np.empty((len(at), 3), np.int32)
     held[:, :2] = source.u64[inside].view(np.int32).reshape(-1, 2)
     held[:, 2] = source.u32[inside + 8].view(np.int32)
-    for row in np.flatnonzero(inside != at).tolist():  # fewer than twelve bytes are left
+    for row in np.flatnonzero(inside != at).tolist():  # fewer than twelve bytes of the buffer are left
         begin = int(at[row])
         piece = bytes(source.data[begin : begin + int(lengths[row])]).ljust(_INLINE, b"\0")
         held[row] = np.frombuffer(piece, np.int32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decompresses record batches with C libraries."""
+"""Decompresses the records of Kafka's record batches with C libraries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _snappy(data: memoryview) -> memoryview:
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         if length < 0 or at + length > len(data):
-            raise ValueError(f"a snappy block states {length} bytes, but only {len(data) - at} bytes are left")
+            raise ValueError(f"a snappy block claims {length} bytes, but only {len(data) - at} bytes are left")
         blocks.append(_snappy_block(data[at : at + length]))
         at += length
     return blocks[0] if len(blocks) == 1 else memoryview(b"".join(blocks))
@@ -39,7 +39,7 @@ def _snappy_block(data: memoryview) -> memoryview:
     # cramjam allocates the claimed size, and a failed allocation kills the process.
     claimed = cramjam.snappy.decompress_raw_len(data)
     if claimed > len(data) * _SNAPPY_MAX_RATIO:
-        raise ValueError(f"{len(data)} compressed bytes state that they contain {claimed} bytes")
+        raise ValueError(f"{len(data)} compressed bytes claim to contain {claimed} bytes, which is impossible")
     return memoryview(cramjam.snappy.decompress_raw(data))
 
 
@@ -48,7 +48,7 @@ _idle: deque[zstandard.ZstdDecompressor] = deque(maxlen=8)
 
 
 def _zstd(data: memoryview) -> memoryview:
-    """Decompress one whole zstd frame, as producers write it. Other data is passed to cramjam."""
+    """Decompress one whole zstd frame, as producers write it. cramjam decompresses all other data."""
     try:
         mine = _idle.pop()
     except IndexError:
@@ -70,7 +70,7 @@ _CODECS: Mapping[int, Callable[[memoryview], memoryview]] = {
 
 
 def decompress(codec: int, data: memoryview) -> memoryview:
-    """Return the decompressed records of a batch. `codec` is the number in the batch's header.
+    """Return the decompressed records of a batch. `codec` is the codec's number from the header of the batch.
 
     Raises:
         ValueError: The codec is unknown, or the data is damaged.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast decoder: all records of a fetch at once, column by column, without a Python object for each record.
+"""The fast decoder: decodes records column by column, without a Python object for each record.
 
-The fast decoder accepts a batch only if every byte belongs to a valid record. The plain decoder reads all other
-batches, or names the damaged record. So both decoders give the same result.
+It accepts a group of batches only if every byte belongs to a valid record. The plain decoder reads all other groups,
+or names the damaged record. So both decoders give the same result.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from forebay.sources.kafka.records.walking import starts
 _MAX_MILLIS = (1 << 63) // 1000 - 1
 """Maximum timestamp in ms whose microseconds fit into 64 bits."""
 _MAX_HEADERS = 1000
-"""Maximum headers of a record. The plain decoder reads groups with more headers."""
+"""Maximum number of headers of a record. The plain decoder reads groups in which a record has more."""
 _MAX_BYTES = (1 << 31) - 64
-"""Maximum bytes of a group, because Arrow's offsets have 32 bits."""
+"""Maximum bytes of a group of batches, because Arrow's offsets have 32 bits."""
 _MIN_BYTES = 16
 """Minimum size of a buffer in bytes, so that views of 8 bytes exist."""
 
@@ -72,14 +72,14 @@ class ColumnarDecoder(RecordDecoder):
         offsets += np.repeat(np.array([header.base for header in headers], np.int64), counts)
         of = np.repeat(np.arange(len(group)), counts)
         taken = _Records(source, at, stops, offsets, stamps, of)
-        # Decode all records, then slice: damage outside of the range is reported, too.
+        # Decode all records, then slice, so that damage outside of the range is reported, too.
         columns = self._fields(taken) | self._metadata(taken, group, fetch)
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         batch = _in_range(batch, offsets, fetch)
         return batch if batch.num_rows else None
 
     def _fields(self, taken: _Records) -> dict[str, pa.Array]:
-        """Return the columns of the schema that come from the record: key, value and headers."""
+        """Return the columns of the schema that come from the bytes of the records: key, value and headers."""
         found: dict[str, pa.Array] = {}
         source, at = taken.source, taken.at
         if not self._wanted & {"key", "value", "headers"}:
@@ -143,7 +143,7 @@ class _Records(NamedTuple):
 
 
 def _joined(group: Sequence[Body]) -> tuple[Bytes, Ints]:
-    """Copy the records of a group into one buffer; return it, and the position of each batch in it."""
+    """Return one buffer with the records of a group, copied if necessary, and the position of each batch in it."""
     first = group[0].data
     if all(body.data is first for body in group) and len(first) >= _MIN_BYTES:
         data, begins = first, np.array([body.begin for body in group], np.int64)
@@ -158,7 +158,7 @@ def _joined(group: Sequence[Body]) -> tuple[Bytes, Ints]:
 
 
 def _in_range(batch: pa.RecordBatch, offsets: Ints, fetch: RawFetch) -> pa.RecordBatch:
-    """Return the rows whose offsets are in the range of the fetch. As offsets ascend, this is usually a slice."""
+    """Return the rows whose offsets are in the range of the fetch. If offsets ascend, as usual, this is a slice."""
     if (offsets[1:] > offsets[:-1]).all():
         low = int(np.searchsorted(offsets, fetch.start))
         high = len(offsets) if fetch.end is None else int(np.searchsorted(offsets, fetch.end))
@@ -186,7 +186,7 @@ def _times(taken: _Records, group: Sequence[Body]) -> Ints:
 
 
 def _too_far(millis: Ints) -> bool:
-    # Not by `abs`, which overflows for the minimum of 64 bits.
+    # Not by `abs`, which overflows for the smallest 64-bit number.
     return bool(((millis > _MAX_MILLIS) | (millis < -_MAX_MILLIS)).any())
 
 
@@ -210,7 +210,7 @@ def _headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[n
     """Return the column of headers; null for records `without` headers. `at` are the positions of the header counts.
 
     Raises:
-        MalformedError: Headers are damaged, or one record has too many.
+        MalformedError: Headers are damaged, or a record has more than `_MAX_HEADERS`.
     """
     rows = len(at)
     having = np.flatnonzero(~without)

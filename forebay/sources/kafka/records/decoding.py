@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface between fetching and decoding: a decoder's input and output, and the columns of records."""
+"""The types between fetching and decoding: a decoder's input and output, and the columns of records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS: dict[str, pa.DataType] = {
 """The columns of Spark's own source, in its order; `headers` only with `includeHeaders`."""
 
 GROUP_BYTES = 4 << 20
-"""Decompressed bytes after which an Arrow record batch is complete. Bounds memory for well-compressed data."""
+"""Decompressed bytes after which an Arrow record batch is complete: this bounds memory for highly compressed data."""
 
 
 def record_schema(
@@ -36,7 +36,7 @@ def record_schema(
     include_headers: bool = False,
     known: Mapping[str, pa.DataType] = COLUMNS,
 ) -> pa.Schema:
-    """Return the Arrow schema of a read: `columns` in this order, or all columns if `columns` is None.
+    """Return the Arrow schema of `columns`, in this order; None = of all columns in `known`.
 
     Raises:
         ConfigurationError: A column is unknown.
@@ -61,7 +61,7 @@ class RawFetch:
         data: The record batches; the last one may be incomplete.
         start: The first wanted offset.
         end: The offset to stop before; None = no end.
-        read_committed: Drop records of aborted transactions.
+        read_committed: Whether to drop records of aborted transactions.
         aborted: The aborted transactions of this fetch, as (producer id, first offset).
     """
 
@@ -75,7 +75,7 @@ class RawFetch:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and partition."""
+        """The topic and the number of the partition."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -98,7 +98,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A part of a fetch, decoded.
+    """The decoded records of a part of a fetch.
 
     Args:
         batch: The records; None if the part has no readable records, but only aborted, compacted or control records.

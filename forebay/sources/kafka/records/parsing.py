@@ -14,7 +14,7 @@ from forebay.sources.kafka.records.wire import corrupt_batch
 from forebay.sources.kafka.split import TopicPartition
 
 LEAST_RECORD = 7
-"""Bytes of the smallest record: length, attributes, timestamp, offset, two null lengths, no headers."""
+"""Bytes of the smallest record: length, attributes, timestamp, offset, two null lengths, a header count of 0."""
 
 HeaderPair = tuple[str, bytes | None]
 
@@ -25,7 +25,7 @@ class Record(NamedTuple):
     Args:
         offset: The offset of the record.
         timestamp: Milliseconds since 1970; -1 = none.
-        timestamp_type: 0 = time of creation, 1 = time of appending, -1 = none.
+        timestamp_type: 0 = time of creation, 1 = time of appending to the log, -1 = none.
         key: The key; None if there is none.
         value: The value; None = a tombstone.
         headers: The headers in order, including duplicates.
@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class MalformedError(Exception):
-    """Raised for bytes that are not valid records. The caller adds partition and offset to the text."""
+    """The error for bytes that are not valid records. The caller adds partition and offset to the text."""
 
 
 class Cursor:
@@ -66,12 +66,12 @@ class Cursor:
         raise MalformedError(f"a varint has more than {most} bytes")
 
     def blob(self) -> bytes | None:
-        """Read bytes with a length prefix; -1 = null."""
+        """Read bytes with a length prefix; return None for the length -1."""
         length = self.varint()
         if length == -1:
             return None
         if length < -1 or length > self.end - self.at:
-            raise MalformedError(f"a field states {length} bytes, but {self.end - self.at} are left")
+            raise MalformedError(f"a field claims {length} bytes, but {self.end - self.at} are left")
         self.at += length
         return bytes(self._data[self.at - length : self.at])
 
@@ -105,7 +105,7 @@ def _record(batch: Cursor, body: Body, *, with_headers: bool) -> Record:
     header = body.header
     length = batch.varint()
     if not LEAST_RECORD - 1 <= length <= batch.end - batch.at:
-        raise MalformedError(f"a record states {length} bytes, but {batch.end - batch.at} are left")
+        raise MalformedError(f"a record claims {length} bytes, but {batch.end - batch.at} are left")
     cursor = Cursor(body.data, batch.at + 1, batch.at + length)  # skip the attributes, which are unused
     batch.at += length
     timestamp = header.first_timestamp + cursor.varint(10)
@@ -124,7 +124,7 @@ def _record(batch: Cursor, body: Body, *, with_headers: bool) -> Record:
 def _headers(cursor: Cursor, *, read: bool) -> Iterator[HeaderPair]:
     count = cursor.varint()
     if count < 0 or count > cursor.end - cursor.at:
-        raise MalformedError(f"a record states {count} headers in {cursor.end - cursor.at} bytes")
+        raise MalformedError(f"a record claims {count} headers in {cursor.end - cursor.at} bytes")
     if count and not read:
         return
     for _ in range(count):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder that reads record by record: the reference and the fallback of the columnar decoder."""
+"""The plain decoder: reads record by record, as the reference and the fallback of the columnar decoder."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class PlainDecoder(RecordDecoder):
     """Decodes groups of record batches record by record."""
 
     def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a group of batches. See `ColumnarDecoder.group` for the arguments."""
+        """Decode a group of batches record by record. See `ColumnarDecoder.group` for the arguments."""
         rows: list[Record] = []
         reached = fetch.start
         for body in bodies:
             try:
                 rows += self._rows(body, fetch)
             except DataError:
-                if rows:  # stop before the damaged batch: an old message has only its last offset
+                if rows:  # return these first; an old message has only its last offset
                     yield Decoded(self.table(rows, fetch), reached)
                 raise
             reached = max(reached, min(body.header.last + 1, after))
@@ -83,7 +83,7 @@ class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no 
         (size,) = _LENGTH.unpack_from(self._buffer, at)
         at += _LENGTH.size
         if size < 0 or at + size > len(self._buffer):
-            raise ValueError(f"a compressed message has {size} bytes")
+            raise ValueError(f"a compressed message claims the invalid size of {size} bytes")
         return decompress(self.compression_type, self._buffer[at : at + size])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selects the record batches of a fetch to decode, by checksum, offset range and transaction, and groups them."""
+"""Selects the record batches of a fetch to decode, by offset range and transaction; checks and groups them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Selection:
         self._aborted: set[int] = set()
 
     def bodies(self) -> Iterator[tuple[Body | None, int]]:
-        """Yield each batch with the next offset after it; None instead of a batch without wanted records.
+        """Yield each batch, or None for a batch without wanted records, with the next offset after it.
 
         Raises:
             DataError: A batch is damaged. The text names topic, partition and offset.
@@ -56,7 +56,7 @@ class Selection:
         The last group is empty if only batches without readable records follow.
 
         Raises:
-            DataError: A batch is damaged. The batches before it have been yielded.
+            DataError: A batch is damaged. The batches before it are yielded first.
         """
         reported = reached = self._fetch.start
         group: list[Body] = []
@@ -113,12 +113,12 @@ class Selection:
 
 
 class RecordDecoder(ABC):
-    """Decodes fetched bytes into record batches. Called on one thread; stateless between fetches.
+    """Decodes fetched bytes into Arrow record batches. Called on one thread; stateless between fetches.
 
     Args:
         schema: The wanted columns, from `record_schema`; others are neither decoded nor checked.
-        check_crcs: Verify checksums.
-        group_bytes: Decompressed bytes after which a record batch is complete.
+        check_crcs: Whether to verify the checksums of Kafka's record batches.
+        group_bytes: Decompressed bytes after which an Arrow record batch is complete.
     """
 
     def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
@@ -133,7 +133,7 @@ class RecordDecoder(ABC):
         whole batch, so it lies after compacted offsets and control records.
 
         Raises:
-            DataError: Bytes are damaged. The records before them have been yielded. The text names topic, partition and
+            DataError: Bytes are damaged. The records before them are yielded first. The text names topic, partition and
                 offset.
         """
         reported = fetch.start

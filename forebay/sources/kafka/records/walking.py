@@ -69,9 +69,10 @@ def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints,
 
 
 def _lockstep(source: Bytes, at: Ints, counts: Ints, firsts: Ints, out: Ints) -> npt.NDArray[np.bool_]:
-    """Walk one record of each batch per step, write its position to `out`, and leave `at` where each walk stops.
+    """Walk one record of each batch per step; return which batches were walked to their record counts.
 
-    The batches are sorted by their number of records, longest first. Return which batches were walked to their counts.
+    The position of each record is written to `out`; `at` is moved to where each walk stops. The batches are sorted by
+    their number of records, largest first.
     """
     # Steps while at least _MIN_LANES batches have records left.
     steps = int(counts[_MIN_LANES - 1]) if len(counts) >= _MIN_LANES else 0
@@ -137,13 +138,13 @@ def _long_ones(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Iterato
             found = found[found >= 0]
             if right[pieces].all() and len(found) == counts[one]:
                 yield one, found
-            else:  # drop guesses that the piece before does not lead to
+            else:  # drop each guess that the piece before it does not lead to
                 again[one] = guess[np.append(True, right[pieces][:-1])]
         left = again
 
 
 def _pieces(source: Bytes, at: Ints, limits: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Walk pieces in lockstep; return their records as rows padded with -1, and which pieces reached their limits.
+    """Walk pieces in lockstep; return a row of record positions per piece, padded with -1, and which reached its limit.
 
     A piece at its limit stays there. A length of more than two bytes stops a piece, which fails.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The framing of Kafka's record batches, and their headers.
+"""Splits fetched bytes into Kafka's record batches, and parses the headers of the batches.
 
 All three formats share the first 17 bytes up to `magic`. Format 2 exists since Kafka 0.11.
 """
@@ -19,7 +19,7 @@ HEADER_SIZE = _V2.size  # 61
 LOG_OVERHEAD = 12
 """Bytes of a batch that its length field does not count: offset and length."""
 CRC_BEGIN = 21
-"""The checksum of format 2 covers all bytes from here."""
+"""The position in a batch of format 2 from which its checksum covers all bytes."""
 _LEAST_OLD = 14 + LOG_OVERHEAD
 _MAGIC = 16
 _MOST_OFFSET = (1 << 63) - 2
@@ -32,11 +32,11 @@ _CONTROL = 0x20
 
 
 def corrupt_batch(partition: TopicPartition, what: str, offset: int) -> DataError:
-    """Return the DataError for damaged bytes at an offset of a partition. `what` describes the damage."""
+    """Return the error for damaged bytes at an offset of a partition. `what` describes the damage."""
     return DataError(
         f"topic {partition.topic}, partition {partition.partition}, offset {offset}: {what}",
         position=offset,
-        advice="check the broker's disk and the network to it, or skip this offset",
+        advice="check the broker's disk and the network to it, or start at a later offset to skip the damage",
     )
 
 
@@ -116,7 +116,7 @@ def headers(data: memoryview, partition: TopicPartition) -> Iterator[Header]:
             return
         header = _header(data, begin, end, partition) if magic == 2 else _old(base, begin, end, magic)
         if base <= reached:  # its records would be read twice or out of order
-            raise corrupt_batch(partition, f"a record batch begins here after one that ends at {reached}", base)
+            raise corrupt_batch(partition, f"a record batch begins here, but the one before it ends at {reached}", base)
         yield header
         begin, reached = end, header.last
 

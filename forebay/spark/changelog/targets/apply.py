@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`apply_changes`: a stream of changes, applied to a target exactly once."""
+"""`apply_changes`: applies a stream of changes to a target, each micro-batch exactly once."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
 ) -> StreamingQuery:
     """Start a query that applies a stream of changes to a target, each micro-batch exactly once.
 
-    The arguments have the names and meanings of Spark's `create_auto_cdc_flow`. The target remembers the query and its
-    last micro-batch in the same step in which it writes, so a micro-batch that Spark repeats is skipped.
+    The arguments have the names and meanings of Spark's `create_auto_cdc_flow`. The target writes the rows of a
+    micro-batch and the id of that micro-batch in one atomic step, so a micro-batch that Spark repeats is skipped.
 
     Args:
         df: A streaming DataFrame: a changelog (`_change_type`), or plain rows, which replace the row of their key.
-        target: A `PostgresTarget`, a `MergeTarget` or an `ArchiveTarget`.
+        target: A `PostgresTarget`, a `DeltaTarget` or an `ArchiveTarget`.
         keys: The columns that identify a row of the target.
         checkpoint_location: The checkpoint of the query.
         sequence_by: A column, or SQL text of an expression, that orders all changes of a key. The target stores it, so
-            a change that arrives in a later micro-batch than a newer one changes nothing. Without it, changes are
+            a change that arrives in a later micro-batch than a newer one has no effect. Without it, changes are
             ordered within a micro-batch only: by `_sequence`, or by `_pos` within a `_split`.
         apply_as_deletes: A condition, as a column or SQL text, that marks plain rows as deletes. NULL is false.
         except_column_list: Columns that the target does not store.
         stored_as_scd_type: 1 keeps the row of each key; 2 keeps all versions, from `__START_AT` to `__END_AT`.
-        null_keys: Whether a row with a NULL in a key column is an error, or is dropped.
-        adopt: Take over a target that another query wrote. That query is refused from then on.
+        null_keys: For a row with a NULL in a key column: `error` fails, `drop` drops the row.
+        adopt: Take over a target that another query wrote. From then on, the target refuses that query.
         trigger: The arguments of `DataStreamWriter.trigger`, such as `{"availableNow": True}`.
         output_mode: `update` for an aggregation, whose rows replace those of earlier micro-batches.
         query_name: The name of the query.
@@ -58,11 +58,12 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
         The running query.
 
     Raises:
-        ConfigurationError: `df` is no stream, or the arguments do not fit it. Errors of `Target.apply` end the query.
+        ConfigurationError: `df` is no stream, or an argument does not fit it. Errors of `Target.apply` end the query.
     """
     if not df.isStreaming:
         raise ConfigurationError(
-            "apply_changes takes a streaming DataFrame", advice="call target.apply(df, batch_id, query_id, keys=…)"
+            "apply_changes takes a streaming DataFrame, and this one is a batch DataFrame",
+            advice="call target.apply(df, batch_id, query_id, keys=…)",
         )
     # Wrong arguments are refused here, not by the first micro-batch.
     options = ChangeOptions(keys, sequence_by, apply_as_deletes, except_column_list, stored_as_scd_type, null_keys)
@@ -92,15 +93,17 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
 
 
 def _query_id(batch: DataFrame) -> str:
-    """Return the id of the query that runs this thread."""
+    """Return the id of the streaming query that calls `foreachBatch` on this thread."""
     try:
         found = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
     except Exception as error:  # Spark Connect has no SparkContext, and says so by an error of its own
         raise ConfigurationError(
-            "Spark Connect does not tell a micro-batch the id of its query",
+            "on Spark Connect, foreachBatch does not get the id of its query",
             advice="in foreachBatch, call target.apply(batch, batch_id, query_id, keys=…) with an id of your own that "
             "is the same after each restart",
         ) from error
     if found is None:
-        raise ConfigurationError("this thread runs no streaming query", advice="call target.apply with a query id")
+        raise ConfigurationError(
+            "this thread does not run foreachBatch of a streaming query", advice="call target.apply with a query id"
+        )
     return str(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An archive: the changes of all micro-batches as Parquet files, read as changelog or as the current rows (K10)."""
+"""Archives: the changes of all micro-batches as Parquet files, read as a changelog or as current rows (K10)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _VERSION = re.compile(rf"{COMMIT_VERSION}=(\d+)")
 class ArchiveTarget(Target):
     """A directory of Parquet files that keeps all changes.
 
-    Each micro-batch is a directory `_commit_version=N`, renamed to its place when it is complete, with the query and
-    the number of the micro-batch beside its files. `_schema.json` has the keys and the schema. With
-    `stored_as_scd_type=1` a micro-batch holds the last change of each key, with 2 all of them.
+    Each micro-batch is a directory `_commit_version=N`, which gets this name when it is complete. It also holds a file
+    with the query and the micro-batch id. `_schema.json` has the keys and the schema of the archive. With
+    `stored_as_scd_type=1` a micro-batch holds the last change of each key, with 2 all changes.
 
     Args:
         path: A directory that all machines share; created by the first micro-batch.
@@ -76,25 +76,25 @@ class ArchiveTarget(Target):
             shutil.rmtree(staging)
             raise ConfigurationError(
                 f"another query wrote version {version} of the archive {self._root} meanwhile",
-                advice="let one query write an archive, then start it again",
+                advice="let only one query write to the archive, and start this query again",
             ) from error
         return True
 
     def _check_sidecar(self, schema: StructType, changes: Changes) -> None:
-        """Compare with the schema of the archive, or write that of a new one."""
+        """Check keys and schema against `_schema.json`, which is written first for a new archive."""
         wanted = {"format": _FORMAT, "keys": list(changes.keys), "schema": schema.jsonValue()}
         self._root.mkdir(parents=True, exist_ok=True)
         temporary = self._root / f".{_SIDECAR}.{uuid.uuid4().hex}"
         temporary.write_text(json.dumps(wanted, indent=1))
         with suppress(FileExistsError):
-            os.link(temporary, self._root / _SIDECAR)  # a link is there whole, or not at all
+            os.link(temporary, self._root / _SIDECAR)  # the linked file is complete at once
         temporary.unlink()
         keys, stored = _sidecar(self._root)
         if keys != list(changes.keys):
             raise ConfigurationError(
                 f"the archive {self._root} has the keys {', '.join(keys)}, not {', '.join(changes.keys)}",
                 option="keys",
-                advice="give its keys, or begin a new archive",
+                advice="give the keys of the archive, or begin a new archive",
             )
         old, new = ({field.name: field.dataType for field in fields} for fields in (stored, schema))
         for name in [*old, *new]:
@@ -134,15 +134,15 @@ def read_archive(
     Args:
         spark: The session.
         path: The archive.
-        view: `current` for the rows that are there now, `changelog` for all changes that are kept, with
-            `_change_type` and `_commit_version`. Rows that were added have the kind `update_postimage`: an archive does
-            not know whether their key was new; `normalize` finds out.
+        view: `current` for the current rows, `changelog` for all changes that the archive keeps, with `_change_type`
+            and `_commit_version`. An added row has the kind `update_postimage`, because an archive does not know
+            whether its key was new; apply `normalize` to find out.
 
     Raises:
-        ConfigurationError: There is no archive, or `view` is no choice.
+        ConfigurationError: There is no archive, or `view` is unknown.
     """
     if view not in {"current", "changelog"}:
-        raise ConfigurationError(f"view is {view!r}", option="view", advice="give 'current' or 'changelog'")
+        raise ConfigurationError(f"unknown view {view!r}", option="view", advice="give 'current' or 'changelog'")
     root = _directory(path)
     keys, schema = _sidecar(root)
     whole = StructType([*schema.fields]).add(COMMIT_VERSION, LongType())
@@ -174,7 +174,7 @@ def _stored(changes: Changes) -> DataFrame:
 
 
 def _nullable(schema: StructType) -> StructType:
-    """Return a schema whose values may all be NULL; in that of `array(1)` the elements may not."""
+    """Return the schema with all fields, elements and map values nullable. In that of `array(1)`, elements are not."""
 
     def whole(kind: DataType) -> DataType:
         if isinstance(kind, ArrayType):
@@ -191,13 +191,13 @@ def _sidecar(root: Path) -> tuple[list[str], StructType]:
         found = json.loads((root / _SIDECAR).read_text())
     except FileNotFoundError as error:
         raise ConfigurationError(
-            f"{str(root)!r} is no archive: it has no {_SIDECAR}",
+            f"{str(root)!r} is not an archive: it has no {_SIDECAR}",
             option="path",
-            advice="give the path of an ArchiveTarget that was written",
+            advice="give a path to which an ArchiveTarget has written",
         ) from error
     if found["format"] != _FORMAT:
         raise ConfigurationError(
-            f"the archive {root} has the format {found['format']}, and this version reads {_FORMAT}",
+            f"the archive {root} has format {found['format']}; this version of forebay reads format {_FORMAT}",
             advice="read it with the version of forebay that wrote it",
         )
     return found["keys"], _nullable(StructType.fromJson(found["schema"]))
@@ -215,7 +215,7 @@ def _applied(root: Path, version: int) -> dict[str, Any]:
 
 
 def _url(path: Path) -> str:
-    """Return a path as Hadoop writes it: `as_uri` escapes characters, which Hadoop does not expect."""
+    """Return a path as a URL for Hadoop, which does not decode the escapes that `Path.as_uri` would write."""
     return f"file://{path}"
 
 

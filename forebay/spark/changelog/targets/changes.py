@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes of a micro-batch as targets take them: one for each key, checked before anything is written."""
+"""Folds the changes of a micro-batch to one for each key, and checks them before a target writes anything."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DELETED: Final = "__DELETED"
 """Boolean: whether the change deletes its key."""
 
 SEQUENCE: Final = "__SEQUENCE"
-"""The value of `sequence_by`, which targets store to know older changes that arrive later."""
+"""The value of `sequence_by`, which targets store to recognise older changes that arrive later."""
 
 START_AT: Final = "__START_AT"
 END_AT: Final = "__END_AT"
-"""From which sequence to which one a version holds (SCD type 2; names of `create_auto_cdc_flow`)."""
+"""The sequences at which a version begins and ends (SCD type 2; `create_auto_cdc_flow` uses these names)."""
 
 RESERVED: Final = (DELETED, SEQUENCE, START_AT, END_AT, "__TASK")
 
@@ -66,11 +66,11 @@ class Changes:
 
 
 def fold_changes(df: DataFrame, options: ChangeOptions) -> Changes:
-    """Return the last change of each key of a micro-batch.
+    """Return the last change of each key of a micro-batch; for SCD type 2, of each key and sequence.
 
     Raises:
         ConfigurationError: A column does not exist, or the arguments contradict one another.
-        DataError: While reading: see `newest`.
+        DataError: When the query runs: see `newest`.
     """
     keys = key_names(df, options.keys, "keys")
     history = _is_history(options)
@@ -95,7 +95,7 @@ def fold_changes(df: DataFrame, options: ChangeOptions) -> Changes:
 
 
 def _sequence(df: DataFrame, keys: Sequence[str], sequence_by: str | Column) -> Column:
-    """Return the value of `sequence_by`; NULL is an error."""
+    """Return the expression `sequence_by`, which raises an error for NULL."""
     value = _expression(sequence_by)
     kind = df.select(value.alias(SEQUENCE)).schema[SEQUENCE].dataType
     if isinstance(kind, ArrayType | MapType | StructType | VariantType):
@@ -113,7 +113,7 @@ def _is_history(options: ChangeOptions) -> bool:
     kind = str(options.stored_as_scd_type)
     if kind not in {"1", "2"}:
         raise ConfigurationError(
-            f"stored_as_scd_type is {options.stored_as_scd_type!r}", option="stored_as_scd_type", advice="give 1 or 2"
+            f"unknown SCD type {options.stored_as_scd_type!r}", option="stored_as_scd_type", advice="give 1 or 2"
         )
     if kind == "2" and options.sequence_by is None:
         raise ConfigurationError(
@@ -123,7 +123,7 @@ def _is_history(options: ChangeOptions) -> bool:
         )
     if options.null_keys not in {"error", "drop"}:
         raise ConfigurationError(
-            f"null_keys is {options.null_keys!r}", option="null_keys", advice="give 'error' or 'drop'"
+            f"unknown null_keys {options.null_keys!r}", option="null_keys", advice="give 'error' or 'drop'"
         )
     return kind == "2"
 
@@ -131,11 +131,13 @@ def _is_history(options: ChangeOptions) -> bool:
 def _check_names(df: DataFrame, keys: Sequence[str], options: ChangeOptions) -> None:
     if isinstance(options.except_column_list, str):
         raise ConfigurationError(
-            "except_column_list is a text", option="except_column_list", advice="give a list of column names"
+            "except_column_list is a string, not a list",
+            option="except_column_list",
+            advice="give a list of column names",
         )
     for name in options.except_column_list:
         if name not in df.columns or name in keys:
-            what = "is a key" if name in keys else "does not exist"
+            what = "is a key column" if name in keys else "does not exist"
             raise ConfigurationError(
                 f"the column {name!r} {what}",
                 option="except_column_list",
@@ -145,7 +147,7 @@ def _check_names(df: DataFrame, keys: Sequence[str], options: ChangeOptions) -> 
     stored = {*df.columns} - {*options.except_column_list}
     if taken := sorted({*RESERVED} & {*df.columns} | {name for name in stored if name.upper() in RESERVED}):
         raise ConfigurationError(
-            f"the column {taken[0]!r} has a name that targets use",
+            f"the column {taken[0]!r} has a name that targets reserve",
             advice="rename it" if taken[0] in RESERVED else "rename it, or name it in except_column_list",
         )
 
@@ -165,7 +167,7 @@ def _deletion(df: DataFrame, apply_as_deletes: str | Column | None) -> Column:
         return F.coalesce(flag, F.lit(False))
     if apply_as_deletes is not None:
         raise ConfigurationError(
-            f"a changelog says by {CHANGE_TYPE} what it deletes, and apply_as_deletes is given too",
+            f"apply_as_deletes is given, but the DataFrame is a changelog: {CHANGE_TYPE} marks deletes",
             option="apply_as_deletes",
             advice=f"leave out apply_as_deletes, or drop the column {CHANGE_TYPE}",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Delta table as a target: one MERGE for each micro-batch, with its number in the same commit."""
+"""A Delta table as a target: one MERGE for each micro-batch, whose id is in the same commit."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from forebay.spark.changelog.targets.target import Target, check_owner
 
 _OWNER: Final = "forebay.query"
 _TRANSACTION: Final = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
-"""With these, Delta records (application, version) in a commit, and skips a commit that it has already."""
+"""Session settings: Delta records (application, version) in a commit, and skips a commit that it already has."""
 
 
 class DeltaTarget(Target):
     """A Delta table. It is created if it does not exist; the session needs the jar of Delta and its catalog.
 
-    The query that writes the table is its property `forebay.query`. It keeps no history and no sequences.
+    The table property `forebay.query` has the id of the query that writes. The target keeps no history or sequences.
 
     Args:
         table: The name of the table, as in SQL.
@@ -75,7 +75,7 @@ class DeltaTarget(Target):
         detail = spark.sql(f"DESCRIBE DETAIL {self._table}").first()
         if detail is None or detail["format"] != "delta":
             raise ConfigurationError(
-                f"the table {self._table} is no Delta table", option="table", advice="give the name of a Delta table"
+                f"the table {self._table} is not a Delta table", option="table", advice="give the name of a Delta table"
             )
         found = {field.name: field.dataType for field in spark.table(self._table).schema}
         wanted = {field.name: field.dataType for field in changes.fields}
@@ -94,7 +94,7 @@ class DeltaTarget(Target):
 
 @contextmanager
 def _transaction(spark: SparkSession, query_id: str, batch_id: int) -> Iterator[None]:
-    """Let Delta record the micro-batch with what this session commits."""
+    """Make Delta record the query and the micro-batch in each commit of this session."""
     for name, value in zip(_TRANSACTION, (f"forebay:{query_id}", str(batch_id)), strict=True):
         spark.conf.set(name, value)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all targets are: they apply the changes of a micro-batch exactly once by (query, micro-batch)."""
+"""The base class of targets, which apply each micro-batch of a query exactly once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.spark.changelog.targets.changes import ChangeOptions, Changes, fold
 
 
 class Target(ABC):
-    """Where the rows of a changelog are kept. `apply_changes` writes a whole stream to it, `apply` one micro-batch."""
+    """A table or archive of a changelog's rows. `apply_changes` writes a stream to it, `apply` one micro-batch."""
 
     def apply(  # noqa: PLR0913 - keywords of a function for users
         self,
@@ -34,15 +34,15 @@ class Target(ABC):
 
         Args:
             df: The micro-batch.
-            batch_id: Its number, which grows within a query.
+            batch_id: The id of the micro-batch, which grows within a query.
             query_id: The id of the query, the same after each restart (`StreamingQuery.id`).
-            keys: See `apply_changes`, as for all arguments that follow.
-            sequence_by: See there.
-            apply_as_deletes: See there.
-            except_column_list: See there.
-            stored_as_scd_type: See there.
-            null_keys: See there.
-            adopt: See there.
+            keys: See `apply_changes`.
+            sequence_by: See `apply_changes`.
+            apply_as_deletes: See `apply_changes`.
+            except_column_list: See `apply_changes`.
+            stored_as_scd_type: See `apply_changes`.
+            null_keys: See `apply_changes`.
+            adopt: See `apply_changes`.
 
         Returns:
             Whether the changes were applied; False for a micro-batch that was applied before.
@@ -54,7 +54,8 @@ class Target(ABC):
         """
         if df.isStreaming:
             raise ConfigurationError(
-                "apply takes one micro-batch", advice="call it in foreachBatch, or call apply_changes with the stream"
+                "apply takes one micro-batch, and this DataFrame is a stream",
+                advice="call it in foreachBatch, or call apply_changes with the stream",
             )
         options = ChangeOptions(keys, sequence_by, apply_as_deletes, except_column_list, stored_as_scd_type, null_keys)
         changes = fold_changes(df, options)
@@ -68,16 +69,16 @@ class Target(ABC):
 
     @abstractmethod
     def _apply(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
-        """Write the changes and the micro-batch in one step; return False if the micro-batch was written before."""
+        """Write changes and micro-batch id in one atomic step; return False if the micro-batch was written before."""
 
 
 def check_owner(target: str, owner: str | None, query_id: str, *, adopt: bool) -> None:
-    """Refuse a query that is not the one that wrote the target.
+    """Check that no other query wrote the target, unless this query adopts it.
 
     Args:
-        target: What the error calls the target.
-        owner: The query that wrote it last, or None.
-        query_id: The query that is about to write.
+        target: The name of the target, for the error.
+        owner: The id of the query that wrote the target last, or None.
+        query_id: The id of the query that is about to write.
         adopt: Whether this query takes the target over.
 
     Raises:

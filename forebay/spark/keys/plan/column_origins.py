@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from forebay.spark.keys.plan.plan_node import Expression, PlanNode
 
 Origins: TypeAlias = Mapping[int, int]
-"""For the number of each column, the number of the column in which its value first stood."""
+"""Id of each column → its origin: the id of the column in which its value first appeared in the plan."""
 
 _WHOLE_NUMBERS: Final = ("byte", "short", "integer", "long")
 _DISTINCT_AS_TEXT: Final = (*_WHOLE_NUMBERS, "boolean", "date")
@@ -28,7 +28,7 @@ def origins_after(node: PlanNode, before: Origins) -> dict[int, int]:
 
 
 def origin_of(expression: Expression, origins: Origins) -> int | None:
-    """Return the origin of an expression that is a column, or the lossless cast of one; otherwise None."""
+    """Return the origin of an expression that is a column, or a lossless cast of a column; otherwise None."""
     if expression.kind == "AttributeReference" and expression.id is not None:
         return origins.get(expression.id)
     if expression.kind == "Cast" and _lossless(expression):
@@ -37,17 +37,17 @@ def origin_of(expression: Expression, origins: Origins) -> int | None:
 
 
 def origins_of(expressions: Iterable[Expression], origins: Origins) -> frozenset[int] | None:
-    """Return the origins of expressions; None if one of them is not a column."""
+    """Return the origins of expressions; None if one is neither a column nor a lossless cast of a column."""
     found = [origin_of(one, origins) for one in expressions]
     known = [one for one in found if one is not None]
     return frozenset(known) if len(known) == len(found) else None
 
 
 def equal_columns(condition: Iterable[Expression], left: Origins, right: Origins) -> list[tuple[int, int]] | None:
-    """Return the pairs of columns of the left and right side that a join condition equates.
+    """Return the pairs of columns that a join condition equates, each as (origin on the left, origin on the right).
 
     Returns:
-        None if the condition equates nothing, or equates something that is not a column.
+        None if the condition equates nothing, or equates an expression that is not a column.
     """
     pairs: list[tuple[int, int]] = []
     for one in _conjuncts(condition):
@@ -73,7 +73,7 @@ def _conjuncts(condition: Iterable[Expression]) -> Iterable[Expression]:
 
 
 def _lossless(cast: Expression) -> bool:
-    """Whether a cast of a column gives different values for different values."""
+    """Return whether a cast of a column converts different values to different values."""
     source, target = cast.children[0].fields.get("dataType"), cast.fields.get("dataType")
     if cast.children[0].kind not in ("AttributeReference", "Cast"):
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds columns whose values differ each time they are computed (C12)."""
+"""Finds columns and conditions whose values differ each time they are computed (C12)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final
 from forebay.spark.keys.plan.plan_node import Expression, PlanNode
 
 _CLOCKS: Final = frozenset({"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"})
-"""Deterministic for Spark, because they are constant within a micro-batch; they differ between micro-batches."""
+"""Expressions that Spark calls deterministic: constant within a micro-batch, but different between micro-batches."""
 
 
 def unrepeatable(plan: PlanNode) -> list[str]:
-    """Return what in a plan gives another result when it is computed again: columns by name, conditions by their text.
+    """Return the output columns (names) and conditions (texts) of a plan that differ each time they are computed.
 
-    Only what the rows of the plan depend on counts; a column that was dropped does not.
+    A column that the plan drops does not count, unless another column or a condition depends on it.
     """
     tainted, conditions = _tainted(plan)
     return [column.name for column in plan.output if column.id in tainted] + conditions
 
 
 def _tainted(node: PlanNode) -> tuple[set[int], list[str]]:
-    """Return the numbers of the columns of a node that are not repeatable, and the conditions."""
+    """Return the ids of the columns, and the texts of the conditions, that differ each time they are computed."""
     tainted: set[int] = set()
     conditions: list[str] = []
     for child in node.children:
@@ -38,10 +38,10 @@ def _tainted(node: PlanNode) -> tuple[set[int], list[str]]:
 
 
 def _nondeterministic(node: PlanNode) -> tuple[set[int], bool]:
-    """Return the columns that a node makes by non-deterministic expressions, and whether it has others of them."""
+    """Return the ids of the columns that non-deterministic expressions make, and whether there are other such ones."""
     made: set[int] = set()
     others = False
-    if not node.jvm.deterministic():  # of the node or of one below it
+    if not node.jvm.deterministic():  # False also if only a node below it is not
         expressions = node.jvm.expressions()
         for place in range(expressions.size()):
             one = expressions.apply(place)

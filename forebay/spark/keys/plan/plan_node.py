@@ -22,7 +22,7 @@ class Expression:
     """An expression of the plan.
 
     Args:
-        kind: The class of Catalyst, without its package, such as `Alias`.
+        kind: The name of its Catalyst class, without the package, such as `Alias`.
         fields: Its fields as Spark prints them to JSON.
         children: Its operands.
     """
@@ -33,7 +33,7 @@ class Expression:
 
     @property
     def id(self) -> int | None:
-        """The number of the column that this expression is (`AttributeReference`) or makes (`Alias`)."""
+        """The id of the column that this expression is (`AttributeReference`) or makes (`Alias`); None for others."""
         made = self.fields.get("exprId")
         return made["id"] if isinstance(made, dict) else None
 
@@ -46,7 +46,7 @@ class Expression:
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a node puts out: its number in the plan, name and metadata."""
+    """A column that a node puts out: its id in the plan (Spark's `exprId`), name and metadata."""
 
     id: int
     name: str
@@ -58,7 +58,7 @@ class PlanNode:
     """A node of the plan.
 
     Args:
-        kind: The class of Catalyst, without its package, such as `Project`.
+        kind: The name of its Catalyst class, without the package, such as `Project`.
         fields: Its fields as Spark prints them to JSON.
         children: Its inputs.
         output: The columns that it puts out.
@@ -72,7 +72,7 @@ class PlanNode:
     jvm: Any
 
     def walk(self) -> Iterator[PlanNode]:
-        """Yield the inputs, from the leaves on, and then this node."""
+        """Yield all nodes below this one, leaves first, and then this node."""
         for child in self.children:
             yield from child.walk()
         yield self
@@ -86,7 +86,7 @@ class PlanNode:
         return tuple(_expression(iter(one)) for one in lists if _is_tree(one))
 
     def made(self) -> Iterator[Expression]:
-        """Yield the expressions whose columns the node puts out."""
+        """Yield the expressions that make the output columns of the node."""
         for name in ("projectList", "aggregateExpressions", "windowExpressions"):
             yield from self.expressions(name)
 
@@ -111,7 +111,7 @@ def analysed_plan(df: DataFrame) -> PlanNode | None:
 
 
 def _node(jvm: Any, structure: Iterator[dict[str, Any]]) -> PlanNode:  # noqa: ANN401 - an object of the JVM
-    """Build a node and its inputs; `structure` has the nodes in the order in which a node comes before its inputs."""
+    """Build a node and its inputs. `structure` yields the nodes in pre-order: each node before its inputs."""
     fields = next(structure)
     inputs = jvm.children()
     children = tuple(_node(inputs.apply(place), structure) for place in range(fields["num-children"]))
@@ -119,7 +119,7 @@ def _node(jvm: Any, structure: Iterator[dict[str, Any]]) -> PlanNode:  # noqa: A
 
 
 def _output(jvm: Any) -> tuple[Column, ...]:  # noqa: ANN401 - an object of the JVM
-    # A column prints as name#number and a suffix for its type, which has no '#'.
+    # Spark prints a column as name#id and a suffix for its type, which has no '#'.
     text = str(jvm.output().mkString(_SEPARATOR))
     numbers = [one.rpartition("#")[2] for one in text.split(_SEPARATOR)] if text else []
     fields = json.loads(jvm.schema().json())["fields"]

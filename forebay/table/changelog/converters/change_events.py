@@ -17,7 +17,7 @@ from forebay.table.changelog.shape import COMMIT_TIMESTAMP, POSITION, SEQUENCE, 
 
 
 class EventKind(IntEnum):
-    """What an event says about its key. `UPSERT` is an update without the row before it."""
+    """The kind of an event. `UPSERT` is an update without the old row; `SKIP` gives no change."""
 
     SKIP = 0
     INSERT = 1
@@ -35,8 +35,8 @@ class ChangeEvents:
         kinds: The `EventKind` of each event.
         before: The rows before the changes, as structs; only those of updates and deletes are used.
         after: The rows after the changes, as structs; only those of inserts, updates and upserts are used.
-        columns: The columns beside kind and payload, such as `_sequence`.
-        reason: Returns why an event is malformed. Called for malformed events only.
+        columns: The other columns of the changelog that the format fills, such as `_sequence`.
+        reason: Takes the row of a malformed event in the batch, and returns why the event is malformed.
     """
 
     kinds: npt.NDArray[np.int8]
@@ -51,35 +51,35 @@ class EventReader(Protocol):
 
     @property
     def payload(self) -> pa.Schema:
-        """The columns of a row."""
+        """The payload: the columns of a row of the table."""
         ...
 
     @property
     def added(self) -> pa.Schema:
-        """The columns beside kind and payload."""
+        """The columns that the format adds to payload and kind, such as `_sequence`."""
         ...
 
     def read(self, batch: pa.RecordBatch) -> ChangeEvents:
         """Read the events of a record batch with the columns `key` and `value`.
 
         Raises:
-            DataError: An event is well-formed, but is no change of a row.
+            DataError: An event is well-formed, but is not a change of a row.
         """
         ...
 
 
 def children(structs: pa.Array) -> list[pa.Array]:
-    """Return the columns of a column of structs; NULL in the rows whose struct is NULL."""
+    """Return the fields of a struct column as columns, with NULL in the rows whose struct is NULL."""
     return cast("pa.StructArray", structs).flatten()
 
 
 def valid(column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which values are not NULL, as an array that may be changed."""
+    """Return for each value whether it is not NULL, as a new, writable array."""
     return np.array(column.is_valid(), np.bool_)
 
 
 def added_columns(sequence: pa.DataType | None) -> pa.Schema:
-    """Return the columns that a format adds; `_sequence` with its type, if the format is asked for it."""
+    """Return the columns that a format adds. `sequence` is the type of `_sequence`; None: there is no such column."""
     types = {} if sequence is None else {SEQUENCE: sequence}
     types |= {name: TYPES[name] for name in (TRANSACTION, COMMIT_TIMESTAMP)}
     return pa.schema(list(types.items()))
@@ -99,32 +99,32 @@ def place_of(batch: pa.RecordBatch, row: int) -> dict[str, str | None]:
 
 
 def refuse_event(batch: pa.RecordBatch, row: int, message: str, advice: str, option: str | None = None) -> DataError:
-    """Return the error for an event that no `mode` may pass over, because the target would be wrong without it."""
+    """Return the error for an event that every `mode` refuses, because the target would be wrong without it."""
     where = place_of(batch, row)
     shown = " ".join(f"{label} {value}" for label, value in where.items() if value is not None)
     return DataError(f"{message}, at {shown}", **where, option=option, advice=advice)
 
 
 def check_payload(payload: pa.Schema, option: str) -> None:
-    """Refuse fields with the name of a column of the shape, and payloads without fields.
+    """Check that no payload field has the name of one of the changelog's own columns, such as `_change_type`.
 
     Raises:
-        ConfigurationError: It names the field.
+        ConfigurationError: A field has such a name.
     """
     taken = next((name for name in payload.names if name in {*TYPES, SEQUENCE}), None)
     if taken is not None:
         raise ConfigurationError(
-            f"the field {taken!r} of {option} has the name of a column of the changelog",
+            f"the field {taken!r} of {option} has the name of a column that the changelog adds",
             option=option,
-            advice="read it under another name: rename it at the producer, or leave it out of the schema",
+            advice="rename the field at the producer, or leave it out of the schema",
         )
 
 
 def check_columns(key: pa.Schema, payload: pa.Schema) -> None:
-    """Refuse a key with a column that the row does not have, or has with another type.
+    """Check that the row has all columns of the key, with the same types.
 
     Raises:
-        ConfigurationError: It names the column.
+        ConfigurationError: A key column is missing in the row, or has another type there.
     """
     for name in key.names:
         if name not in payload.names or payload.field(name).type != key.field(name).type:

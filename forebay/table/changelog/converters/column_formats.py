@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats whose rows already have columns: change feeds of tables, deletion flags, plain appends (C17).
+"""Change formats whose rows already have columns: change feeds of tables, deletion flags, plain appends (C17).
 
-A format is a table of words and names, so hosts can convert it by expressions of their own.
+A `ColumnFormat` only lists words and names, so each host can convert it by expressions of its own.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ColumnFormat:
         name: The name for errors.
         kind: The column with the kind.
         words: The word of the feed → the word of `_change_type`.
-        renamed: The column of the changelog → the column of the feed it comes from, cast to the type of the first.
-        dropped: Other columns of the feed that are no payload.
+        renamed: The column of the changelog → the column of the feed, whose values are cast to the changelog's type.
+        dropped: Other columns of the feed that are not payload.
     """
 
     name: str
@@ -47,15 +47,15 @@ class ColumnFormat:
     dropped: frozenset[str] = frozenset()
 
     def payload(self, names: list[str]) -> list[str]:
-        """Return the columns of a row.
+        """Return the payload columns among `names`, the columns of the feed.
 
         Raises:
             ConfigurationError: The feed has no column with the kind.
         """
         if self.kind not in names:
             raise ConfigurationError(
-                f"the rows have no column {self.kind!r}, so they are no {self.name}",
-                advice=f"they have {', '.join(names)}; read the changes of the table, not its rows",
+                f"the rows are not a {self.name}: there is no column {self.kind!r}, only {', '.join(names)}",
+                advice="read the changes of the table, not its rows",
             )
         own = {self.kind, *self.renamed.values(), *self.dropped}
         return [name for name in names if name not in own]
@@ -72,7 +72,7 @@ class ColumnFormat:
         if codes.null_count:
             row = codes.is_null().to_pylist().index(True)
             message = f"unknown kind {kinds[row].as_py()!r} in {self.name}"
-            raise refuse_event(batch, row, message, f"known are {', '.join(self.words)}")
+            raise refuse_event(batch, row, message, f"filter out such rows first; known are {', '.join(self.words)}")
         columns = {name: batch.column(name) for name in names}
         columns[CHANGE_TYPE] = pa.array(list(self.words.values()), pa.string()).take(codes)
         for name, there in self.renamed.items():
@@ -88,7 +88,7 @@ DELTA_CDF: Final = ColumnFormat(
     dict(zip(CHANGE_TYPES, CHANGE_TYPES, strict=True)),
     {COMMIT_VERSION: COMMIT_VERSION, COMMIT_TIMESTAMP: COMMIT_TIMESTAMP},
 )
-"""Also what Spark's `changes()` returns."""
+"""The format of Delta's change data feed, and of Spark's `changes()`."""
 
 ICEBERG_CHANGES: Final = ColumnFormat(
     "changelog view of Iceberg",
@@ -96,7 +96,7 @@ ICEBERG_CHANGES: Final = ColumnFormat(
     {"INSERT": _INSERT, "UPDATE_BEFORE": _BEFORE, "UPDATE_AFTER": _AFTER, "DELETE": _DELETE},
     {SEQUENCE: "_change_ordinal", TRANSACTION: "_commit_snapshot_id"},
 )
-"""`_change_ordinal` counts the snapshots of the view, so it orders the changes."""
+"""The format of Iceberg's changelog view. `_change_ordinal` counts its snapshots, so it orders the changes."""
 
 HUDI: Final = ColumnFormat(
     "change stream of Hudi",
@@ -105,7 +105,7 @@ HUDI: Final = ColumnFormat(
     {SEQUENCE: "_hoodie_commit_time"},
     frozenset({"_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path", "_hoodie_file_name"}),
 )
-"""`_hoodie_commit_time` is a text that sorts as the instants of the timeline do."""
+"""The format of Hudi's change stream. `_hoodie_commit_time` is a text that sorts in the order of commits."""
 
 
 def from_flag(batch: pa.RecordBatch, flag: str) -> pa.RecordBatch:
@@ -121,20 +121,22 @@ def from_flag(batch: pa.RecordBatch, flag: str) -> pa.RecordBatch:
 
 
 def check_flag(flag: str, booleans: Mapping[str, bool]) -> None:
-    """Refuse a deletion flag that does not exist or is not boolean. `booleans` says which columns are.
+    """Check that a deletion flag exists and is boolean. `booleans` says for each column whether it is boolean.
 
     Raises:
-        ConfigurationError: It names the column.
+        ConfigurationError: The column does not exist, or is not boolean.
     """
     if not booleans.get(flag):
         found = "is not boolean" if flag in booleans else "does not exist"
         raise ConfigurationError(
-            f"the deletion flag {flag!r} {found}", option="deleted", advice=f"the columns are {', '.join(booleans)}"
+            f"the deletion flag {flag!r} {found}",
+            option="deleted",
+            advice=f"give a boolean column; the columns are {', '.join(booleans)}",
         )
 
 
 def to_flag(batch: pa.RecordBatch, flag: str) -> pa.RecordBatch:
-    """Return rows with a deletion flag; each `update_preimage` is left out, because its `update_postimage` follows."""
+    """Return rows with a deletion flag. Each `update_preimage` is dropped, because its `update_postimage` follows."""
     kinds = batch.column(CHANGE_TYPE)
     rows = batch.drop_columns([CHANGE_TYPE]).append_column(flag, pc.equal(kinds, _DELETE))
     return rows.filter(pc.not_equal(kinds, _BEFORE))
@@ -146,11 +148,11 @@ def from_append(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def to_delta_cdf(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the columns of a change data feed: the payload, the kind, and the commit's columns if they are there."""
+    """Return a changelog as Delta's change data feed: payload, kind, and the `_commit_…` columns if they exist."""
     return batch.select(delta_cdf_names(batch.schema.names))
 
 
 def delta_cdf_names(names: list[str]) -> list[str]:
-    """Return which columns of a changelog are those of a change data feed."""
+    """Return the columns among `names`, those of a changelog, that Delta's change data feed has."""
     own = {CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP}
     return [name for name in names if name in own or name not in {*TYPES, SEQUENCE}]

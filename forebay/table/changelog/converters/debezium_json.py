@@ -46,18 +46,18 @@ _SEQUENCE_FIELDS: Final[dict[str | None, dict[str, pa.DataType]]] = {
 class DebeziumJsonReader:
     """Reads envelopes with `before`, `after`, `source`, `op` and `transaction`.
 
-    A tombstone (a NULL value) has no change: the event of the delete comes before it. A change of a primary key is two
-    events, of a delete and an insert. A large value that was not changed, and that PostgreSQL leaves out, comes
-    from `before`; without it the event is malformed.
+    A tombstone (a NULL value) gives no change, because the delete event comes before it. A changed primary key arrives
+    as two events: a delete and an insert. PostgreSQL leaves out large values that did not change; they are taken from
+    `before`, and without `before` the event is malformed.
 
     Args:
         payload: The columns of a row.
         options: How to read JSON.
         key: The columns of the message key. A delete without `before` takes its key from there.
-        sequence: Where `_sequence` comes from; None: there is no such column. `source.ts_ms` is never taken for it,
+        sequence: The log position for `_sequence`; None: there is no such column. `source.ts_ms` is never used for it,
             because clocks of databases go back.
-        missing_before: What an update without `before` is: only its `update_postimage`, or an error.
-        truncate: Whether truncates are an error, or passed over.
+        missing_before: For an update without `before`: `postimage` gives only the `update_postimage`, `error` fails.
+        truncate: For a truncate event: `error` fails, `ignore` skips it.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class DebeziumJsonReader:
                 batch,
                 int(unknown[0]),
                 f"unknown op {op[int(unknown[0])].as_py()!r} in a Debezium event",
-                "known are c, r, u, d and t; filter out other events, such as messages of the database, before",
+                "filter out such events first, such as messages of the database; known are c, r, u, d and t",
             )
         truncates = np.flatnonzero((codes == _TRUNCATE) & ~found.bad)
         if len(truncates) and self._truncate == "error":
@@ -122,13 +122,13 @@ class DebeziumJsonReader:
                 batch,
                 int(truncates[0]),
                 "a Debezium event says that the table was truncated (op t), which is no change of a row",
-                "empty the target and read on behind it; or pass over such events with truncate=ignore, in Kafka "
-                "changelogTruncate=ignore",
+                "empty the target and continue after this event; or skip such events with truncate=ignore (Kafka: "
+                "changelogTruncate=ignore)",
                 "truncate",
             )
 
     def _with_keys(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8], before: pa.Array) -> pa.Array:
-        """Return `before` with the columns of the message key for deletes without it."""
+        """Return `before`, filled with the columns of the message key for deletes that have no `before`."""
         if self._keys is None or "key" not in batch.schema.names:
             return before
         rows = np.flatnonzero((kinds == EventKind.DELETE) & ~valid(before))
@@ -143,8 +143,8 @@ class DebeziumJsonReader:
             raise refuse_event(
                 batch,
                 int(rows[0]),
-                "a Debezium event of an update has no field `before`",
-                "set the replica identity of the table to FULL, or take updates without the row before with "
+                "a Debezium update event has no field `before`",
+                "set the replica identity of the table to FULL, or accept updates without the old row with "
                 "missing_before=postimage (Kafka: changelogMissingBefore)",
                 "missing_before",
             )
@@ -178,7 +178,7 @@ class DebeziumJsonReader:
 
 
 def _filled(before: pa.Array, after: pa.Array, rows: pa.Schema) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Return `after` with Debezium's placeholders replaced from `before`, and which rows lack the value there."""
+    """Return `after` with Debezium's placeholders replaced by values of `before`, and the rows without such a value."""
     columns, lost = children(after), np.zeros(len(after), np.bool_)
     changed = False
     for place, (old, new) in enumerate(zip(children(before), columns, strict=True)):
@@ -203,11 +203,11 @@ def _replaced(values: pa.Array, rows: npt.NDArray[np.int64], by: pa.Array) -> pa
 
 
 class DebeziumJsonWriter:
-    """Writes the columns `key` (NULL without key columns) and `value`, without the schema of Kafka Connect.
+    """Writes envelopes as columns `key` (NULL without key columns) and `value`, without the schema of Kafka Connect.
 
     Two adjacent rows of an update become one event. An `update_preimage` alone becomes a delete, an `update_postimage`
-    alone an update without `before`. `source` has `ts_ms`; it has no position of a log, because the rows may come from
-    anywhere.
+    alone an update without `before`. `source` has only `ts_ms`, and no log position, because the rows may come from any
+    source.
 
     Args:
         rows: The schema of the changelog.

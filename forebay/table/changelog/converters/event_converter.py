@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns change events into rows of a changelog by columns, and handles malformed events by `mode`."""
+"""Converts change events to rows of a changelog, column by column, and handles malformed events by `mode`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 
 _SHOWN = 100
 _NO_KIND: Final = len(CHANGE_TYPES)
-"""The index of the kind of a malformed event, which is NULL."""
+"""The index of a malformed event's kind in `_WORDS`, where it is NULL."""
 
 # By `EventKind`: the number of rows, and the kind of the first and of the second row.
 _ROWS: Final = np.array([0, 1, 2, 1, 1, 1], np.int8)
@@ -35,18 +35,18 @@ _WORDS: Final = pa.array([*CHANGE_TYPES, None], pa.string())
 class EventConverter:
     """Converts record batches of change events to record batches of a changelog. Called on one thread.
 
-    The columns are those of the payload, `_change_type`, `_split` and `_pos` if the input has them, those that the
-    format adds, and in the mode PERMISSIVE the corrupt-record column. In the row of a malformed event, payload and
-    `_change_type` are NULL. An update has two rows, with one position.
+    The output has the payload, `_change_type`, `_split` and `_pos` if the input has them, the columns that the format
+    adds, and in the mode PERMISSIVE the corrupt-record column. In the row of a malformed event, payload and
+    `_change_type` are NULL. An update has two rows with the same position.
 
     Args:
         reader: The format.
         events: The schema of the input.
-        mode: What happens to a malformed event: a row with the event and the reason in the corrupt-record column, no
-            row, or an error.
+        mode: For a malformed event: `PERMISSIVE` gives a row with the event and the reason in the corrupt-record
+            column, `DROPMALFORMED` gives no row, `FAILFAST` raises an error.
         corrupt_column: The name of the corrupt-record column.
         corrupt_fields: The columns of the input that the corrupt-record column has, beside `reason`; None: all.
-        kept: Columns of the input that the output has too.
+        kept: Columns of the input to copy into the output.
         columns: The columns of the output, in this order; None: all.
         source: The name of the source, for errors.
 
@@ -104,7 +104,7 @@ class EventConverter:
         """Return the changes of a record batch of events; a batch without rows if there are none.
 
         Raises:
-            DataError: An event is malformed and the mode is FAILFAST; or an event is no change of a row.
+            DataError: An event is malformed and the mode is FAILFAST; or an event is not a change of a row.
         """
         events = self._reader.read(batch)
         bad = np.flatnonzero(events.kinds == EventKind.MALFORMED)
@@ -171,14 +171,15 @@ class EventConverter:
             source=self._source,
             **place_of(batch, row),
             option="mode",
-            advice=f"mode=PERMISSIVE keeps such events in the column {self._corrupt}, mode=DROPMALFORMED drops them",
+            advice=f"give mode=PERMISSIVE to keep such events in the column {self._corrupt}, or mode=DROPMALFORMED to "
+            "drop them",
         )
 
     def close(self) -> None:
-        """Log how many events were dropped."""
+        """Log a warning with the number of events that DROPMALFORMED dropped, if any. Called at the end of a task."""
         if self._dropped:
             _log.warning(
-                "%s: mode=DROPMALFORMED dropped %d malformed change events of a task; the first one: %s",
+                "%s: mode=DROPMALFORMED dropped %d malformed change events in this task; the first one is at %s",
                 self._source,
                 self._dropped,
                 self._first_dropped,

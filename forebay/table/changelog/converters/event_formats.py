@@ -30,20 +30,20 @@ _OPTIONS: Final[dict[str, dict[str, tuple[object, ...]]]] = {
     "maxwell-json": {"sequence": ("binlog",), "missing_before": ("postimage", "error")},
     "upsert-json": {"key_schema": ()},
 }
-"""Format → the options that it has → their values."""
+"""Format → the options that it has → their possible values; () allows any value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventOptions:
-    """How change events are read. The names of the options in errors are those in `names`.
+    """The options by which change events are read. Errors name the options as `names` does.
 
     Args:
         form: The format.
         value_schema: The columns of a row, as for Spark's `from_json`.
-        key_schema: The columns of the key, likewise.
-        sequence: Where `_sequence` comes from; None: there is no such column.
-        missing_before: What an update without the row before is: only its `update_postimage`, or an error.
-        truncate: Whether truncates are an error, or passed over.
+        key_schema: The columns of the key, in the same form.
+        sequence: The log position for `_sequence`; None: there is no such column.
+        missing_before: For an update without the old row: `postimage` gives only the `update_postimage`, `error` fails.
+        truncate: For a truncate event: `error` fails, `ignore` skips it.
         names: The name of an option here → its name for the user.
     """
 
@@ -56,11 +56,11 @@ class EventOptions:
     names: Mapping[str, str]
 
     def reader(self, options: JsonOptions, columns: Sequence[str] | None = None) -> EventReader:
-        """Return the reader.
+        """Return the reader of the format.
 
         Args:
             options: How to read JSON.
-            columns: The columns that are wanted; other columns of a row are not read. None: all.
+            columns: The columns of a row to read. None: all.
 
         Raises:
             ConfigurationError: An option does not fit the format, or a schema is not valid.
@@ -94,9 +94,9 @@ class EventOptions:
             allowed = known.get(name)
             if value == default or (allowed is not None and (not allowed or value in allowed)):
                 continue
-            values = f"; it has {' and '.join(map(str, allowed))}" if allowed else ""
+            values = f"; it takes {' and '.join(map(str, allowed))}" if allowed else ""
             raise ConfigurationError(
-                f"{self.form} has no {self.names[name]}={value}{values}",
+                f"{self.form} does not take {self.names[name]}={value}{values}",
                 option=self.names[name],
                 advice=f"remove {self.names[name]}, or give another format",
             )
@@ -112,7 +112,7 @@ def keyed_options(
     from_message: bool,
     **options: Any,  # noqa: ANN401 - fields of `EventOptions`
 ) -> EventOptions:
-    """Return the options for a row whose key is given by the names of its columns.
+    """Return the options of a format, for a key that is given by the names of its columns.
 
     Args:
         form: The format.
@@ -120,7 +120,7 @@ def keyed_options(
         key: The columns of the key.
         json: How to read JSON.
         names: The names of the options for the user.
-        from_message: Whether the column `key` has the columns of the key.
+        from_message: Whether the columns of the key are read from the column `key`.
         options: Other fields of `EventOptions`.
 
     Raises:
@@ -132,7 +132,7 @@ def keyed_options(
         raise ConfigurationError(
             f"the key column {missing!r} is not in the schema",
             option=names["key_schema"],
-            advice=f"give some of {', '.join(row.names)}",
+            advice=f"give columns of the schema: {', '.join(row.names)}",
         )
     keys = pa.schema([row.field(name) for name in key]) if key and from_message else None
     return EventOptions(form=form, value_schema=row, key_schema=keys, names=names, **options)

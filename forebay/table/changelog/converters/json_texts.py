@@ -23,12 +23,12 @@ _PAYLOAD: Final = "payload"
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """JSON texts that were read.
+    """The result of reading a column of JSON texts.
 
     Args:
-        fields: The column of each field.
-        bad: Which texts are malformed or do not fit.
-        reason: Returns why a text is bad.
+        fields: The column of each field, by name.
+        bad: For each text, whether it is malformed or does not fit the types.
+        reason: Takes the row of a bad text, and returns why it is bad.
     """
 
     fields: dict[str, pa.Array]
@@ -37,12 +37,12 @@ class Texts:
 
 
 class TextReader:
-    """Reads JSON objects with given fields. A text whose fields are all in its `payload` is read too.
+    """Reads fields of JSON objects, at the top level or inside an object `payload`, as Kafka Connect writes them.
 
     Args:
         fields: The fields.
-        options: How to read.
-        required: If this field is missing, look in `payload`; None: if all fields are missing.
+        options: How to read JSON.
+        required: If this field is missing at the top level, read `payload`; None: if all fields are missing there.
     """
 
     def __init__(self, fields: pa.Schema, options: JsonOptions, required: str | None = None) -> None:
@@ -91,11 +91,11 @@ class TextReader:
 
 
 def payload_schema(text: str | pa.Schema | None, option: str, options: JsonOptions) -> pa.Schema:
-    """Return the fields of a row from the text of an option.
+    """Return the schema that an option gives as text. `text` may also be a schema, which is only checked.
 
     Raises:
-        ConfigurationError: There is no schema, it is not valid, has a type that JSON does not support, or a name of the
-            changelog's own columns.
+        ConfigurationError: The schema is missing or not valid, or has a type that JSON does not support, or a field
+            with the name of one of the changelog's own columns.
     """
     if text is None:
         raise ConfigurationError(
@@ -115,7 +115,7 @@ def payload_schema(text: str | pa.Schema | None, option: str, options: JsonOptio
 
 
 def key_rows(keys: Texts, rows: pa.Schema) -> pa.Array:
-    """Return rows that have only the columns of a key; NULL for keys that are malformed or have no column."""
+    """Return the keys as rows whose other columns are NULL; NULL for a key that is malformed or has no key column."""
     count = len(keys.bad)
     there = np.zeros(count, np.bool_)
     for column in keys.fields.values():
@@ -125,7 +125,7 @@ def key_rows(keys: Texts, rows: pa.Schema) -> pa.Array:
 
 
 def wanted_fields(fields: list[pa.Field], columns: Collection[str] | None) -> pa.Schema:
-    """Return the fields of a row to read: those among the wanted columns, but at least one."""
+    """Return the fields whose names are in `columns` (None: all), or the first field if there are none."""
     return pa.schema([field for field in fields if columns is None or field.name in columns] or fields[:1])
 
 

@@ -19,12 +19,12 @@ from forebay.table.changelog.shape import COLUMNS
 
 
 def payload_names(schema: pa.Schema) -> list[str]:
-    """Return the columns of a row: all but those of the changelog's shape."""
+    """Return the payload columns of a changelog: all except its own, such as `_change_type`."""
     return [name for name in schema.names if name not in COLUMNS]
 
 
 def json_values(array: pa.Array) -> list[Any]:
-    """Return values for the `json` module.
+    """Return the values of an array as Python values that the `json` module writes.
 
     Decimals, times and special floating-point numbers become strings, binary becomes Base64, maps become objects.
     """
@@ -48,20 +48,20 @@ def json_values(array: pa.Array) -> list[Any]:
 
 
 def json_objects(columns: dict[str, pa.Array]) -> list[dict[str, Any]]:
-    """Return each row as an object for the `json` module."""
+    """Return each row as a dict that the `json` module writes."""
     lists = [json_values(column) for column in columns.values()]
     return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
 def json_texts(columns: dict[str, pa.Array], there: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return each row as a JSON object; NULL for the rows that are not `there`."""
+    """Return each row as the text of a JSON object; NULL for rows where `there` is False."""
     rows = json_objects(columns)
     kept: Sequence[bool] = [True] * len(rows) if there is None else there.tolist()
     return pa.array([dump(row) if keep else None for row, keep in zip(rows, kept, strict=True)], pa.string())
 
 
 def dump(value: object) -> str:
-    """Return the text of values from `json_values`."""
+    """Return the compact JSON text of a value from `json_values`."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 

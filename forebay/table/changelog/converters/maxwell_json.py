@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON of Maxwell's daemon, which reads MySQL's binlog (C17)."""
+"""Reads and writes the JSON events of Maxwell's daemon, which reads MySQL's binlog (C17)."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _OLD_NULL: Final = r'(?s)"old".*null|\\u'
 class MaxwellJsonReader:
     """Reads events with `type`, `data`, `old`, `ts` and `xid`.
 
-    `old` has the changed columns only; the others of the row before are those of `data`. The beginning and the end of
-    a bootstrap are no changes.
+    `old` has only the old values of changed columns; the other columns of the old row are in `data`. The events for the
+    beginning and the end of a bootstrap give no change.
 
     Args:
         payload: The columns of a row.
         options: How to read JSON.
         sequence: `binlog` for `_sequence` from `position`, which Maxwell writes with `output_binlog_position`.
-        missing_before: What an update without `old` is: only its `update_postimage`, or an error.
+        missing_before: For an update without `old`: `postimage` gives only the `update_postimage`, `error` fails.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class MaxwellJsonReader:
                 batch,
                 int(unknown[0]),
                 f"unknown type {form[int(unknown[0])].as_py()!r} in an event of Maxwell",
-                f"known are {', '.join(_TYPES.to_pylist())}; filter out others, such as changes of tables, before",
+                f"filter out such events first, such as changes of tables; known are {', '.join(_TYPES.to_pylist())}",
             )
         kinds = _KINDS[codes]
         without = (kinds == EventKind.UPDATE) & ~valid(old) & ~found.bad
@@ -99,8 +99,8 @@ class MaxwellJsonReader:
             raise refuse_event(
                 batch,
                 int(np.flatnonzero(without)[0]),
-                "an event of Maxwell of an update has no field `old`",
-                "take updates without the row before with missing_before=postimage (Kafka: changelogMissingBefore)",
+                "an update event of Maxwell has no field `old`",
+                "accept updates without the old row with missing_before=postimage (Kafka: changelogMissingBefore)",
                 "missing_before",
             )
         columns = self._columns(found)
@@ -117,7 +117,7 @@ class MaxwellJsonReader:
         return ChangeEvents(kinds, self._before(texts, data, old, updates), data, columns, reason)
 
     def _before(self, texts: pa.Array, data: pa.Array, old: pa.Array, updates: npt.NDArray[np.bool_]) -> pa.Array:
-        """Return the rows before: of updates `data` with the values of `old`, of deletes `data`."""
+        """Return the old rows: for updates, `data` with the values of `old`; for deletes, `data`."""
         candidates = np.flatnonzero(
             updates & pc.match_substring_regex(texts, _OLD_NULL).fill_null(False).to_numpy(zero_copy_only=False)
         )
@@ -158,13 +158,14 @@ _WRITTEN: Final = {RowKind.INSERT: "insert", RowKind.UPDATE_AFTER: "update"}
 
 
 class MaxwellJsonWriter:
-    """Writes the column `value`. The two rows of an update are one event, if they are neighbours.
+    """Writes events of Maxwell's daemon as the column `value`.
 
-    Another `update_preimage` is a delete, and another `update_postimage` an update without `old`.
+    Two adjacent rows of an update become one event. An `update_preimage` alone becomes a delete, an `update_postimage`
+    alone an update without `old`.
 
     Args:
         rows: The schema of the changelog.
-        key: The columns that are equal in both rows of an update; without them, neighbours are one update.
+        key: The columns that are equal in both rows of an update; if empty, adjacent rows count as one update.
         database: The name of the database in the events.
         table: The name of the table in the events.
     """
@@ -199,5 +200,5 @@ class MaxwellJsonWriter:
 
 
 def _differ(one: object, other: object) -> bool:
-    """Whether two values of a column differ in JSON, where -0.0 is not 0.0."""
+    """Return whether two values of a column differ in JSON, where -0.0 is not 0.0."""
     return one != other or (isinstance(one, (float, dict, list)) and repr(one) != repr(other))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns `_sequence` and `_commit_timestamp` from the positions and times that databases give."""
+"""Makes the columns `_sequence` and `_commit_timestamp` from the log positions and times that databases give."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from forebay.table.changelog.shape import COMMIT_TIMESTAMP, TYPES
 
 Sequence = Literal["lsn", "binlog"]
-"""The position of the log: PostgreSQL's log sequence number, or MySQL's file, offset and row."""
+"""The log position to use: PostgreSQL's log sequence number, or MySQL's binlog file, offset and row."""
 
 SEQUENCE_TYPES: Final[dict[str | None, pa.DataType | None]] = {None: None, "lsn": pa.int64(), "binlog": pa.string()}
 
@@ -23,10 +23,10 @@ _MAX_MICROS: Final = (1 << 63) - 1
 
 
 def binlog_sequence(file: pa.Array, offset: pa.Array, row: pa.Array) -> pa.Array:
-    """Return binlog positions as texts that sort as the log does; NULL without file or offset.
+    """Return binlog positions as texts that sort in the order of the log; NULL without file or offset.
 
     Args:
-        file: Names such as `mysql-bin.000003`; the number gets more digits as it grows.
+        file: Names such as `mysql-bin.000003`. The number may grow beyond its digits, so it is padded.
         offset: Offsets in the file.
         row: The numbers of the rows of one event; NULL counts as 0.
     """
@@ -45,11 +45,11 @@ def binlog_texts(positions: pa.Array, row: pa.Array) -> pa.Array:
 
 
 def timestamps(numbers: pa.Array, micros_each: int) -> pa.Array:
-    """Return the column `_commit_timestamp` of times since 1970; NULL for what no timestamp can hold.
+    """Return numbers since 1970 as the column `_commit_timestamp`; NULL for a time that no timestamp can hold.
 
     Args:
-        numbers: The times.
-        micros_each: Their unit, in microseconds.
+        numbers: The times since 1970, in some unit.
+        micros_each: The unit, in microseconds.
     """
     most = _MAX_MICROS // micros_each
     fits = pc.and_(pc.less_equal(numbers, most), pc.greater_equal(numbers, -most))

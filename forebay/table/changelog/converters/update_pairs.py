@@ -24,12 +24,12 @@ _WORDS: Final = pa.array(CHANGE_TYPES, pa.string())
 
 @dataclass(frozen=True, slots=True)
 class PairedRows:
-    """Rows of a changelog.
+    """Rows of a changelog, with a mark on the two rows of each update.
 
     Args:
         batch: The rows.
         kinds: The `RowKind` of each row.
-        pairs: Whether a row is one of the two of an update: an `update_preimage` directly before the
+        pairs: Whether a row is one of the two rows of an update: an `update_preimage` directly before the
             `update_postimage` of the same key and position.
     """
 
@@ -38,15 +38,15 @@ class PairedRows:
     pairs: npt.NDArray[np.bool_]
 
     def filter(self, kept: npt.NDArray[np.bool_]) -> PairedRows:
-        """Return the kept rows."""
+        """Return the rows where `kept` is True."""
         return PairedRows(self.batch.filter(pa.array(kept)), self.kinds[kept], self.pairs[kept])
 
     def columns(self, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Return columns by name."""
+        """Return the columns `names`, by name."""
         return {name: self.batch.column(name) for name in names}
 
     def payload(self) -> dict[str, pa.Array]:
-        """Return the columns of the row."""
+        """Return the payload columns, by name."""
         return self.columns(payload_names(self.batch.schema))
 
     def commit_micros(self) -> list[Any]:
@@ -63,11 +63,11 @@ class PairedRows:
 
 
 def paired(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[PairedRows]:
-    """Yield the rows of consecutive record batches, both rows of an update in one `PairedRows`.
+    """Yield the rows of consecutive record batches. Both rows of an update are in the same `PairedRows`.
 
     Args:
         batches: The record batches.
-        key: The columns that must be equal in both rows; without them, neighbours are one update.
+        key: The columns that are equal in both rows of an update; if empty, adjacent rows count as one update.
 
     Raises:
         DataError: A kind is unknown or NULL.
@@ -86,15 +86,17 @@ def paired(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[Pa
 
 
 def rows_have(schema: pa.Schema, key: Sequence[str]) -> None:
-    """Refuse rows without a kind or without a column of the key.
+    """Check that a changelog has `_change_type` and all columns of the key.
 
     Raises:
-        ConfigurationError: It names the column.
+        ConfigurationError: A column is missing.
     """
     missing = next((name for name in (*key, CHANGE_TYPE) if name not in schema.names), None)
     if missing is not None:
         raise ConfigurationError(
-            f"the changelog has no column {missing!r}", option="key", advice=f"it has {', '.join(schema.names)}"
+            f"the changelog has no column {missing!r}",
+            option="key",
+            advice=f"give a changelog and key columns of it; the columns are {', '.join(schema.names)}",
         )
 
 
@@ -107,7 +109,7 @@ def _kinds(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
             batch,
             row,
             f"unknown change kind {words[row].as_py()!r}",
-            f"a kind is one of {', '.join(CHANGE_TYPES)}; filter out malformed events, whose kind is NULL, before",
+            f"a kind is one of {', '.join(CHANGE_TYPES)}; filter out malformed events, whose kind is NULL, first",
         )
     return cast("npt.NDArray[np.int8]", codes.to_numpy().astype(np.int8))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of upsert-Kafka: a key and a value as JSON; a NULL value deletes the key (C17)."""
+"""Reads and writes rows of Flink's upsert-kafka: key and value as JSON; a NULL value deletes the key (C17)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UpsertJsonReader:
         payload: The columns of the value.
         key: The columns of the key.
         options: How to read JSON.
-        columns: The columns of a row that are wanted; None: all.
+        columns: The columns of a row to read; None: all.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class UpsertJsonReader:
     ) -> None:
         if key is None:
             raise ConfigurationError(
-                "rows of upsert-Kafka need the schema of their key",
+                "the format upsert-json needs the schema of the message key",
                 option="keySchema",
                 advice="give keySchema the columns of the message key, such as 'id BIGINT'",
             )
@@ -48,7 +48,9 @@ class UpsertJsonReader:
     def read(self, batch: pa.RecordBatch) -> ChangeEvents:
         """Read the events of a record batch; see `EventReader`."""
         if "key" not in batch.schema.names:
-            raise ConfigurationError("rows of upsert-Kafka need the column `key`", advice="select it from the source")
+            raise ConfigurationError(
+                "the format upsert-json needs the column `key`", advice="select the message key as `key`"
+            )
         keys = self._keys.read(batch.column("key"))
         deleted = ~valid(batch.column("value"))
         before = key_rows(keys, self.payload)
@@ -66,7 +68,7 @@ class UpsertJsonReader:
                 return f"key: {keys.reason(row)}"
             if values is not None and values.bad[row]:
                 return f"value: {values.reason(row)}"
-            return "key: it is NULL, or has no column of the key"
+            return "key: it is NULL, or has none of the key columns"
 
         return ChangeEvents(kinds, before, after, {}, reason)
 
@@ -74,7 +76,7 @@ class UpsertJsonReader:
 class UpsertJsonWriter:
     """Writes rows with the columns `key` and `value`, for a Kafka sink; see `UpsertJsonReader`.
 
-    An `update_preimage` directly before its `update_postimage` is left out; another one deletes its key.
+    An `update_preimage` directly before its `update_postimage` is left out; an `update_preimage` alone deletes its key.
 
     Args:
         rows: The schema of the changelog.

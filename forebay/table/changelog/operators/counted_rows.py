@@ -19,18 +19,18 @@ class CountedRows:
 
     Args:
         keys: The touched keys.
-        groups: The rows, as groups of members.
-        expired: Whether each entry has expired; it counts as gone.
-        version: The micro-batch.
-        by_first: Whether the first ADD of a row gives its place in the order of changes, and not the last one.
+        groups: The rows, each as a group of equal members (stored entries and events).
+        expired: Whether each entry has expired; an expired entry counts 0.
+        version: The id of the micro-batch.
+        by_first: Whether a row takes its place in the order of changes from its first ADD, instead of its last one.
 
     Attributes:
-        before: The count of each row before.
-        after: The count after.
-        order_before: The place of each row in the order of changes before.
-        order_after: The place after.
-        source: The member that has the row after: its last (or first) ADD, else its entry, else a retraction.
-        any_event: An event of each row; -1 if it has none.
+        before: The count of each row before the micro-batch.
+        after: The count of each row after it.
+        order_before: The rank of each row in the order of changes before the micro-batch.
+        order_after: The rank of each row after it.
+        source: The member to read each row from: its last (or first) ADD, else its entry, else a retraction.
+        any_event: The first event of each row; -1 if it has none.
         expired: How many rows expired.
     """
 
@@ -81,7 +81,7 @@ class CountedRows:
         self._gone, self._has, self.any_event, self._expired = gone, has, any_event, expired
 
     def entries(self) -> pa.RecordBatch:
-        """Return the entries that changed."""
+        """Return the entries that changed, for the state."""
         keys, groups = self.keys, self.groups
         events = keys.events
         touched = self.any_event >= 0

@@ -15,7 +15,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Bools:
-    """Return for each place whether the rows are equal in all columns. Both sides have the same types and length."""
+    """Return for each index whether the two rows are equal in all columns. Both sides have equal types and lengths."""
     result = np.ones(len(left[0]) if left else 0, np.bool_)
     for one, other in zip(left, right, strict=True):
         result &= _equal(one, other)
@@ -43,7 +43,7 @@ def _equal(left: pa.Array, right: pa.Array) -> Bools:
 
 
 def row_keys(columns: Sequence[pa.Array]) -> list[Hashable]:
-    """Return each row as a value that is equal exactly for equal rows; slow, for few rows or nested columns."""
+    """Return each row as a hashable value: equal if and only if the rows are. Slow: for few rows or nested columns."""
     return [
         tuple(_key(value) for value in row) for row in zip(*(column.to_pylist() for column in columns), strict=True)
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a micro-batch in one shard, checked and as arrays."""
+"""The events (input changes) of a micro-batch in one shard, checked and as arrays."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _MIX: Final = tuple(np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D
 
 @dataclass(frozen=True)
 class Layout:
-    """What the columns of events mean; the same on the driver and in every task.
+    """The meaning of the columns of events; the same on the driver and in every task.
 
     Args:
         keys: The key columns.
         identity: The columns that identify a row within its key: all, or those of an upsert key.
         payload: The columns of a row, in the order of the output.
         orders: The types of the columns that order changes.
-        by_version: Whether changes are ordered by micro-batch first: the columns are not comparable over splits, or
-            there are none.
+        by_version: Whether the micro-batch id orders changes before `orders`, because these columns are not comparable
+            over splits, or there are none.
         timed: Whether events have a time (`state_ttl`).
         null_keys: Whether NULL is a value of the key, rather than an error.
     """
@@ -45,16 +45,16 @@ class Layout:
 
     @property
     def order_types(self) -> list[pa.DataType]:
-        """The types of the columns that order events, with the micro-batch first if that decides first."""
+        """The types of the columns that order events; the first one is the micro-batch id if `by_version`."""
         return [*([pa.int64()] if self.by_version else []), *self.orders]
 
     def order_columns(self, orders: Sequence[pa.Array], size: int, version: int) -> list[pa.Array]:
-        """Return the columns of `order_types` for some events."""
+        """Return the columns of `order_types` for `size` events. `version` is the micro-batch id."""
         first = [pa.array(np.full(size, version))] if self.by_version else []
         return [*first, *orders]
 
     def fields(self, names: Sequence[str]) -> list[pa.Field]:
-        """Return fields of the payload."""
+        """Return the payload fields with these names."""
         return [self.payload.field(name) for name in names]
 
 
@@ -63,13 +63,13 @@ class Events:
     """The events of a micro-batch in one shard.
 
     Args:
-        layout: What the columns mean.
-        rows: The payload.
-        key_hashes: 64 bits of the key.
-        row_hashes: 64 bits of the identity.
-        kinds: `RowKind`s.
+        layout: The meaning of the columns.
+        rows: The payload of each event.
+        key_hashes: A 64-bit hash of the key of each event.
+        row_hashes: A 64-bit hash of the columns `layout.identity` of each event.
+        kinds: The `RowKind` of each event.
         orders: The columns that order changes.
-        touched: Microseconds of each event; None without a time to live.
+        touched: The time of each event in microseconds since 1970; None without a time to live.
     """
 
     layout: Layout
@@ -85,27 +85,27 @@ class Events:
 
     @cached_property
     def signs(self) -> Ints:
-        """1 for a row that is added, -1 for one that is retracted."""
+        """1 for each event that adds its row, -1 for each event that retracts it."""
         adds = (self.kinds == RowKind.INSERT) | (self.kinds == RowKind.UPDATE_AFTER)
         return np.where(adds, 1, -1)
 
     @property
     def digest(self) -> int:
-        """A sum over all events, the same for any order of them."""
+        """A checksum of all events, which does not depend on their order."""
         mixed = self.key_hashes.view(np.uint64) * _MIX[0] ^ self.row_hashes.view(np.uint64) * _MIX[1]
         mixed = (mixed ^ (self.kinds.astype(np.uint64) + np.uint64(1)) * _MIX[2]) * _MIX[0]
         return int(np.bitwise_xor(mixed, mixed >> np.uint64(29)).sum(dtype=np.uint64))
 
     def columns(self, names: Sequence[str]) -> list[pa.Array]:
-        """Return columns of the payload."""
+        """Return the payload columns with these names."""
         return [self.rows.column(name) for name in names]
 
 
 def collect(batches: Iterable[pa.RecordBatch], layout: Layout) -> Events:
-    """Return the events of a task.
+    """Return the record batches of a task as `Events`, after a check.
 
     Raises:
-        DataError: An unknown change kind, or a NULL in a key column. It names the key.
+        DataError: A change kind is unknown, or a key column is NULL.
     """
     batches = list(batches)
     payload = pa.schema(layout.payload)
@@ -141,7 +141,7 @@ def _check(events: Events, whole: pa.RecordBatch) -> None:
         raise DataError(
             f"unknown change kind {found!r} of the key {shown_key(events, place)}",
             position=shown_position(whole, place),
-            advice=f"{CHANGE_TYPE} is one of {', '.join(CHANGE_TYPES)}; convert other words before",
+            advice=f"{CHANGE_TYPE} is one of {', '.join(CHANGE_TYPES)}; convert other words first",
         )
     for name in () if events.layout.null_keys else events.layout.keys:
         column = events.rows.column(name)
@@ -150,18 +150,18 @@ def _check(events: Events, whole: pa.RecordBatch) -> None:
             raise DataError(
                 f"the key column {name!r} is NULL in the row {shown_key(events, place)}",
                 position=shown_position(whole, place),
-                advice='filter such rows before, or give null_keys="allow" to treat NULL as a value of the key',
+                advice='filter out such rows first, or give null_keys="allow" to take NULL as a value of the key',
             )
 
 
 def shown_key(events: Events, place: int) -> str:
-    """Return the key of an event for an error."""
+    """Return the key of an event as text for an error. `place` is the index of the event."""
     values = (f"{name}={events.rows.column(name)[place].as_py()!r}" for name in events.layout.keys)
     return f"({', '.join(values)})"
 
 
 def shown_position(whole: pa.RecordBatch, place: int) -> str | None:
-    """Return the position of an event for an error, if it has one."""
+    """Return `_split` and `_pos` of an event as text for an error; None if the input has neither."""
     names = [name for name in whole.schema.names if name.startswith(f"{PREFIX}at")]
     values = [str(whole.column(name)[place].as_py()) for name in names]
     return " ".join(values) or None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time to live of keys (C11): a key expires when it has no event for the time to live."""
+"""The time to live of keys (C11): a key expires when it has had no event for this time."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ class Expiry:
     """Decides which entries are too old. The clock of a shard is the greatest time of its events; it never goes back.
 
     Args:
-        time_to_live: Microseconds; None keeps everything.
-        before: The clock before the micro-batch.
+        time_to_live: Microseconds; None: no key expires.
+        before: The clock before the micro-batch, in microseconds since 1970.
     """
 
     time_to_live: int | None = None
     before: int | None = None
 
     def clock(self, events: Events) -> int | None:
-        """Return the clock after the micro-batch."""
+        """Return the clock after the micro-batch, in microseconds since 1970; None without a time to live."""
         if events.touched is None:
             return None
         times = [int(events.touched.max())] if len(events) else []
         return max([*times, *([] if self.before is None else [self.before])], default=None)
 
     def cutoff(self, events: Events) -> int | None:
-        """Return the time at and before which a key expires; None if nothing can expire."""
+        """Return the latest time of a key's last event at which the key expires; None if nothing can expire."""
         now = self.clock(events)
         return None if now is None or self.time_to_live is None else now - self.time_to_live
 
     def candidates(self, runs: Sequence[Sequence[Segment]], manifest: Manifest, events: Events) -> Ints:
-        """Return the hashes of keys that may have expired, by a look at the times of segments with old entries."""
+        """Return the hashes of keys that may have expired. Only segments with old entries are read."""
         cutoff = self.cutoff(events)
         found = [np.empty(0, np.int64)]
         if cutoff is not None:
@@ -57,11 +57,12 @@ class Expiry:
     def expired(self, codes: Ints, entries: Entries, events: Events) -> npt.NDArray[np.bool_]:
         """Return for each entry whether its key expires before the events of the micro-batch.
 
-        A key with events expires if its first event is at least the time to live after its last stored event. A key
-        without events expires if the clock is. A key that expires after its events is removed in the next micro-batch.
+        A key with events expires if its first event comes at least the time to live after its last stored event. A key
+        without events expires if the clock is at least as much later. A key that expires only after its events is
+        removed in the next micro-batch.
 
         Args:
-            codes: The key of each entry, then of each event.
+            codes: The code of the key of each entry, then of each event.
             entries: The entries.
             events: The events.
         """

@@ -20,13 +20,13 @@ from forebay.table.changelog.state.snapshot import Entries
 
 @dataclass(frozen=True)
 class First:
-    """The operator. It keeps the first row of a key that arrives, and drops the later ones.
+    """The operator of `deduplicate`: keeps the row of a key that arrives first, and drops the later rows.
 
-    Within a micro-batch the order of changes decides, and of equal places the lower row hash.
+    Within a micro-batch, the first row in the order of changes counts; at equal places, that with the lower row hash.
     """
 
     def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> Result:
-        """Return the new rows and new entries of a micro-batch; see `Retract.apply`.
+        """Return the first rows of new keys as changes, and the new entries; see `Retract.apply`.
 
         Raises:
             DataError: The input retracts a row (C14).
@@ -34,7 +34,7 @@ class First:
         retracted = np.flatnonzero(events.signs < 0)
         if len(retracted):
             raise DataError(
-                "deduplicate takes rows that are only added, and a row of the key "
+                "deduplicate takes rows that are only added, but a row of the key "
                 f"{shown_key(events, int(retracted[0]))} is retracted",
                 rule="C14",
                 advice="use latest_per_key or materialize for input with updates and deletes",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The join of two changelogs (C18): its output, applied to a table, equals the join of its inputs, each applied to one.
+"""The join of two changelogs (C18): its output gives a table that is the join of the tables that the inputs give.
 
-The state has the rows of both inputs by the columns of the join. With counts before (b) and after (a) a micro-batch,
-the count of a pair of rows changes by `left_a * right_a - left_b * right_b`. Only pairs with a changed row are formed.
-A retraction that arrives before its row counts as no row.
+The state has the rows of both inputs by the columns of the join, each with its count. If `_b` and `_a` mean before and
+after a micro-batch, the count of a pair of rows changes by `left_a * right_a - left_b * right_b`. Only pairs with a
+changed row are formed. A negative count, from a retraction that arrives before its row, is taken as 0.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from forebay.table.changelog.state.snapshot import Entries
 How = Literal["inner", "left", "semi", "anti"]
 
 LEFT: Final = "left"
-"""The struct column with the rows of the left input; NULL for rows of the right one."""
+"""The struct column with the rows of the left input; NULL for rows of the right one. `RIGHT` is the opposite."""
 
 RIGHT: Final = "right"
 
 
 @dataclass(frozen=True)
 class Join:
-    """The operator. The lowest bit of a row hash tells the input: 0 for left, 1 for right.
+    """The operator of `changelog_join`. The lowest bit of a row hash tells the input: 0 for left, 1 for right.
 
     Args:
-        how: Which join.
+        how: The type of the join.
     """
 
     how: How = "inner"
@@ -71,7 +71,10 @@ class Join:
         return Result(changes, rows.entries(), expiry.clock(events), counted)
 
     def _alone(self, groups: RowGroups, left: Ints, right: Ints, before: Ints, after: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return left rows that stand without a right one: those without a match, or for `semi` those with one."""
+        """Return left rows to put out without a right row (which is -1), and the change of the count of each.
+
+        These are the rows without a match; for `semi`, the rows with a match.
+        """
         size = int(groups.codes.max()) + 1 if len(groups) else 0
         matched = []
         for counts in (before, after):
@@ -84,7 +87,7 @@ class Join:
 
 
 def _pairs(groups: RowGroups, left: Ints, right: Ints, before: Ints, after: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return pairs of left and right rows whose count changes, and by how much."""
+    """Return the left and right rows of pairs whose count changes, and the change of each count."""
     moved = before != after
     live = (before > 0) | (after > 0)
     one = _cross(groups.codes, left[moved[left]], right[live[right]])

@@ -26,10 +26,10 @@ from forebay.table.changelog.state.snapshot import Entries
 
 @dataclass(frozen=True)
 class Latest:
-    """The operator.
+    """The operator of `latest_per_key`, and of `materialize` with the strategy `sequence`.
 
     Args:
-        preimages: Whether an update gives the row before it too.
+        preimages: Whether an update also gives the old row, as `update_preimage`.
     """
 
     preimages: bool = False
@@ -85,13 +85,13 @@ class Latest:
 
 
 def _at(values: Ints, places: Ints, wanted: int) -> npt.NDArray[np.bool_]:
-    """Return whether the values at some places are as wanted; False for the place -1."""
+    """Return for each place whether `values` has `wanted` there; False for the place -1."""
     found: npt.NDArray[np.bool_] = np.append(values, 0)[places] == wanted
     return found
 
 
 def _refuse_ties(keys: TouchedKeys, members: Ints, last: Ints, ranks: Ints, adds: Ints) -> None:
-    """Refuse two different rows of a key that are both the last one."""
+    """Raise a DataError if two different rows of a key have the same place in the order, and both are the last one."""
     winner = last[keys.codes[members]]
     tied = members[(members != winner) & (ranks[members] == ranks[winner]) & (adds[members] & adds[winner] == 1)]
     if not len(tied):

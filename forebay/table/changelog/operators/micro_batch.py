@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One micro-batch of an operator in one shard: events in, changes out, the state written once."""
+"""Runs an operator on one micro-batch of one shard: reads events and state, returns changes, writes the state once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Operator(Protocol):
     """A stateful operator. It is pickled to the tasks, and has no state of its own."""
 
     def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> Result:
-        """Return the changes and new entries of a micro-batch; the same for the same events in any order."""
+        """Return the changes and new entries of a micro-batch. The order of the events does not change the result."""
 
 
 def run_micro_batch(
@@ -39,16 +39,16 @@ def run_micro_batch(
     """Run an operator on a micro-batch of a shard. Called by a task of Spark, which may be one of several attempts.
 
     Args:
-        operator: What to run.
-        shard: The state.
-        info: What the state belongs to.
-        version: The micro-batch.
-        batches: Its events in this shard.
-        layout: What their columns mean.
-        time_to_live: Microseconds after which an untouched key expires; None keeps it.
+        operator: The operator.
+        shard: The shard, with its state.
+        info: The query and the operator that the state must belong to.
+        version: The id of the micro-batch.
+        batches: The events of the micro-batch in this shard.
+        layout: The meaning of their columns.
+        time_to_live: Microseconds after which a key without events expires; None: no key expires.
 
     Raises:
-        ConfigurationError: The state belongs to something else, or its columns have other types.
+        ConfigurationError: The state belongs to another query or operator, or its columns have other types.
         DataError: An event is wrong; see the operator.
         FatalError: The state is damaged, or a replay has other events.
     """
@@ -56,7 +56,7 @@ def run_micro_batch(
     if len(events) and events.key_hashes[0] % info.shards != shard.number:
         raise FatalError(
             f"the task of shard {shard.number} has rows of shard {events.key_hashes[0] % info.shards}",
-            advice="report this with the version and the physical plan of Spark: it runs shards in another order",
+            advice="report this with Spark's version and the physical plan: Spark numbered the partitions differently",
         )
     before = shard.begin(info, version)
     _check_schema(before, layout)
@@ -69,7 +69,7 @@ def run_micro_batch(
 
 
 def _check_schema(before: Manifest, layout: Layout) -> None:
-    """Refuse a payload that lost a column or changed a type. New columns are NULL in older entries."""
+    """Check that the payload lost no column and changed no type. New columns are NULL in older entries."""
     if not before.schema.names:
         return
     now = entry_schema(layout.payload, layout.order_types, timed=layout.timed)
@@ -80,7 +80,8 @@ def _check_schema(before: Manifest, layout: Layout) -> None:
             continue
         if name == TOUCHED:
             raise ConfigurationError(
-                f"the state was written {'without' if found else 'with'} a time to live",
+                f"the state was written {'without' if found else 'with'} a time to live, but the query "
+                f"{'has one' if found else 'has none'}",
                 option="state_ttl",
                 advice=f"{'leave state_ttl out' if found else 'give state_ttl'} as before, or {_NEW}",
             )

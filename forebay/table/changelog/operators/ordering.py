@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of changes as numbers that compare like the columns they come from."""
+"""Converts the columns that order changes to integers that compare in the same way."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from forebay.table.changelog.state.segments import Ints
 
 FIRST: Final = np.iinfo(np.int64).min
-"""Before all orders."""
+"""A rank below that of every change."""
 
 
 def order_ranks(stored: Sequence[pa.Array], arriving: Sequence[pa.Array]) -> Ints:
-    """Return a rank for each stored and then each arriving change; NULL comes first, NaN last.
+    """Return a rank for each stored change, followed by each arriving change. NULL ranks first, NaN last.
 
     Args:
         stored: The ordering columns of entries.
@@ -43,19 +43,19 @@ def _ranks(column: pa.Array) -> Ints:
             whole = pc.fill_null(whole, fill_value=int(FIRST) + 1)
         numbers: Ints = whole.to_numpy()
         return numbers
-    # With NULL at the end, where Arrow puts it by default, NaN comes after all numbers, as in Spark.
+    # Arrow's default puts NULL at the end. Only then does it rank NaN after all numbers, as Spark does.
     ranked: Ints = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
     ranked[column.is_null().to_numpy(zero_copy_only=False)] = 0
     return ranked
 
 
 def last_of(codes: Ints, size: int, which: Ints, *order: Ints) -> Ints:
-    """Return for each code the last of `which` by an order, or -1.
+    """Return for each code the index of the element that comes last by `order`; -1 if no element counts.
 
     Args:
-        codes: The code of each element.
+        codes: The code (a key or a group) of each element.
         size: The number of codes.
-        which: The elements that count.
+        which: The indexes of the elements that count.
         order: Columns over all elements; the first one decides first.
     """
     found = np.full(size, -1)

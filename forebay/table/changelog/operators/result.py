@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators give: changes for the output, and entries for the state."""
+"""The result of operators: changes for the output, and entries for the state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Result:
         changes: The output: the payload, `_change_type` and `_commit_version`.
         entries: The entries that changed.
         clock: The greatest time seen so far in microseconds; None without a time to live.
-        counts: What the operator counted.
+        counts: Counters of the operator, by name, such as `expired`.
     """
 
     changes: pa.RecordBatch
@@ -36,12 +36,12 @@ class Result:
 
 
 def output_schema(payload: pa.Schema) -> pa.Schema:
-    """Return the schema of changes."""
+    """Return the schema of the changes that operators put out."""
     return pa.schema([*payload, pa.field(CHANGE_TYPE, pa.string()), pa.field(COMMIT_VERSION, pa.int64())])
 
 
 def change_batch(payload: pa.Schema, columns: Sequence[pa.Array], kinds: Ints, version: int) -> pa.RecordBatch:
-    """Return changes of some rows."""
+    """Return the record batch of changes with these payload columns and `RowKind`s. `version` is the micro-batch id."""
     words = pa.array(CHANGE_TYPES).take(pa.array(kinds))
     versions = pa.array(np.full(len(kinds), version))
     return pa.RecordBatch.from_arrays([*columns, words, versions], schema=output_schema(payload))
@@ -54,11 +54,11 @@ def changes_of_winners(
 
     Args:
         keys: The touched keys.
-        before: The member that is the row of each code before; -1 if there is none.
-        after: The member after.
-        same: Where both rows are equal: nothing changed.
-        version: The micro-batch.
-        preimages: Whether an update gives the row before it too.
+        before: The member that holds the row of each key before; -1 if there is no row.
+        after: The member that holds the row of each key after; -1 if there is no row.
+        same: Whether both rows of each key are equal, so that nothing changed.
+        version: The id of the micro-batch.
+        preimages: Whether an update also gives the old row, as `update_preimage`.
     """
     inserted = np.flatnonzero((before < 0) & (after >= 0))
     deleted = np.flatnonzero((before >= 0) & (after < 0))
@@ -82,7 +82,7 @@ def changes_of_winners(
 def entry_batch(
     layout: Layout, orders: Sequence[pa.Array], columns: Sequence[pa.Array], *numbers: Ints | None
 ) -> pa.RecordBatch:
-    """Return entries.
+    """Return a record batch of entries for the state.
 
     Args:
         layout: The layout of the events.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The signed multiset: right for any order of arrival (C8–C11, C15, P2).
+"""The signed multiset: correct for any order of arrival (C8–C11, C15, P2).
 
 The state counts each row of a key: an ADD counts 1, a retraction -1. A retraction that arrives before its ADD leaves a
 negative count, which the ADD cancels. A row whose count is positive is live; of several live rows the last one in the
@@ -34,14 +34,14 @@ CONFLICTS = "conflicts"
 
 @dataclass(frozen=True)
 class Retract:
-    """The operator.
+    """The operator of `materialize` with the strategies `retract` and `barrier`.
 
     Args:
-        preimages: Whether an update gives the row before it too.
-        on_missing: What a retraction without its row does at the end of a micro-batch: it is held and a warning says
-            so, it is an error, or it is held silently.
-        on_conflict: Which of several live rows is the row of the key: the last one (`deduplicate`), the first one
-            (`nothing`), or none, which is an error.
+        preimages: Whether an update also gives the old row, as `update_preimage`.
+        on_missing: For a retraction that has no row at the end of a micro-batch: `warn` holds it and logs a warning,
+            `error` fails, `hold` holds it silently.
+        on_conflict: For a key with several live rows: `deduplicate` takes the last one, `nothing` the first one,
+            `error` fails.
     """
 
     preimages: bool = False
@@ -52,13 +52,14 @@ class Retract:
         """Return the changes and new entries of a micro-batch.
 
         Args:
-            events: Its events in this shard.
+            events: The events of the micro-batch in this shard.
             entries: The entries of the keys of the events, and of keys that may expire.
-            expiry: Which entries are too old.
-            version: The micro-batch.
+            expiry: Decides which entries are too old.
+            version: The id of the micro-batch.
 
         Raises:
-            DataError: A retraction has no row, or a key has several, and that is an error.
+            DataError: A retraction has no row and `on_missing` is `error`, or a key has several rows and `on_conflict`
+                is `error`.
         """
         keys = touched_keys(events, entries)
         groups = row_groups(keys)
@@ -84,14 +85,14 @@ class Retract:
         return Result(changes, counted.entries(), expiry.clock(events), counts)
 
     def _winners(self, counted: CountedRows, counts: Ints, order: Ints) -> Ints:
-        """Return the group that is the row of each code, or -1."""
+        """Return the group that is the current row of each key; -1 if the key has no live row."""
         live = np.flatnonzero(counts > 0)
         sign = -1 if self.on_conflict == "nothing" else 1
         groups = counted.groups
         return last_of(groups.codes, len(counted.keys), live, sign * order, groups.row_hashes, groups.ordinals)
 
     def _unmatched(self, counted: CountedRows) -> int:
-        """Count retractions that have no row after this micro-batch and had none before it."""
+        """Return by how many the retractions without a row grow in this micro-batch; warn or raise by `on_missing`."""
         missing = np.maximum(-counted.after, 0) - np.maximum(-counted.before, 0)
         places = np.flatnonzero(missing > 0)
         total = int(missing[places].sum())
@@ -101,10 +102,10 @@ class Retract:
                 raise DataError(
                     f"{total} retractions have no row to retract; the first one is of the key {key}",
                     advice="if changes may arrive in any order or over several micro-batches, give "
-                    'on_missing_retraction="hold"; if not, look for a source that lost rows',
+                    'on_missing_retraction="hold"; if not, find the source that lost rows',
                 )
             _log.warning(
-                "%d retractions have no row to retract yet; they are held until it arrives; the first key is %s",
+                "%d retractions have no row to retract yet, and are held until their rows arrive; the first key is %s",
                 total,
                 key,
             )

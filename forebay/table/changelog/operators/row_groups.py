@@ -15,11 +15,11 @@ from forebay.table.changelog.state.segments import Ints
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Groups of members (`TouchedKeys`) that are the same row.
+    """Groups of members (entries and events, see `TouchedKeys`) that are the same row of a key.
 
     Args:
         groups: The group of each member.
-        codes: The key of each group.
+        codes: The code of the key of each group.
         row_hashes: The row hash of each group.
         ordinals: The ordinal of the row of each group.
         entries: The stored entry of each group; -1 if there is none.
@@ -36,7 +36,7 @@ class RowGroups:
         return len(self.codes)
 
     def ordinal_column(self, keys: TouchedKeys) -> Ints:
-        """Return the values of `ORDINAL`."""
+        """Return the column `ORDINAL` of the entries of the groups."""
         return keys.ordinals[self.codes] * KEY + self.ordinals
 
 

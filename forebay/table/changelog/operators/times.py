@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The times of entries of a state with a time to live."""
+"""Computes the times of entries, for a state with a time to live."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def entry_times(keys: TouchedKeys, groups: Ints, size: int, expired: npt.NDArray
 
     Args:
         keys: The touched keys, of a state with a time to live.
-        groups: The group of each member: its key, or its row.
+        groups: The group of each member (entries, then events): its key, or its row.
         size: The number of groups.
-        expired: Which entries have expired, and so do not count.
+        expired: Whether each entry has expired; an expired entry does not count.
     """
     times = np.full(size, FIRST)
     stored = len(keys.entries)

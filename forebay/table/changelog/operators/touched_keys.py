@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys that a micro-batch touches: their events and their entries under one dense code for each key.
+"""Numbers the keys that a micro-batch touches: the events and entries of a key get the same code (0, 1, 2 …).
 
-Two keys may share a hash. Each key hash has a key with ordinal 0; another key with this hash gets the next ordinal,
+Two keys may share a hash. The first key of a hash has ordinal 0; another key with this hash gets the next ordinal,
 which its entries keep.
 """
 
@@ -21,7 +21,7 @@ from forebay.table.changelog.state.segments import Ints
 from forebay.table.changelog.state.snapshot import Entries
 
 KEY: Final = 65_536
-"""Multiple of the key's ordinal in `ORDINAL`."""
+"""The factor of the key's ordinal in `ORDINAL`."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TouchedKeys:
     Args:
         events: The events.
         entries: The entries of their keys, and of keys that expire.
-        codes: The dense code of the key of each member.
+        codes: The code of the key of each member.
         hashes: The key hash of each code.
         ordinals: The ordinal of the key of each code.
     """
@@ -47,7 +47,7 @@ class TouchedKeys:
         return len(self.hashes)
 
     def take(self, members: Ints, names: tuple[str, ...]) -> list[pa.Array]:
-        """Return columns of the payload of some members, in their order."""
+        """Return the payload columns `names` of some members, in the order of `members`."""
         stored = members < len(self.entries)
         if stored.all():
             return self.entries.take(members, self.events.layout.fields(names))
@@ -61,13 +61,13 @@ class TouchedKeys:
         return [pa.concat_arrays([one, other]).take(places) for one, other in zip(kept, arriving, strict=True)]
 
     def orders(self, members: Ints, stored: Sequence[pa.Array], arriving: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return the ordering columns of some members, from those of all entries and of all events."""
+        """Return the ordering columns of some members. `stored` has those of all entries, `arriving` of all events."""
         places = pa.array(members)
         return [pa.concat_arrays([one, other]).take(places) for one, other in zip(stored, arriving, strict=True)]
 
 
 def mixed_places(first: npt.NDArray[np.bool_]) -> Ints:
-    """Return where each element stands after those with True are put before the others."""
+    """Return the new index of each element if the elements with True are moved before the others."""
     places = np.empty(len(first), np.int64)
     places[first] = np.arange(first.sum())
     places[~first] = np.arange(first.sum(), len(first))
@@ -75,7 +75,7 @@ def mixed_places(first: npt.NDArray[np.bool_]) -> Ints:
 
 
 def touched_keys(events: Events, entries: Entries) -> TouchedKeys:
-    """Give each key a code. Keys with equal hashes are told apart by their columns."""
+    """Return events and entries with a code for each key. Keys with equal hashes are told apart by their columns."""
     stored = len(entries)
     hashes, codes = np.unique(np.concatenate([entries.key_hashes, events.key_hashes]), return_inverse=True)
     codes = codes.astype(np.int64)
@@ -97,7 +97,7 @@ def touched_keys(events: Events, entries: Entries) -> TouchedKeys:
 
 
 def _firsts(codes: Ints) -> Ints:
-    """Return the place of the first entry of each key; entries are sorted by key hash."""
+    """Return the index of the first entry of each key; entries are sorted by key hash."""
     if not len(codes):
         return np.empty(0, np.int64)
     return np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))

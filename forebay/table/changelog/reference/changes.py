@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of rows, how to fold them into a view, and what the right view is."""
+"""Defines changes of rows, how to fold them into a view, and which view is correct."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Change(NamedTuple):
     Args:
         kind: The kind of the change.
         row: The payload.
-        order: Where the change stands in the order of its source; None stands for the order of arrival.
+        order: The rank of the change in the order of its source; None: changes are in their order of arrival.
     """
 
     kind: RowKind
@@ -35,7 +35,7 @@ def columns(*indexes: int) -> Select:
 
 
 def whole(row: Row) -> Hashable:
-    """Return the row: what identifies it without an upsert key."""
+    """Return the row itself: without an upsert key, a row is identified by all its values."""
     return row
 
 
@@ -57,12 +57,12 @@ def fold(changes: Iterable[Change], key: Select, view: View | None = None) -> Vi
 
 
 def apply_sequential(changes: Iterable[Change], key: Select, upsert_key: Select = whole) -> View:
-    """Return the right view: the last added row of each key that is still live after all changes in their true order.
+    """Return the correct view: for each key, the last added row that is live after all changes in their true order.
 
     Args:
         changes: The changes in the order in which they happened.
         key: The key of the view.
-        upsert_key: What a retraction is matched by. Rows with the same upsert key replace one another.
+        upsert_key: The values by which a retraction finds its row. Rows with equal values replace one another.
     """
     live: dict[Hashable, list[Row]] = {}
     for change in changes:

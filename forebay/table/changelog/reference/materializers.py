@@ -17,12 +17,12 @@ OnConflict = Literal["error", "nothing", "deduplicate"]
 class ListMaterializer:
     """Flink's `SinkUpsertMaterializer` (V1), exactly: a list of rows per key, and at most one output per change.
 
-    It is right only for legal orders of strict changelogs. A test of arbitrary orders must fail if this class replaces
-    the operator under test.
+    It is correct only for legal orders of strict changelogs. A test of arbitrary orders must fail if this class
+    replaces the operator under test.
 
     Args:
         key: The key of the sink.
-        upsert_key: What rows are matched by; the whole row by default.
+        upsert_key: The values by which rows are matched; by default the whole row.
     """
 
     def __init__(self, key: Select, upsert_key: Select = whole) -> None:
@@ -33,7 +33,7 @@ class ListMaterializer:
         self._rows: dict[Hashable, list[Row]] = {}
 
     def step(self, changes: Iterable[Change]) -> list[Change]:
-        """Take changes in their order of arrival and return what is emitted."""
+        """Take changes in their order of arrival, and return the emitted changes."""
         return [out for change in changes if (out := self._add(change) if change.kind.adds else self._retract(change))]
 
     def forget(self, key: Hashable) -> None:
@@ -70,7 +70,7 @@ class ListMaterializer:
 
 @dataclass(slots=True)
 class _Counted:
-    """Adds minus retractions of a row of a key; `added` orders the last add, and is None before the first."""
+    """A row with its number of adds minus retractions. `added` is the rank of its last add; None before the first."""
 
     row: Row
     count: int = 0
@@ -81,7 +81,7 @@ _Rows = dict[Hashable, _Counted]
 
 
 def count(rows: _Rows, change: Change, arrived: int, upsert_key: Select) -> int:
-    """Count a change among the rows of its key; return 1 if it is a retraction without a row that is not held."""
+    """Add a change to the counts of its key. Return 1 for a retraction that has no row and is not held, else 0."""
     one = rows.setdefault(upsert_key(change.row), _Counted(change.row))
     by_upsert_key = upsert_key is not whole
     if change.kind.adds:
@@ -102,15 +102,15 @@ def _current(rows: _Rows) -> Row | None:
 
 
 class SignedMaterializer:
-    """A signed multiset: right for any order of arrival, because a retraction may come before what it retracts.
+    """A signed multiset: correct for any order of arrival, because a retraction may come before its row.
 
     The current row of a key is the live row (count above 0) whose last add comes last in order. Negative counts are
-    held until the add arrives. Each step emits at most one transition a key, and only when its current row changes.
+    held until the add arrives. Each step emits at most one transition per key, and only if its current row changes.
 
     Args:
         key: The key of the sink.
-        upsert_key: By default whole rows are counted. With an upsert key, rows of one upsert key replace one another;
-            their changes must arrive in order, which is what makes it an upsert key, and nothing is held.
+        upsert_key: By default whole rows are counted. With an upsert key, rows of one upsert key replace one another,
+            their changes must arrive in order, and no retraction is held.
         update_before: Emit `-U` with the old row before each `+U`.
     """
 
@@ -129,7 +129,7 @@ class SignedMaterializer:
         return sum(-one.count for rows in self._rows.values() for one in rows.values() if one.count < 0)
 
     def step(self, changes: Iterable[Change]) -> list[Change]:
-        """Take the changes of a micro-batch and return what is emitted, keys in their order of arrival."""
+        """Take the changes of a micro-batch, and return the emitted changes, keys in their order of arrival."""
         before: dict[Hashable, Row | None] = {}
         for change in changes:
             key = self._key(change.row)
@@ -154,15 +154,15 @@ class SignedMaterializer:
 
 
 class BarrierMaterializer:
-    """Compacts each micro-batch and keeps one row a key (C15, FLIP-558); right if each batch is a consistent cut.
+    """Compacts each micro-batch and keeps one row per key (C15, FLIP-558); correct if each is a consistent cut.
 
-    Adds and retractions of a batch cancel out in any order. A retraction left over is counted and dropped.
+    Adds and retractions of a micro-batch cancel out in any order. A retraction without a row is counted and dropped.
 
     Args:
         key: The key of the sink.
-        upsert_key: As of `SignedMaterializer`.
-        on_conflict: What two live rows of a key at the end of a batch mean: `error`, `nothing` (the first one stays),
-            or `deduplicate` (the last one is current and all are kept: a `SignedMaterializer`).
+        upsert_key: See `SignedMaterializer`.
+        on_conflict: For a key with two live rows after a micro-batch: `error` fails, `nothing` keeps the first row,
+            `deduplicate` takes the last row and keeps all, as a `SignedMaterializer` does.
     """
 
     def __init__(self, key: Select, upsert_key: Select = whole, *, on_conflict: OnConflict = "error") -> None:
@@ -180,7 +180,7 @@ class BarrierMaterializer:
         return len(self._view)
 
     def step(self, changes: Iterable[Change]) -> list[Change]:
-        """Take the changes up to a barrier and return what is emitted, keys in their order of arrival.
+        """Take the changes up to a barrier, and return the emitted changes, keys in their order of arrival.
 
         Raises:
             DataError: A key has several live rows, and `on_conflict` is `error`.
@@ -203,7 +203,7 @@ class BarrierMaterializer:
         if sum(one.count for one in live) > 1 and self._on_conflict == "error":
             raise DataError(
                 f"key {key!r} has {sum(one.count for one in live)} live rows at the end of a micro-batch",
-                advice="on_conflict='nothing' keeps the first of them, 'deduplicate' the last",
+                advice="give on_conflict='nothing' to keep the first row, or 'deduplicate' to keep the last row",
             )
         after = min(live, key=lambda one: one.added or (0, -1)).row if live else None
         if after is not None:

@@ -15,17 +15,17 @@ How = Literal["inner", "left", "semi", "anti"]
 
 
 def latest_per_key(rows: Iterable[Row], key: Select) -> View:
-    """Return the newest row of each key, whole, also if its deletion flag is true; `rows` come oldest first."""
+    """Return the newest row of each key, also if its deletion flag is true. `rows` come oldest first."""
     return {key(row): row for row in rows}
 
 
 def current_view(rows: Iterable[Row], key: Select, deleted: Flag) -> View:
-    """Return the newest row of each key that is not deleted; `rows` come oldest first (K7)."""
+    """Return the newest row of each key, without keys whose newest row is deleted. `rows` come oldest first (K7)."""
     return {name: row for name, row in latest_per_key(rows, key).items() if deleted(row) is not True}
 
 
 class Normalizer:
-    """Makes a full changelog of upserts and deletes; a delete needs only its key columns (C16).
+    """Converts upserts and deletes to a full changelog. A delete needs only its key columns (C16).
 
     Args:
         key: The key of the rows.
@@ -56,10 +56,10 @@ def join(
     Args:
         left: The rows of the left side.
         right: The rows of the right side.
-        left_on: The compared values of a left row.
-        right_on: The compared values of a right row.
+        left_on: Takes the compared values from a left row.
+        right_on: Takes the compared values from a right row.
         how: `inner`, `left`, `semi` or `anti`.
-        width: How many NULLs stand for a missing right row.
+        width: The number of columns of a right row: as many NULLs stand for a missing one.
     """
     others = list(right)
     out: list[Row] = []
@@ -82,11 +82,11 @@ class JoinReference:
     Args:
         left_key: The key of the left view.
         right_key: The key of the right view.
-        left_on: The compared values of a left row.
-        right_on: The compared values of a right row.
+        left_on: Takes the compared values from a left row.
+        right_on: Takes the compared values from a right row.
         how: `inner`, `left`, `semi` or `anti`.
-        left_width: Columns of the left rows.
-        right_width: Columns of the right rows.
+        left_width: The number of columns of a left row.
+        right_width: The number of columns of a right row.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class JoinReference:
         self._joined: View = {}
 
     def key(self, row: Row) -> Hashable:
-        """Return the key of a joined row: of its left row, and of its right row where there is one."""
+        """Return the key of a joined row: the key of its left row, and that of its right row or None."""
         left, right = row[: self._widths[0]], row[self._widths[0] :]
         return (self._keys[0](left), self._keys[1](right) if right else None)
 

@@ -8,13 +8,13 @@ from typing import Final
 import pyarrow as pa
 
 PREFIX: Final = "__forebay_"
-"""Columns that begin so are the state's own; a payload must not have them."""
+"""The prefix of the state's own columns; no payload column may begin with it."""
 
 KEY_HASH: Final = f"{PREFIX}kh"
-"""Long: 64 bits of the key. Segments are sorted by it, and a shard is `key hash mod shards`."""
+"""Long: a 64-bit hash of the key. Segments are sorted by it, and a key is in the shard `key hash mod shards`."""
 
 ROW_HASH: Final = f"{PREFIX}rh"
-"""Long: 64 bits of what identifies the row within its key."""
+"""Long: a 64-bit hash of the columns that identify the row within its key."""
 
 ORDINAL: Final = f"{PREFIX}c"
 """Int: tells entries with equal hashes apart: 65,536 * (ordinal of the key) + (ordinal of the row). Nearly always 0."""
@@ -23,13 +23,13 @@ COUNT: Final = f"{PREFIX}n"
 """Long: how often the row was added minus how often it was retracted. 0 is a tombstone."""
 
 TOUCHED: Final = f"{PREFIX}t"
-"""Long: microseconds of the last event of the row; there only if the state has a time to live."""
+"""Long: the time of the row's last event, in microseconds since 1970; only in a state with a time to live."""
 
 ORDER: Final = f"{PREFIX}o"
 """Prefix of the columns that order the rows of a key: `__forebay_o0` …."""
 
 KIND: Final = f"{PREFIX}kind"
-"""Byte, of events alone: a `RowKind`, or -1 for a word that is none."""
+"""Byte, only in events: a `RowKind`, or -1 for an unknown word in `_change_type`."""
 
 FIXED: Final = pa.schema(
     [

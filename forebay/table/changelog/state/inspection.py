@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a state location: operators, shards, versions, sizes, damage. Nothing here changes a state."""
+"""Reports what a state location holds: operators, shards, versions, sizes, damage. It changes nothing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class ShardReport:
     Args:
         number: The number of the shard; in `OperatorReport.total`, the count of shards.
         first: The first version that can be read; None if there is none.
-        last: The last one.
-        entries: The stored entries, including tombstones and replaced ones.
-        tombstones: The entries that hide older ones; None if they were not counted.
-        size: Bytes.
-        runs: The sorted runs, which a look-up searches one by one.
-        segments: The files.
-        counts: What the operator counted in the micro-batch of this version.
+        last: The last version that can be read; None if there is none.
+        entries: The number of stored entries, including tombstones and replaced ones.
+        tombstones: The number of entries that hide older ones; None if they were not counted.
+        size: The size in bytes.
+        runs: The number of sorted runs. A look-up searches each of them.
+        segments: The number of segment files.
+        counts: The counters of the operator in the micro-batch of this version, by name.
     """
 
     number: int
@@ -51,9 +51,9 @@ class OperatorReport:
     """The state of an operator at one version.
 
     Args:
-        name: Its name.
-        info: What it belongs to.
-        version: The version of the figures; None without one.
+        name: The name of the operator.
+        info: The query and the operator that the state belongs to.
+        version: The version that the figures describe; None if there is no version.
         columns: Names and types of the columns of an entry.
         shards: The shards.
     """
@@ -93,13 +93,13 @@ class OperatorReport:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of reading all that is kept of an operator.
+    """The result of `verify`, which reads the whole state of an operator.
 
     Args:
-        versions: The versions of shards that were read.
-        segments: The segments that were read.
-        size: Their bytes.
-        problems: What is wrong; each names a file.
+        versions: The number of manifests that were read: one for each version of each shard.
+        segments: The number of segments that were read.
+        size: The bytes of these segments.
+        problems: The problems that were found. Each names a file.
     """
 
     versions: int
@@ -119,7 +119,7 @@ def report(state: OperatorState, version: int | None = None) -> OperatorReport:
 
     Args:
         state: The state.
-        version: The micro-batch after which to look; by default the last one that all shards have.
+        version: The version to report: a micro-batch id; by default the last one that all shards have.
 
     Raises:
         ConfigurationError: There is no such state or version.
@@ -138,7 +138,7 @@ def report(state: OperatorState, version: int | None = None) -> OperatorReport:
 
 
 def opened(state: OperatorState) -> tuple[OperatorState, OperatorInfo]:
-    """Return the state with its shards, and what it belongs to.
+    """Return the state with its shards, and the `OperatorInfo` that says what it belongs to.
 
     Raises:
         ConfigurationError: There is no state of this name.
@@ -149,7 +149,7 @@ def opened(state: OperatorState) -> tuple[OperatorState, OperatorInfo]:
         raise ConfigurationError(
             f"there is no state of {state.name!r} below {state.location!r}",
             option=OPTION,
-            advice=f"the names are: {', '.join(names)}" if names else "give the state_location of a query",
+            advice=f"give one of the names {', '.join(names)}" if names else "give the state_location of a query",
         )
     return state.at(info), info
 
@@ -163,7 +163,7 @@ def _version(state: OperatorState, versions: Sequence[Sequence[int]], wanted: in
         raise ConfigurationError(
             f"not all shards of {state.name!r} have the version {wanted}",
             option="--version",
-            advice=f"the versions that can be read: {kept}",
+            advice=f"give a version that can be read: {kept}",
         )
     return wanted
 
@@ -188,7 +188,7 @@ def _shard(number: int, versions: Sequence[int], manifest: Manifest | None) -> S
 
 
 def verify(state: OperatorState) -> Verification:
-    """Read every segment of every version that is kept, and compare digests, order and ends.
+    """Read every segment of every stored version, and check its digest, its order, and its first and last key hash.
 
     Raises:
         ConfigurationError: There is no such state.
@@ -202,7 +202,7 @@ def verify(state: OperatorState) -> Verification:
     every = sorted(set().union(*versions))
     for number, has in enumerate(versions):
         prefix = shard_prefix(f"{state.directory}{state.inside}", number)
-        # Old versions are removed shard by shard, and the last one is there when the micro-batch is done.
+        # A shard may lack the oldest versions, which are removed shard by shard, and the last one, still being written.
         problems += [
             f"{manifest_name(prefix, version)}: it does not exist, but another shard has this version"
             for version in every[:-1]
@@ -224,7 +224,7 @@ def verify(state: OperatorState) -> Verification:
 
 
 def _wrong(store: StateStore, info: SegmentInfo) -> Iterator[str]:
-    """Yield what is wrong with a segment."""
+    """Yield each problem of a segment as text."""
     data = store.get(info.name)
     if data is None:
         yield "it does not exist"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the state of one operator of one query is."""
+"""The location and settings of the state of one operator of one query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OperatorState:
         storage: Settings of S3, as `stateStorage.*` of a stream.
         shards: The number of shards; None if it is not known yet.
         generation: How often the state was resharded.
-        inside: The directory of the generation's shards below that of the operator.
+        inside: The directory of this generation's shards, below the directory of the operator.
         retained: How many versions before the current one stay readable, as `spark.sql.streaming.minBatchesToRetain`.
     """
 
@@ -43,7 +43,7 @@ class OperatorState:
         return f"{self.name}/"
 
     def store(self) -> StateStore:
-        """Return the store, without access to it.
+        """Return the state store, without any request to it.
 
         Raises:
             ConfigurationError: The store cannot keep state, or an option is unknown.
@@ -51,7 +51,7 @@ class OperatorState:
         return open_state_store(self.location, StorageOptions(self.storage))
 
     def shard(self, number: int) -> Shard:
-        """Return a shard, without access to it."""
+        """Return a shard, without any request to the store."""
         store = self.store()
         return Shard(
             store,
@@ -64,7 +64,7 @@ class OperatorState:
         )
 
     def info(self) -> OperatorInfo | None:
-        """Return what the state belongs to, of the last generation; None if there is no state yet."""
+        """Return the `OperatorInfo` of the last generation: what the state belongs to. None: there is no state yet."""
         store, found = self.store(), None
         for generation in count():
             name = info_name(self.directory, generation)
@@ -75,5 +75,5 @@ class OperatorState:
         return found
 
     def at(self, info: OperatorInfo) -> OperatorState:
-        """Return the same state with the shards of a generation."""
+        """Return the same state with the shards of the generation that `info` describes."""
         return replace(self, shards=info.shards, generation=info.generation, inside=info.directory)

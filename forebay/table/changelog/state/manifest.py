@@ -15,22 +15,22 @@ import pyarrow as pa
 from forebay.errors import FatalError
 
 FORMAT: Final = 1
-"""The version of files and facts. A state of a newer version is refused."""
+"""The format version of the state's files. A state with another format version is refused."""
 
 
 @dataclass(frozen=True)
 class SegmentInfo:
-    """A file of entries, sorted by key hash.
+    """The description of a segment: a file of entries, sorted by key hash.
 
     Args:
-        name: Its name in the state store.
-        rows: Its entries.
-        size: Its bytes.
-        digest: SHA-256 of its bytes.
+        name: The name of the file in the state store.
+        rows: The number of entries.
+        size: The number of bytes.
+        digest: The SHA-256 of these bytes.
         first: The least key hash.
         last: The greatest key hash.
         oldest: The least time of an entry in microseconds; None without a time to live.
-        tombstones: Its entries with count 0; None if that was not counted.
+        tombstones: The number of entries with count 0; None if they were not counted.
     """
 
     name: str
@@ -45,17 +45,17 @@ class SegmentInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A version of a shard: after which micro-batch, and of which segments.
+    """The manifest of one version of a shard: the segments that make up its state after one micro-batch.
 
     Args:
-        version: The micro-batch.
+        version: The id of the micro-batch.
         runs: Oldest first. The segments of a run follow one another by key hash; an entry of a newer run replaces the
             same entry of an older one.
         schema: The columns of the entries.
-        retired: Segments that older versions need: the version that dropped them, and their names.
-        digest: Sum of the hashes of all events of the micro-batch, to notice that a replay has other events.
+        retired: Segments that only older versions need: the version that dropped each, and its name.
+        digest: A checksum of all events of the micro-batch, by which a replay with other events is noticed.
         clock: The greatest time seen in microseconds; None without a time to live.
-        counts: What the operator counted in this micro-batch, such as unmatched retractions.
+        counts: The counters of the operator in this micro-batch, by name, such as unmatched retractions.
     """
 
     version: int
@@ -77,7 +77,7 @@ class Manifest:
         return sum(segment.size for run in self.runs for segment in run)
 
     def to_bytes(self) -> bytes:
-        """Return canonical JSON."""
+        """Return the manifest as canonical JSON."""
         facts = {
             "v": FORMAT,
             "version": self.version,
@@ -95,7 +95,7 @@ class Manifest:
         """Parse a manifest.
 
         Raises:
-            FatalError: It is damaged, or a newer version of forebay wrote it.
+            FatalError: The manifest is damaged, or another version of forebay wrote it.
         """
         facts = parse_fact(data, name)
         try:
@@ -114,11 +114,11 @@ class Manifest:
 
 @dataclass(frozen=True)
 class OperatorInfo:
-    """What a state belongs to, written once and compared at each micro-batch.
+    """The query and the operator that a state belongs to. Written once, and compared in each micro-batch.
 
     Args:
         query: The id of the streaming query.
-        operator: What made the state, such as `materialize retract`.
+        operator: The function that made the state, such as `materialize retract`.
         shards: The number of shards.
         keys: Names and types of the key columns.
         first: The micro-batch that began the state.
@@ -135,12 +135,12 @@ class OperatorInfo:
     directory: str = ""
 
     def to_bytes(self) -> bytes:
-        """Return canonical JSON."""
+        """Return the info as canonical JSON."""
         return fact_bytes({"v": FORMAT, **asdict(self)})
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Self:
-        """Parse the fact; see `Manifest.from_bytes`."""
+        """Parse an `OperatorInfo`; see `Manifest.from_bytes`."""
         facts = parse_fact(data, name)
         try:
             return cls(
@@ -157,7 +157,7 @@ class OperatorInfo:
 
 
 def fact_bytes(facts: Mapping[str, object]) -> bytes:
-    """Return a fact as canonical JSON, with a digest of its content."""
+    """Return the content of a metadata file as canonical JSON, with a digest."""
     return _canonical({**facts, "sum": _digest(facts)})
 
 
@@ -170,10 +170,10 @@ def _digest(facts: Mapping[str, object]) -> str:
 
 
 def parse_fact(data: bytes, name: str) -> dict[str, Any]:
-    """Parse the JSON of a fact, and check its version.
+    """Parse the JSON of a metadata file, and check its format version and digest.
 
     Raises:
-        FatalError: It is damaged, or a newer version of forebay wrote it.
+        FatalError: The file is damaged, or another version of forebay wrote it.
     """
     try:
         facts: dict[str, Any] = json.loads(data)

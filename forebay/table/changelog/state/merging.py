@@ -20,10 +20,10 @@ class Part:
     """A segment of a run to merge, opened only while its range is merged.
 
     Args:
-        first: Its least key hash.
-        last: Its greatest one.
-        rows: Its entries.
-        open: Opens it.
+        first: The least key hash of the segment.
+        last: The greatest key hash.
+        rows: The number of entries.
+        open: Opens the segment.
     """
 
     first: int
@@ -39,13 +39,13 @@ def merge(
     *,
     keep_tombstones: bool,
 ) -> tuple[SegmentInfo, ...]:
-    """Write one run that replaces several.
+    """Merge several runs into one, and return the segments that were written.
 
     Args:
-        runs: Newest first.
+        runs: The runs to merge, newest first.
         schema: The columns to write; columns that a segment lacks become NULL.
         write: Writes a segment.
-        keep_tombstones: Whether an older run may still have the entries that tombstones hide.
+        keep_tombstones: Whether to write tombstones, because an older run may still have the entries that they hide.
     """
     written: list[SegmentInfo] = []
     waiting: list[pa.RecordBatch] = []
@@ -66,7 +66,7 @@ def merge(
 
 
 def _ranges(runs: Sequence[Sequence[Part]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield all entries range by range of key hashes, newest first within a range. No key is in two ranges."""
+    """Yield the entries of all runs by ranges of key hashes. Within a range, the newest entries come first."""
     cuts = sorted({part.first for run in runs for part in run})[1:]
     for low, high in zip([None, *cuts], [*cuts, None], strict=True):
         pieces = []

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives a state another number of shards, while its query is stopped.
 
-The new shards are a new generation, in a directory of their own. One fact, the `OperatorInfo` of that generation, makes
-them the state. Until then nothing changes for the query; after that the old shards are removed.
+The new shards are a new generation, in a directory of their own. Writing one file, the `OperatorInfo` of the new
+generation, makes them the state. Until then nothing changes for the query; afterwards the old shards are removed.
 
-Spark may repeat the last micro-batch of a stopped query, or not. So both versions are kept: the one before it, and the
-one after it under a name of its own (`reshard_name`), because a repeated micro-batch writes its manifest anew.
+Spark may or may not repeat the last micro-batch of a stopped query. So two versions are kept: the one before that
+micro-batch, and the one after it. The latter has another name (`reshard_name`), because a repeat writes its manifest.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Runs = Sequence[Sequence[SegmentInfo]]
 
 @dataclass(frozen=True)
 class Resharded:
-    """What a reshard did.
+    """The result of `reshard`.
 
     Args:
         before: The number of shards before.
         after: The number of shards now.
-        version: The last micro-batch of the state.
-        entries: The entries that were written.
-        size: Their bytes.
+        version: The id of the last micro-batch in the state.
+        entries: The number of entries that were written.
+        size: The bytes of these entries.
     """
 
     before: int
@@ -65,16 +65,16 @@ class _Versions:
 def reshard(state: OperatorState, shards: int, progress: Callable[[int], None] = lambda _: None) -> Resharded:
     """Rewrite the shards of a state. Called by `forebay state reshard`, while the query is stopped.
 
-    Memory is bounded by some segments. A kill at any moment leaves the old state or the new one; call it again to
-    remove what is left over.
+    Memory is bounded by a few segments. A kill at any moment leaves the old state or the new one. Call the function
+    again to remove files that a kill left behind.
 
     Args:
         state: The state.
         shards: The new number of shards.
-        progress: Called after each new shard with the number of shards that are written.
+        progress: Called after each new shard with the number of shards written so far.
 
     Raises:
-        ConfigurationError: There is no state, or it has this number of shards already.
+        ConfigurationError: There is no state, or it already has this number of shards.
         FatalError: The state is damaged, its shards are not at one micro-batch, or the query is running.
     """
     store, info = state.store(), state.info()
@@ -82,13 +82,15 @@ def reshard(state: OperatorState, shards: int, progress: Callable[[int], None] =
         raise ConfigurationError(
             f"there is no state of {state.name!r} below {state.location!r}",
             option=OPTION,
-            advice="`forebay state show` lists the names",
+            advice="run `forebay state show` for the names, and give one of them",
         )
     if shards < 1:
         raise ConfigurationError(f"shards is {shards}", option="shards", advice="give 1 or more")
     if shards == info.shards:
         _remove_others(store, state.directory, info)
-        raise ConfigurationError(f"the state has {shards} shards already", option="shards")
+        raise ConfigurationError(
+            f"the state has {shards} shards already", option="shards", advice="give another number of shards"
+        )
     state = state.at(info)
     numbers = _newest(state, info.shards)
     versions = _versions(state, info, numbers)
@@ -112,14 +114,14 @@ def _newest(state: OperatorState, shards: int) -> list[int]:
     """Return the last version of each shard.
 
     Raises:
-        FatalError: The shards are more than a micro-batch apart, or a shard has none.
+        FatalError: The shards are more than one micro-batch apart, or a shard has no version.
     """
     found = [max(state.shard(number).versions(), default=-1) for number in range(shards)]
     if min(found) < 0 or max(found) - min(found) > 1:
         behind = found.index(min(found))
         at = "has no version" if min(found) < 0 else f"is at micro-batch {min(found)}"
         raise FatalError(
-            f"shard {behind} {at}, and shard {found.index(max(found))} at micro-batch {max(found)}",
+            f"shard {behind} {at}, and shard {found.index(max(found))} is at micro-batch {max(found)}",
             option=OPTION,
             advice="start the query and let it finish its micro-batch, then stop it and call reshard again; if the "
             "query refuses its state, restore the state location and the checkpoint from one backup",
@@ -128,7 +130,7 @@ def _newest(state: OperatorState, shards: int) -> list[int]:
 
 
 def _versions(state: OperatorState, info: OperatorInfo, newest: Sequence[int]) -> _Versions:
-    """Return the manifests to rewrite. A micro-batch that only some shards have is repeated by Spark in any case."""
+    """Return the manifests to rewrite. A micro-batch that only some shards have is left out: Spark will repeat it."""
     last = min(newest)
     after = _manifests(state, info.shards, last)
     if max(newest) > last:
@@ -154,12 +156,12 @@ def _manifests(state: OperatorState, shards: int, version: int) -> list[Manifest
 def _write_shard(
     state: OperatorState, old: int, versions: _Versions, new: OperatorInfo, number: int
 ) -> Iterable[SegmentInfo]:
-    """Write one new shard: what both versions share as one run, and the rest of each as another one."""
+    """Write a new shard, and return its segments. Runs that both versions share become one run, the others another."""
     store = state.store()
     files = StoredSegments(store)
     prefix = shard_prefix(f"{state.directory}{new.directory}", number)
     step = math.gcd(old, new.shards)
-    sources = [place for place in range(old) if (place - number) % step == 0]  # its keys are in no other shard
+    sources = [place for place in range(old) if (place - number) % step == 0]  # only these have its keys
     names = [(versions.before, manifest_name), (versions.after, reshard_name)]
     both = [(manifests, name) for manifests, name in names if manifests is not None]
     shared = [_common([manifests[place].runs for manifests, _ in both]) for place in range(old)]
@@ -184,7 +186,7 @@ def _write_shard(
             tuple(run for run in (base, last) if run),
             _widest(manifests),
             dropped,
-            # The least one: no key expires earlier than it would have.
+            # The least clock, so that no key expires earlier than without the reshard.
             clock=min((clock for clock in clocks if clock is not None), default=None),
         )
         store.put_if_absent(name(prefix, version), manifest.to_bytes())
@@ -195,7 +197,7 @@ def _write_shard(
 
 
 def _common(runs: Sequence[Runs]) -> int:
-    """Return how many oldest runs several versions share."""
+    """Return how many of their oldest runs all versions have in common."""
     shortest = min(len(each) for each in runs)
     return next((place for place in range(shortest) if any(each[place] != runs[0][place] for each in runs)), shortest)
 
@@ -212,15 +214,15 @@ def _part(files: StoredSegments, segment: SegmentInfo, shards: int, number: int)
 
 
 def _widest(manifests: Sequence[Manifest]) -> pa.Schema:
-    """Return the schema with most columns. They are only added, and a killed query may have done so in some shards."""
+    """Return the schema with the most columns: a killed query may have added columns in some of the shards only."""
     return max((manifest.schema for manifest in manifests), key=lambda schema: len(schema.names))
 
 
 def _switch(state: OperatorState, store: StateStore, new: OperatorInfo, newest: Sequence[int]) -> None:
-    """Make a new generation the state, if the query did not run in the meantime.
+    """Make a new generation the current state, unless the query ran in the meantime.
 
     Raises:
-        FatalError: The query or another reshard is running; the new generation is removed.
+        FatalError: The query or another reshard is running. The old state stays current.
     """
     name = info_name(state.directory, new.generation)
     running = FatalError(
@@ -240,7 +242,7 @@ def _switch(state: OperatorState, store: StateStore, new: OperatorInfo, newest: 
 
 
 def _remove_others(store: StateStore, directory: str, current: OperatorInfo) -> None:
-    """Remove the shards of older generations, and what killed reshards up to this generation left behind."""
+    """Remove the shards of older generations, and the files that killed reshards up to this generation left behind."""
     for found in store.directories(directory):
         inside = found.removeprefix(directory)
         generation = int(inside[1:6]) if inside.startswith("g") else 0

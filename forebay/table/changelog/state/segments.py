@@ -31,17 +31,17 @@ ROWS: Final = 1 << 20
 """Maximum entries of a segment."""
 
 BYTES: Final = 64 << 20
-"""Maximum bytes of a segment, unless one entry is larger: what a merge holds in memory."""
+"""Maximum bytes of a segment, unless one entry is larger. It bounds the memory of a merge."""
 
 _UNLOAD: Final[int | None] = getattr(mmap, "MADV_DONTNEED", None) if sys.platform == "linux" else None
 """The advice for `madvise` that unmaps pages; None outside Linux, where it need not unmap them."""
 
 _REMEMBERED: Final = 10_000
-"""Maximum segments that a process remembers as checked."""
+"""Maximum segments whose successful check a process remembers."""
 
 
 class Segment:
-    """An opened segment. Any thread.
+    """An opened segment. Any thread may use it.
 
     Args:
         batch: The entries.
@@ -63,7 +63,7 @@ class Segment:
             self._mapping.madvise(_UNLOAD)
 
     def find(self, hashes: Ints) -> tuple[Ints, Ints]:
-        """Return the places of all entries with one of these key hashes, and the place of each one's hash.
+        """Return the indexes of entries with one of these key hashes, and for each the index of its hash in `hashes`.
 
         Args:
             hashes: Sorted, without duplicates.
@@ -80,18 +80,18 @@ class Segment:
         return places, owners + first
 
     def ints(self, name: str) -> Ints:
-        """Return a column of numbers without NULL, as a view of the file."""
+        """Return an integer column without NULL, as a view of the mapped file."""
         column: Ints = self.batch.column(name).to_numpy()
         return column
 
     def column(self, field: pa.Field) -> pa.Array:
-        """Return a column; NULLs if the segment is older than the column."""
+        """Return a column; all NULL if the segment is older than the column."""
         if self.batch.schema.get_field_index(field.name) < 0:
             return pa.nulls(self.batch.num_rows, field.type)
         return self.batch.column(field.name)
 
     def take(self, places: Ints, fields: Sequence[pa.Field]) -> list[pa.Array]:
-        """Return columns of some entries; NULLs for columns that are younger than the segment."""
+        """Return columns of the entries at `places`; all NULL for a column that is newer than the segment."""
         names = self.batch.schema.names
         known = self.batch.select([field.name for field in fields if field.name in names]).take(pa.array(places))
         return [
@@ -104,7 +104,7 @@ class SegmentFiles(Protocol):
     """Writes and opens the segments of a state store."""
 
     def write(self, prefix: str, batch: pa.RecordBatch) -> SegmentInfo:
-        """Write a segment whose entries are sorted; return what the manifest keeps of it."""
+        """Write sorted entries as a segment, and return its description for the manifest."""
 
     def open(self, info: SegmentInfo) -> Segment:
         """Return a segment, memory-mapped.
@@ -114,7 +114,7 @@ class SegmentFiles(Protocol):
         """
 
     def forget(self, names: Iterable[str]) -> None:
-        """Remove the copies on this machine of files that were deleted."""
+        """Remove this machine's cached copies of segments that were deleted from the store."""
 
 
 class StoredSegments:
@@ -147,7 +147,7 @@ class StoredSegments:
     def open(self, info: SegmentInfo) -> Segment:
         """See `SegmentFiles.open`. A process checks the digest of a segment when it first opens it.
 
-        The mapping ends with the last array of the segment.
+        The file is unmapped when the last array of the segment is freed.
         """
         path = self._local_path(info)
         if (self._store.location, info.name) not in _verified:
@@ -172,7 +172,7 @@ class StoredSegments:
                 self._copy(name).unlink(missing_ok=True)
 
     def _verify(self, path: Path, info: SegmentInfo) -> None:
-        """Check length and digest, by reads: they map no pages."""
+        """Check the length and the digest of a file. Reads it without mapping, so no page counts as used memory."""
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -210,13 +210,13 @@ _verified: OrderedDict[tuple[str, str], None] = OrderedDict()
 
 
 def _cache() -> Path:
-    """Return the directory for copies of segments: the local directory that Spark gives its workers, if any."""
+    """Return the directory for copies of segments: in the local directory that Spark gives its workers, if any."""
     local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     return Path(local or tempfile.gettempdir()) / "forebay-state"
 
 
 def split_rows(batch: pa.RecordBatch, rows: int = ROWS, size: int = BYTES) -> Sequence[pa.RecordBatch]:
-    """Cut sorted entries into parts that may become segments."""
+    """Cut sorted entries into parts that are small enough for a segment."""
     if batch.num_rows <= 1:
         return [batch] if batch.num_rows else []
     if batch.num_rows <= rows and batch.nbytes <= size:
@@ -226,7 +226,7 @@ def split_rows(batch: pa.RecordBatch, rows: int = ROWS, size: int = BYTES) -> Se
 
 
 def sorted_by_key(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return entries sorted by key hash; equal ones keep their order."""
+    """Return entries sorted by key hash; entries with equal hashes keep their order."""
     order = np.argsort(batch.column(KEY_HASH).to_numpy(), kind="stable")
     return pa.RecordBatch.from_arrays(
         [pc.take(column, pa.array(order)) for column in batch.columns], schema=batch.schema

@@ -20,16 +20,16 @@ from forebay.table.changelog.state.segments import Segment, SegmentFiles, sorted
 _log = logging.getLogger(__name__)
 
 SMALL: Final = 4096
-"""Runs of at most this many entries are merged with each new one, so that small micro-batches leave few runs."""
+"""Runs of at most this many entries are merged with each new run, so that small micro-batches leave few runs."""
 
 SMALL_BYTES: Final = 4 << 20
-"""Runs with more bytes are not small, however few entries they have."""
+"""Runs with more bytes than this are not small, even if they have few entries."""
 
 MAPPED: Final = 64
 """Maximum shards whose segments a process keeps mapped."""
 
 SWEEP: Final = 64
-"""How many versions lie between two searches for segments that killed attempts left."""
+"""The number of versions between two searches for segments that killed attempts left behind."""
 
 _NEW: Final = (
     "start the query with a new checkpoint and a new state location, or restore the state location and the checkpoint "
@@ -39,13 +39,13 @@ _NEW: Final = (
 
 @dataclass(frozen=True)
 class Change:
-    """What an operator changed in a micro-batch.
+    """The change of the state by one micro-batch.
 
     Args:
         entries: The entries that changed, in any order, each once.
-        digest: Sum of the hashes of all events.
+        digest: A checksum of all events of the micro-batch.
         clock: The greatest time seen so far in microseconds; None without a time to live.
-        counts: What the operator counted.
+        counts: The counters of the operator, by name.
     """
 
     entries: pa.RecordBatch
@@ -58,13 +58,13 @@ class Shard:
     """One shard of an operator's state. Used by one task at a time; other attempts may use the same shard.
 
     Args:
-        store: Where manifests are.
+        store: The store of the manifests.
         files: Writes and opens segments, in the same store.
         directory: The directory of the operator, ending in a slash.
         number: The number of the shard.
         keep: How many versions before the current one stay readable.
-        generation: Which generation of the state it belongs to; see `OperatorInfo`.
-        inside: The directory of the generation below that of the operator: empty or ending in a slash.
+        generation: The generation of the state that the shard belongs to; see `OperatorInfo`.
+        inside: The directory of the generation, below `directory`: empty or ending in a slash.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Shard:
         self._keep = keep
 
     def begin(self, info: OperatorInfo, version: int) -> Manifest:
-        """Return the manifest before a micro-batch, after a check that the state belongs to this query.
+        """Check that the state belongs to this query, and return the manifest before a micro-batch.
 
         Raises:
             ConfigurationError: The state belongs to another query or operator, or has another number of shards.
@@ -105,7 +105,7 @@ class Shard:
         return before
 
     def newest(self, version: int) -> Manifest | None:
-        """Return the manifest after a micro-batch; if it has none, the one that a reshard wrote for it, or None."""
+        """Return the manifest after a micro-batch, or the one that a reshard wrote for that micro-batch, or None."""
         found = self.manifest(version)
         if found is not None or not self._resharded:
             return found
@@ -120,14 +120,14 @@ class Shard:
         return None if data is None else Manifest.from_bytes(data, name)
 
     def versions(self) -> list[int]:
-        """Return the micro-batches after which there is a manifest, sorted."""
+        """Return the sorted ids of the micro-batches after which there is a manifest."""
         names = self._store.names(self._prefix)
         return sorted({version_of(name, self._prefix) for name in names if name.endswith(".json")})
 
     def open(self, manifest: Manifest) -> list[list[Segment]]:
         """Return the segments of a version, memory-mapped, oldest run first.
 
-        A process keeps the mappings for the next micro-batch, without those of segments that were merged away.
+        The process keeps the mappings for the next micro-batch, except those of segments that were merged away.
         """
         known = _mapped.pop((self._store.location, self._prefix), {})
         mapped = {
@@ -144,7 +144,7 @@ class Shard:
         """Write the version after a micro-batch, unless another attempt has written it.
 
         Raises:
-            FatalError: The version exists and was made of other events, or the state was resharded.
+            FatalError: The version exists but was made of other events, or the state was resharded.
         """
         existing = self.manifest(version)
         if existing is None:
@@ -163,7 +163,7 @@ class Shard:
                 option=OPTION,
                 advice="if two functions of the query have the same name, give each one its own (name=…); otherwise "
                 "make the input of the query the same at each replay (no rand(), no current time, no source that "
-                "forgets); "
+                "loses data); "
                 f"if the checkpoint was set back or replaced, {_NEW}",
             )
         return existing
@@ -173,11 +173,11 @@ class Shard:
             raise FatalError(
                 f"the state was given another number of shards since this query was defined ({self._next_info})",
                 option=OPTION,
-                advice="stop the query, make its DataFrame again and start it; reshard only while the query is stopped",
+                advice="stop the query, define its DataFrame again and start it; reshard only a stopped query",
             )
 
     def _check(self, info: OperatorInfo) -> int:
-        """Compare the state's facts with this query's; write them if there are none. Return the first version."""
+        """Compare the stored `OperatorInfo` with `info`, or store `info` in a new state. Return the first version."""
         name = self._info
         data = self._store.get(name)
         if data is None:
@@ -196,21 +196,21 @@ class Shard:
         return found.first
 
     def _missing(self, version: int) -> FatalError:
-        """Return the error for a micro-batch without the state before it. Spark runs all shards in each micro-batch."""
+        """Return the error for a micro-batch that finds no state of the micro-batch before it."""
         versions = self.versions()
         before = max((found for found in versions if found < version), default=None)
         if before is not None:
             advice = (
-                "make the function of foreachBatch read each micro-batch, as Spark's own stateful operators need too"
+                "let the function of foreachBatch read each micro-batch, as Spark's own stateful operators need too"
             )
             return FatalError(
                 f"shard {self.number} in {self._prefix} has no state of micro-batch {version - 1}; its last one before "
-                f"is that of {before}",
+                f"is that of micro-batch {before}",
                 option=OPTION,
                 advice=f"{advice}; if files of the state were removed, {_NEW}",
             )
         oldest = min(versions, default=None)
-        has = "has no version" if oldest is None else f"has no version before {oldest}"
+        has = "has no version" if oldest is None else f"has no version before micro-batch {oldest}"
         return FatalError(
             f"the state of micro-batch {version - 1} is missing: shard {self.number} in {self._prefix} {has}",
             option=OPTION,
@@ -218,10 +218,10 @@ class Shard:
         )
 
     def _write(self, before: Manifest, version: int, change: Change) -> Manifest:
-        """Write the segments of a version: the changed entries, merged with the runs that are not larger."""
+        """Write the changed entries, merged with the newest runs as `_merges` decides. Return the manifest to write."""
         schema = change.entries.schema
         runs = list(before.runs)
-        # Those of older versions were removed when this list was last written.
+        # Segments that earlier versions dropped were removed after the previous version was written.
         retired = [(dropped, name) for dropped, name in before.retired if dropped >= version - self._keep]
         if change.entries.num_rows:
             merged = [_in_memory(sorted_by_key(change.entries))]
@@ -248,7 +248,7 @@ class Shard:
         return Part(segment.first, segment.last, segment.rows, lambda: self._files.open(segment))
 
     def _remove_old(self, manifest: Manifest) -> None:
-        """Remove what only versions more than `keep` behind need. `retired` lists segments until the next version."""
+        """Remove files that only versions more than `keep` behind need. The next version drops them from `retired`."""
         oldest = manifest.version - self._keep
         names = [name for version, name in manifest.retired if version <= oldest]
         if oldest > 0:
@@ -266,14 +266,14 @@ class Shard:
 
 
 _mapped: OrderedDict[tuple[str, str], dict[str, Segment]] = OrderedDict()
-"""The mapped segments of the shards that this process has used last."""
+"""The mapped segments of the shards that this process has used most recently."""
 
 
 def check_info(found: OperatorInfo, wanted: OperatorInfo, location: str) -> None:
-    """Refuse a state that belongs to something else.
+    """Check that a state belongs to the query and the operator of `wanted`, and has as many shards.
 
     Raises:
-        ConfigurationError: It names what differs.
+        ConfigurationError: One of these differs.
     """
     if found.query != wanted.query:
         raise ConfigurationError(
@@ -297,7 +297,7 @@ def check_info(found: OperatorInfo, wanted: OperatorInfo, location: str) -> None
 
 
 def info_name(directory: str, generation: int) -> str:
-    """Return the name of the `OperatorInfo` of a generation. The last one that exists is the state."""
+    """Return the file name of the `OperatorInfo` of a generation. The last generation that has one is the state."""
     return f"{directory}operator.json" if generation == 0 else f"{directory}operator-{generation:05d}.json"
 
 
@@ -307,12 +307,12 @@ def shard_prefix(directory: str, number: int) -> str:
 
 
 def manifest_name(prefix: str, version: int) -> str:
-    """Return the name of the manifest after a micro-batch."""
+    """Return the file name of the manifest after a micro-batch."""
     return f"{prefix}v{version:012d}.json"
 
 
 def reshard_name(prefix: str, version: int) -> str:
-    """Return the name of the manifest that a reshard writes for the last micro-batch.
+    """Return the file name of the manifest that a reshard writes for the last micro-batch.
 
     If Spark has not logged this micro-batch as done, Spark repeats it, and its tasks write `manifest_name`.
     """
@@ -320,7 +320,7 @@ def reshard_name(prefix: str, version: int) -> str:
 
 
 def version_of(name: str, prefix: str) -> int:
-    """Return the micro-batch that wrote a file of a shard: a manifest or a segment."""
+    """Return the id of the micro-batch that wrote a file of a shard: a manifest or a segment."""
     return int(name.removeprefix(prefix).removeprefix("v")[:12])
 
 
@@ -329,15 +329,16 @@ def _shown(info: OperatorInfo) -> str:
 
 
 def _in_memory(entries: pa.RecordBatch) -> list[Part]:
-    """Return sorted entries as a run."""
+    """Return sorted entries as a run of one segment that is not a file."""
     segment = Segment(entries)
     return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), entries.num_rows, lambda: segment)]
 
 
 def _merges(run: Sequence[SegmentInfo], rows: int) -> bool:
-    """Whether a run is merged with newer ones of so many entries.
+    """Return whether a run is merged with the newer runs, which have `rows` entries together.
 
-    A run that is left has a quarter more entries than the newer ones together, so the number of runs is a logarithm.
+    A run that is not merged has at least a quarter more entries than all newer runs, so the number of runs grows only
+    with the logarithm of the number of entries.
     """
     small = _rows(run) <= SMALL and sum(segment.size for segment in run) <= SMALL_BYTES
     return small or 4 * _rows(run) <= 5 * rows

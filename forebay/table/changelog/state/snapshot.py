@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A version of a shard, opened: looks up the entries of keys in all runs."""
+"""Looks up the entries of keys in all runs of an opened version of a shard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.table.changelog.state.segments import Ints, Segment
 
 @dataclass(frozen=True)
 class Entries:
-    """Entries that were found, sorted by key hash, row hash and ordinal; tombstones are left out.
+    """Entries that `lookup` found, sorted by key hash, row hash and ordinal; tombstones are left out.
 
     The fields hold hashes, ordinals, counts and times; `take` reads the other columns.
     """
@@ -33,7 +33,7 @@ class Entries:
         return len(self.key_hashes)
 
     def take(self, which: Ints, fields: Sequence[pa.Field]) -> list[pa.Array]:
-        """Return columns of some entries, in the order of `which`. Columns that a segment lacks are NULL."""
+        """Return columns of the entries `which`, in this order. Columns that a segment lacks are NULL."""
         owners, places = self._owners[which], self._places[which]
         by_owner = np.argsort(owners, kind="stable")
         back = np.empty(len(which), np.int64)
@@ -51,16 +51,16 @@ class Entries:
         return [pa.concat_arrays(parts).take(order) for parts in zip(*taken, strict=True)]
 
     def orders(self, types: Sequence[pa.DataType]) -> list[pa.Array]:
-        """Return the columns that order the rows of a key."""
+        """Return the columns that order the rows of a key, for all entries."""
         fields = [pa.field(f"{ORDER}{place}", kind) for place, kind in enumerate(types)]
         return self.take(np.arange(len(self)), fields)
 
 
 def lookup(runs: Sequence[Sequence[Segment]], hashes: Ints, *, timed: bool) -> Entries:
-    """Return the entries of keys in their newest version.
+    """Return the newest version of each entry of some keys.
 
     Args:
-        runs: Oldest first.
+        runs: The runs of the shard, oldest first.
         hashes: Key hashes, sorted, without duplicates.
         timed: Whether entries have a time.
     """
@@ -94,7 +94,7 @@ def lookup(runs: Sequence[Sequence[Segment]], hashes: Ints, *, timed: bool) -> E
 
 
 def newest(keys: Ints, rows: Ints, ordinals: Ints) -> Ints:
-    """Return the places of the first of all entries with the same identity, sorted by it. Newer entries come first."""
+    """Return the index of the first, which is the newest, entry of each key, row and ordinal, sorted by these three."""
     by_identity = (ordinals, rows, keys) if ordinals.any() else (rows, keys)
     order = np.lexsort(by_identity)  # stable
     if not len(order):

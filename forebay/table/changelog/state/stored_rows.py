@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that a state keeps, read from its files without its query."""
+"""Reads the rows of a state from its files, without the query that wrote them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from forebay.table.changelog.state.segments import Ints, Segment
 from forebay.table.changelog.state.snapshot import Entries, lookup
 
 _KEYS: Final = 1024
-"""Maximum entries of a segment that are looked at in one step."""
+"""Maximum entries of a segment that one step reads."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class StoredRow:
 
     Args:
         row: The payload.
-        count: How often it was added minus how often it was retracted.
-        order: Its ordering column values.
-        touched: Its last event, µs since 1970; None without a time to live.
+        count: How often the row was added minus how often it was retracted.
+        order: The values of its ordering columns.
+        touched: The time of its last event in microseconds since 1970; None without a time to live.
     """
 
     row: Mapping[str, Any]
@@ -47,12 +47,12 @@ def stored_rows(
 
     Args:
         state: The state.
-        version: The micro-batch after which to look; None if no version can be read.
+        version: The version to read: a micro-batch id; None if no version can be read.
         limit: The maximum number of rows.
-        key: Only rows with these values, given as texts. All segments are read for them.
+        key: Return only rows with these values, given as texts. All segments are read to find them.
 
     Raises:
-        ConfigurationError: There is no such state or column, or a text is no value of its column.
+        ConfigurationError: There is no such state or column, or a text is not a value of its column.
         FatalError: A file is damaged.
     """
     return list(islice(_rows(state, version, key or {}), limit))
@@ -83,7 +83,7 @@ def _value(schema: pa.Schema, name: str, text: str) -> pa.Scalar:
         return pa.scalar(text).cast(schema.field(place).type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigurationError(
-            f"{text!r} is no value of the column {name!r} of type {schema.field(place).type}", option="--key"
+            f"{text!r} is not a value of the column {name!r} of type {schema.field(place).type}", option="--key"
         ) from error
 
 
@@ -106,7 +106,7 @@ def _mask(columns: Sequence[pa.Array], wanted: Mapping[str, pa.Scalar]) -> Ints:
 
 
 def _all_hashes(runs: Sequence[Sequence[Segment]]) -> Iterator[Ints]:
-    """Yield all key hashes in their order, some at a time."""
+    """Yield all key hashes in ascending order, some at a time."""
     segments = [segment for run in runs for segment in run]
     after: int | None = None
     while True:
@@ -115,7 +115,7 @@ def _all_hashes(runs: Sequence[Sequence[Segment]]) -> Iterator[Ints]:
             start = 0 if after is None else int(np.searchsorted(segment.hashes, after, side="right"))
             some = segment.hashes[start : start + _KEYS]
             found.append(some)
-            if len(some) == _KEYS:  # it may have more keys below those of other segments
+            if len(some) == _KEYS:  # its next keys may precede keys of other segments
                 end = int(some[-1]) if end is None else min(end, int(some[-1]))
         hashes = np.unique(np.concatenate(found))
         if end is not None:

@@ -91,9 +91,9 @@ def test_a_committed_file_that_is_gone_is_a_loss_unless_missing_files_are_ignore
 
 
 def test_a_gap_in_the_log_is_an_error(sink):
-    with pytest.raises(DataError, match="no file for micro-batch 1"):
+    with pytest.raises(DataError, match="a file for micro-batch 2, but none for 1"):
         list_files([sink(_0=["1"], _2=["2"])])
-    with pytest.raises(DataError, match="no file for micro-batch 0"):
+    with pytest.raises(DataError, match="a file for micro-batch 1, but none for 0"):
         list_files([sink(_1=["1"])])
 
 

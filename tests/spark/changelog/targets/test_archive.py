@@ -133,9 +133,9 @@ def test_bad_rows_and_places_are_errors(spark, target, tmp_path):
     with pytest.raises(DataError, match="'id' is NULL, _pos 1"):
         target.apply(spark.createDataFrame([(None, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
     assert rows(read_archive(spark, tmp_path / PLACE)) == []
-    with pytest.raises(ConfigurationError, match="is no archive"):
+    with pytest.raises(ConfigurationError, match="is not an archive"):
         read_archive(spark, tmp_path)
-    with pytest.raises(ConfigurationError, match="view is 'all'"):
+    with pytest.raises(ConfigurationError, match="unknown view 'all'"):
         read_archive(spark, tmp_path, view="all")
     with pytest.raises(ConfigurationError, match="atomic rename"):
         ArchiveTarget("s3://bucket/archive")

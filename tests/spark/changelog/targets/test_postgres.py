@@ -120,7 +120,10 @@ def test_plain_rows_with_a_flag(spark, table):
     [
         ("id int PRIMARY KEY", "has no column 'v'"),
         ("id int PRIMARY KEY, v int", "'v' is integer in the table .* and string in the changes, which need text"),
-        ("id int PRIMARY KEY, v varchar(9), n int", "has a column 'n' .integer., and the changes have none"),
+        (
+            "id int PRIMARY KEY, v varchar(9), n int",
+            "has a column 'n' .integer. without a default, and the changes do not have it",
+        ),
         ("id int, v text", "no primary key or unique index on id"),
         ("id smallint PRIMARY KEY, v text", "'id' is smallint in the table"),
     ],
@@ -203,9 +206,9 @@ def test_wrong_arguments_are_refused(spark, table):
         ({"keys": "missing"}, "'missing' does not exist"),
         ({"keys": "id", "except_column_list": ["id"]}, "'id' is a key"),
         ({"keys": "id", "except_column_list": ["w"]}, "'w' does not exist"),
-        ({"keys": "id", "apply_as_deletes": "v = 'd'"}, "apply_as_deletes is given too"),
+        ({"keys": "id", "apply_as_deletes": "v = 'd'"}, "apply_as_deletes is given, but"),
         ({"keys": "id", "stored_as_scd_type": 2}, "needs the order of all changes"),
-        ({"keys": "id", "stored_as_scd_type": 3}, "stored_as_scd_type is 3"),
+        ({"keys": "id", "stored_as_scd_type": 3}, "unknown SCD type 3"),
         ({"keys": "id", "sequence_by": "array(1)"}, "sequence_by is array<int>"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
@@ -214,7 +217,7 @@ def test_wrong_arguments_are_refused(spark, table):
         table.target.apply(df.selectExpr("id", "make_dt_interval(1) gap"), 0, "q", keys="id")
     debezium = spark.createDataFrame([(1, "a", "true"), (2, "b", "false")], "id int, v string, __deleted string")
     options = {"keys": "id", "apply_as_deletes": "__deleted = 'true'"}
-    with pytest.raises(ConfigurationError, match="'__deleted' has a name that targets use"):
+    with pytest.raises(ConfigurationError, match="'__deleted' has a name that targets reserve"):
         table.target.apply(debezium, 0, "q", **options)
     table.target.apply(debezium, 0, "q", **options, except_column_list=["__deleted"])
     assert table.rows() == [(2, "b")]

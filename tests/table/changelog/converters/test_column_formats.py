@@ -79,7 +79,7 @@ def test_an_unknown_kind_is_named_with_its_row(word):
 
 
 def test_rows_that_are_no_feed():
-    with pytest.raises(ConfigurationError, match="the rows have no column '_hoodie_operation'"):
+    with pytest.raises(ConfigurationError, match="not a change stream of Hudi: there is no column '_hoodie_operation'"):
         HUDI.convert(pa.record_batch({"id": [1]}))
 
 

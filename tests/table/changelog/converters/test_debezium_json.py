@@ -171,7 +171,8 @@ def test_a_malformed_event(convert: Any, bad: object, reason: str, caplog: pytes
     assert [row["_change_type"] for row in dropped] == ["insert", "delete"]
     assert "_corrupt_record" not in dropped[0]
     assert (
-        f"dropped 1 malformed change events of a task; the first one: split t/0, position 101: {reason}" in caplog.text
+        f"dropped 1 malformed change events in this task; the first one is at split t/0, position 101: {reason}"
+        in caplog.text
     )
     with pytest.raises(DataError) as failed:
         convert("debezium-json", DDL, values, sequence="lsn", mode="FAILFAST")
@@ -216,7 +217,11 @@ def test_only_wanted_columns_are_read_and_checked(convert: Any) -> None:
     ("schema", "options", "problem"),
     [
         (None, {}, "the events need a schema: the option value_schema is missing"),
-        ("id INT, _pos BIGINT", {}, "the field '_pos' of value_schema has the name of a column of the changelog"),
+        (
+            "id INT, _pos BIGINT",
+            {},
+            "the field '_pos' of value_schema has the name of a column that the changelog adds",
+        ),
         ("id INT", {"key_schema": "id STRING"}, "the key column 'id' is not in the schema of the row"),
         ("id INT", {"key_schema": "x INT"}, "the key column 'x' is not in the schema of the row"),
         ("_corrupt_record STRING", {}, "two columns with the name '_corrupt_record'"),

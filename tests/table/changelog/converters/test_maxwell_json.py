@@ -104,5 +104,5 @@ def test_other_events_stop(convert: Any) -> None:
 
 @pytest.mark.parametrize("options", [{"sequence": "lsn"}, {"truncate": "ignore"}, {"key_schema": "id INT"}])
 def test_options_of_other_formats_are_refused(convert: Any, options: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"maxwell-json has no {next(iter(options))}="):
+    with pytest.raises(ConfigurationError, match=f"maxwell-json does not take {next(iter(options))}="):
         convert("maxwell-json", DDL, [], **options)

@@ -30,8 +30,8 @@ def test_the_key_decides_where_the_value_has_its_columns_too(convert: Any) -> No
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        (None, {"name": "a"}, "key: it is NULL, or has no column of the key"),
-        ({"other": 1}, None, "key: it is NULL, or has no column of the key"),
+        (None, {"name": "a"}, "key: it is NULL, or has none of the key columns"),
+        ({"other": 1}, None, "key: it is NULL, or has none of the key columns"),
         ({"id": "x"}, None, "key: the field id does not fit INT"),
         (b"{", {"name": "a"}, "key: malformed JSON"),
         ({"id": 1}, b"{", "value: malformed JSON"),
@@ -46,9 +46,9 @@ def test_a_malformed_row(convert: Any, key: Any, value: Any, reason: str) -> Non
 
 
 def test_the_key_is_needed(convert: Any) -> None:
-    with pytest.raises(ConfigurationError, match="need the schema of their key"):
+    with pytest.raises(ConfigurationError, match="needs the schema of the message key"):
         convert("upsert-json", "name STRING", [])
-    with pytest.raises(ConfigurationError, match="upsert-json has no sequence=lsn"):
+    with pytest.raises(ConfigurationError, match="upsert-json does not take sequence=lsn"):
         convert("upsert-json", "name STRING", [], key_schema="id INT", sequence="lsn")
     only_key = convert("upsert-json", "name STRING", [b"{"], [{"id": 3}], key_schema="id INT", columns=["id"])
     assert only_key == [{"id": 3}]

@@ -86,10 +86,10 @@ def test_rows_are_shown_as_a_table(orders, shown_text):
 @pytest.mark.parametrize(
     ("arguments", "texts"),
     [
-        (["--name", "other"], ["no state of 'other'", "the names are: orders"]),
+        (["--name", "other"], ["no state of 'other'", "give one of the names orders"]),
         (["--version", 9], ["have the version 9", "can be read: 0 to 1"]),
         (["--key", "x=1"], ["no column 'x'", "give one of k, v"]),
-        (["--key", "k=abc"], ["'abc' is no value of the column 'k' of type int64"]),
+        (["--key", "k=abc"], ["'abc' is not a value of the column 'k' of type int64"]),
         (["-o", "key=secret-1"], ["takes no stateStorage options"]),
     ],
 )

@@ -167,7 +167,7 @@ def test_a_query_that_was_defined_before_is_refused(query, monkeypatch):
     reshard(on.state, 3)
     with pytest.raises(FatalError, match="another number of shards since this query was defined") as caught:
         on.step([(1, (2, "b"))], before)
-    assert "make its DataFrame again" in caught.value.advice
+    assert "define its DataFrame again" in caught.value.advice
 
     on = query(shards=2)
     monkeypatch.setattr(resharding, "_remove_others", lambda *_: None)  # killed before the old shards were removed
@@ -197,7 +197,7 @@ def test_shards_that_are_more_than_a_micro_batch_apart_are_refused(query):
         on.step([(1, (1, "a"))])
     for path in (on.root() / "orders/00001").glob("v*[12].json"):
         path.unlink()
-    with pytest.raises(FatalError, match="shard 1 is at micro-batch 0, and shard 0 at micro-batch 2") as caught:
+    with pytest.raises(FatalError, match="shard 1 is at micro-batch 0, and shard 0 is at micro-batch 2") as caught:
         reshard(on.state, 3)
     assert "finish its micro-batch" in caught.value.advice
     (on.root() / "orders/00001/v000000000000.json").unlink()

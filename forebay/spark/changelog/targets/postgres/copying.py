@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""COPY of the partitions of a micro-batch into the staging table, by the tasks of Spark."""
+"""Copies the partitions of a micro-batch into the staging table, by COPY in the tasks of Spark."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from forebay.spark.changelog.targets.postgres.errors import connected
 from forebay.spark.worker_modules import freeze_modules
 
 TASK: Final = "__TASK"
-"""The column of the task attempt that copied a row. Rows of attempts whose result Spark did not take do not count."""
+"""The column with the id of the task attempt that copied a row. The merge skips attempts whose result Spark dropped."""
 
 COPIED: Final = "task long, rows long, deletes long"
-"""What a task returns."""
+"""The schema of the one row that each task returns."""
 
 _QUOTED = pa_csv.WriteOptions(include_header=False, quoting_style="all_valid")
-"""With every value quoted, an empty field is NULL to COPY, and an empty text is not."""
+"""Quotes every value, so that COPY reads an unquoted empty field as NULL, and a quoted one as an empty text."""
 
 
 @dataclass(frozen=True)
 class CopyPartition:
-    """Copies a partition, whose last column is `__DELETED`; for `mapInArrow`.
+    """The function that `mapInArrow` runs to copy a partition, whose last column is `__DELETED`.
 
     Args:
-        dsn: The connection.
+        dsn: The connection string.
         table: The target, for errors.
         statement: `COPY … FROM STDIN (FORMAT csv)`, with `__TASK` as the last column.
     """
@@ -41,7 +41,7 @@ class CopyPartition:
     statement: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Copy all record batches in one transaction. Called by Spark in a worker."""
+        """Copy all record batches in one transaction, and yield a row as `COPIED` says. Called by Spark in a worker."""
         freeze_modules()
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of PostgreSQL as typed errors, and connections that raise them."""
+"""Converts errors of PostgreSQL to typed errors, and opens connections that raise them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import psycopg
 
 _SETTINGS = ("28", "3D", "3F", "42")
-"""Classes of SQLSTATE that only another setting helps: authorization, database, schema, syntax or access rule."""
+"""SQLSTATE classes that need another setting: authorization, database, schema, syntax or access rule."""
 _DATA = ("21", "22", "23")
-"""Classes of SQLSTATE that name a value: cardinality, data exception, constraint."""
+"""SQLSTATE classes that a value causes: cardinality, data exception, constraint."""
 
 
 @contextmanager
 def connected(dsn: Secret, table: str) -> Iterator[psycopg.Connection[Any]]:
-    """Connect without autocommit; close in the end. Any error of PostgreSQL is raised as a typed one.
+    """Connect without autocommit, and close the connection at the end. Errors of PostgreSQL become typed errors.
 
     Raises:
         ConfigurationError: psycopg is missing, or the server refuses the user, a name or a permission.
@@ -47,7 +47,7 @@ def _typed(error: psycopg.Error, table: str) -> ForebayError:
     where = "; ".join(part for part in (diagnosis.message_detail, diagnosis.context) if part)
     message = f"the table {table}: {text}" + (f" ({where})" if where else "")
     if state.startswith(_DATA):
-        return DataError(message, advice="correct the value before, or the type or constraint of the column")
+        return DataError(message, advice="correct the value in the changes, or the type or constraint of the column")
     if state.startswith(_SETTINGS):
         return ConfigurationError(message, option="dsn", advice="correct the connection, the table or its permissions")
-    return RetriableError(message, advice="see that the server runs, then start the query again, which continues")
+    return RetriableError(message, advice="check that the server runs, then start the query again; it continues")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an existing table can hold the changes: asked before anything is written."""
+"""Checks that an existing table can hold the changes, before anything is written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_table(connection: psycopg.Connection[Any], statements: Statements) -> 
             raise ConfigurationError(
                 f"the column {field.name!r} is {columns[field.name][0]} in the table {table}, and "
                 f"{field.dataType.simpleString()} in the changes, which need {postgres_type(field)}",
-                advice="cast the column before, or change the type of the table's column",
+                advice="cast the column first, or change the type of the table's column",
             )
     for name, kind in statements.definitions().items():
         if name not in columns:
@@ -47,7 +47,7 @@ def check_table(connection: psycopg.Connection[Any], statements: Statements) -> 
     for name, (kind, filled) in columns.items():
         if name not in statements.definitions() and not filled:
             raise ConfigurationError(
-                f"the table {table} has a column {name!r} ({kind}), and the changes have none",
+                f"the table {table} has a column {name!r} ({kind}) without a default, and the changes do not have it",
                 advice="add the column to the changes, or give it a default in the table",
             )
     indexes = [set(found) for (found,) in connection.execute(_UNIQUE, (table,))]
@@ -55,7 +55,7 @@ def check_table(connection: psycopg.Connection[Any], statements: Statements) -> 
         raise ConfigurationError(
             f"the table {table} has no primary key or unique index on {', '.join(statements.identity)}",
             option="keys",
-            advice="create one, or give the columns that the table is keyed by",
+            advice="create such an index, or give the columns of an existing one as keys",
         )
 
 

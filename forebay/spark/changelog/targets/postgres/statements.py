@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQL of a target in PostgreSQL. Every name is quoted; values are parameters."""
+"""Builds the SQL statements of a target in PostgreSQL. Every name is quoted; values arrive by COPY."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from forebay.spark.changelog.targets.changes import DELETED, END_AT, SEQUENCE, S
 from forebay.spark.changelog.targets.postgres.copying import TASK
 from forebay.spark.changelog.targets.postgres.types import postgres_type
 
-_LONGEST = 63  # bytes of a name
+_LONGEST = 63  # maximum bytes of a name in PostgreSQL
 
 
 def quoted_name(*names: str) -> str:
-    """Return a name, or names with a dot between them, as SQL."""
+    """Return names as a quoted SQL identifier, with a dot between them."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 def derived_name(table: str, suffix: str) -> str:
-    """Return the name of a table beside `table`; a long name is cut, and told apart by a digest."""
+    """Return the name of a table that belongs to `table`. A long name is cut, and a digest keeps it unique."""
     name = f"{table}__{suffix}"
     if len(name.encode()) <= _LONGEST:
         return name
@@ -38,10 +38,10 @@ class Statements:
 
     Args:
         schema: The schema of the target.
-        table: The target.
+        table: The name of the target.
         changes: The changes.
-        staging: The staging table, as SQL.
-        tasks: The task attempts whose rows count.
+        staging: The quoted name of the staging table.
+        tasks: The ids of the task attempts whose rows count.
     """
 
     schema: str
@@ -52,16 +52,16 @@ class Statements:
 
     @property
     def target(self) -> str:
-        """The target as SQL."""
+        """The quoted name of the target."""
         return quoted_name(self.schema, self.table)
 
     @property
     def tombstones(self) -> str:
-        """The table of deleted keys, as SQL; only with a sequence."""
+        """The quoted name of the table of deleted keys, which exists only with a sequence."""
         return quoted_name(self.schema, derived_name(self.table, "tombstones"))
 
     def definitions(self) -> dict[str, str]:
-        """Return the types of the columns of the target, hidden ones too, as SQL; none of them is in a key."""
+        """Return the SQL type of each column of the target, also of `__SEQUENCE`, `__START_AT` and `__END_AT`."""
         found = {field.name: postgres_type(field) for field in self.changes.fields}
         if self.changes.history:
             return {**found, START_AT: self._sequence_type, END_AT: self._sequence_type}
@@ -73,7 +73,7 @@ class Statements:
         return [*self.changes.keys, *([START_AT] if self.changes.history else [])]
 
     def create_target(self) -> Iterator[str]:
-        """Create what is missing of the target and its table of deleted keys."""
+        """Yield the statements that create the target and its table of deleted keys, if they do not exist."""
         columns = [f"{quoted_name(name)} {kind}" for name, kind in self.definitions().items()]
         yield f"CREATE TABLE IF NOT EXISTS {self.target} ({', '.join(columns)}, PRIMARY KEY ({_list(self.identity)}))"
         if self.changes.sequence is None:
@@ -87,7 +87,7 @@ class Statements:
         )
 
     def create_staging(self) -> str:
-        """Create the staging table. A crash of the server empties it, and the micro-batch is staged again."""
+        """Return the statement for the unlogged staging table. A server crash empties it; the retry stages again."""
         columns = [f"{quoted_name(field.name)} {postgres_type(field)}" for field in self.changes.fields]
         if self.changes.sequence:
             columns.append(f"{quoted_name(SEQUENCE)} {self._sequence_type}")
@@ -95,11 +95,11 @@ class Statements:
         return f"CREATE UNLOGGED TABLE {self.staging} ({', '.join(columns)})"
 
     def copy(self) -> str:
-        """Return the COPY of a task."""
+        """Return the COPY statement that each task runs."""
         return f"COPY {self.staging} ({_list([*self.changes.df.columns, TASK])}) FROM STDIN (FORMAT csv)"
 
     def merge(self, *, deletes: bool) -> Iterator[str]:
-        """Apply what is staged by the task attempts that count."""
+        """Yield the statements that apply the staged rows of `tasks`. `deletes`: whether some of them are deletes."""
         if self.changes.history:
             yield from self._merge_versions()
         elif self.changes.sequence:
@@ -110,7 +110,7 @@ class Statements:
             yield f"{self._insert(self.changes.names)} {self._on_conflict(self.changes.names)}"
 
     def _merge_sequenced(self, *, deletes: bool) -> Iterator[str]:
-        """An upsert wins over a delete with the same sequence from another micro-batch, whichever comes first."""
+        """Yield the statements for ordered changes. If two micro-batches share a sequence, upserts win over deletes."""
         sequence = quoted_name(SEQUENCE)
         names = [*self.changes.names, SEQUENCE]
         if deletes:
@@ -132,7 +132,7 @@ class Statements:
         yield f"{self._insert(names)} {newer} {self._on_conflict(names)} {older}"
 
     def _merge_versions(self) -> Iterator[str]:
-        """Put each change between the versions before and after it; a version ends where the next change begins."""
+        """Yield the statements for SCD type 2: each version of a row ends where the next change of its key begins."""
         sequence, start, end = quoted_name(SEQUENCE), quoted_name(START_AT), quoted_name(END_AT)
         keys, names = _list(self.changes.keys), _list(self.changes.names)
         yield (
@@ -180,7 +180,7 @@ class Statements:
         return " AND ".join(f"{one}.{quoted_name(name)} = {other}.{quoted_name(name)}" for name in self.changes.keys)
 
     def _compared(self, names: Sequence[str], of: str) -> str:
-        """Return columns of the target as they are staged: a column that is json there has no equality."""
+        """Return columns as comparable SQL: nested ones are cast to jsonb, because `json` has no equality."""
         nested = {field.name for field in self.changes.fields if postgres_type(field) == "jsonb"}
         return ", ".join(f"{of}.{quoted_name(name)}{'::jsonb' if name in nested else ''}" for name in names)
 
@@ -193,12 +193,12 @@ class Statements:
     def _sequence_type(self) -> str:
         assert self.changes.sequence is not None  # noqa: S101 - only asked for with a sequence
         kind = postgres_type(StructField(SEQUENCE, self.changes.sequence))
-        # Spark compares texts by their bytes, and a database perhaps by a language.
+        # Spark compares texts by their bytes; the database may compare them by the rules of a language.
         return f'{kind} COLLATE "C"' if isinstance(self.changes.sequence, StringType) else kind
 
 
 def staging_name(table: str, query_id: str) -> tuple[str, str]:
-    """Return a new name of a staging table, and the beginning of those of the query."""
+    """Return a new name for a staging table, and the prefix that the names of all staging tables of the query have."""
     query = hashlib.blake2s(query_id.encode(), digest_size=5).hexdigest()
     unique = uuid.uuid4().hex[:8]
     name = derived_name(table, f"staging_{query}_{unique}")

@@ -38,11 +38,11 @@ class PostgresTarget(Target):
     """A table of PostgreSQL. It is created if it does not exist, with the keys as its primary key.
 
     For each micro-batch, the tasks of Spark copy its folded changes into an unlogged staging table, in parallel. One
-    transaction then upserts and deletes rows of the target, and records the micro-batch in `forebay_applied`, so a
-    kill at any moment leaves the table before or after the whole micro-batch.
+    transaction then upserts and deletes rows of the target, and records the micro-batch in `forebay_applied`. So after
+    a kill at any moment, the table has either the whole micro-batch or nothing of it.
 
     Args:
-        dsn: A connection string or URL of libpq; `env:NAME` or `file:/path` keep it off the network.
+        dsn: A connection string or URL of libpq, or a reference `env:NAME` or `file:/path` that each process resolves.
         table: The name of the table.
         schema: The schema of the table.
     """
@@ -52,7 +52,7 @@ class PostgresTarget(Target):
         self._schema = schema
         self._table = table
         self._name = quoted_name(schema, table)
-        self._bookkeeping = quoted_name(schema, BOOKKEEPING).replace("%", "%%")  # its statements have parameters
+        self._bookkeeping = quoted_name(schema, BOOKKEEPING).replace("%", "%%")  # psycopg takes % for a placeholder
 
     def __repr__(self) -> str:
         return f"PostgresTarget({self._name})"
@@ -72,7 +72,7 @@ class PostgresTarget(Target):
                 tasks, deletes = self._copy(changes, statements)
                 return self._merge(connection, statements, tasks, deletes, (batch_id, query_id))
             except BaseException:
-                # The first error counts; the next attempt drops what is left here.
+                # Raise the first error. If the staging table remains, the next attempt drops it.
                 with suppress(ForebayError), connected(self._dsn, self._name) as other:
                     connection.rollback()
                     other.execute(f"DROP TABLE IF EXISTS {staging}")
@@ -104,7 +104,7 @@ class PostgresTarget(Target):
         return True
 
     def _copy(self, changes: Changes, statements: Statements) -> tuple[list[int], int]:
-        """Stage the changes; return the task attempts whose rows count, and the number of deletes."""
+        """Stage the changes. Return the ids of the task attempts whose rows count, and the number of deletes."""
         # `mapInArrow` does not take names with dots; COPY goes by position.
         columns = [copied(quoted(field.name), field.dataType) for field in changes.df.schema]
         frame = changes.df.select(*(column.alias(f"c{number}") for number, column in enumerate(columns)))
@@ -127,7 +127,7 @@ class PostgresTarget(Target):
         deletes: int,
         batch: tuple[int, str],
     ) -> bool:
-        """Apply what is staged and record the micro-batch, in one transaction."""
+        """Apply staged rows and record the micro-batch in one transaction; return False if it was recorded before."""
         batch_id, query_id = batch
         recorded = connection.execute(
             f"INSERT INTO {self._bookkeeping} AS b (target, query, batch, owner) VALUES (%s, %s, %s, true) "

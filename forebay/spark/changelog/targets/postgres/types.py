@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of Spark as types of PostgreSQL, and values as COPY reads them."""
+"""Maps Spark types to PostgreSQL types, and converts values to the form that COPY reads."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
 
 
 def postgres_type(field: StructField) -> str:
-    """Return the type of a column that holds each value of a field.
+    """Return the PostgreSQL type that holds every value of a Spark field.
 
     Raises:
-        ConfigurationError: There is none. It names the column.
+        ConfigurationError: PostgreSQL has no such type.
     """
     kind = field.dataType
     if isinstance(kind, DecimalType):
@@ -75,12 +75,12 @@ def postgres_type(field: StructField) -> str:
             return name
     raise ConfigurationError(
         f"the column {field.name!r} is {kind.simpleString()}, which PostgreSQL has no type for",
-        advice="cast it to a string or a number before, or name it in except_column_list",
+        advice="cast it to a string or a number first, or name it in except_column_list",
     )
 
 
 def fits(field: StructField, found: str) -> bool:
-    """Whether a column of type `found` (by `format_type`) holds each value of a field."""
+    """Return whether a PostgreSQL column of type `found`, as `format_type` prints it, holds every value of a field."""
     wanted = postgres_type(field)
     if wanted == found:
         return True
@@ -94,7 +94,7 @@ def fits(field: StructField, found: str) -> bool:
 
 
 def copied(column: Column, kind: DataType) -> Column:
-    """Return a column as COPY takes it: what CSV of Arrow cannot write becomes text."""
+    """Return a column in the form that COPY reads: types that Arrow's CSV writer cannot write become text."""
     if isinstance(kind, BinaryType):
         return F.concat(F.lit("\\x"), F.hex(column))
     if isinstance(kind, DecimalType):
