@@ -14,7 +14,7 @@ from forebay.options.quantities import DurationLike
 from forebay.spark.changelog.columns import check_comparable, comparable_names, key_names, order_names, payload_fields
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
-from forebay.spark.changelog.strategy import choose_strategy
+from forebay.spark.changelog.strategy import Strategy, choose_strategy
 from forebay.spark.keys.set_keys import set_key
 from forebay.table.changelog.operators.latest import Latest
 from forebay.table.changelog.operators.micro_batch import Operator
@@ -22,8 +22,6 @@ from forebay.table.changelog.operators.retract import Retract
 from forebay.table.changelog.row_kind import RowKind
 from forebay.table.changelog.shape import CHANGE_TYPE
 from forebay.table.keys.key_spec import KeySpec
-
-Strategy = Literal["none", "sequence", "barrier", "retract"]
 
 
 def materialize(  # noqa: PLR0913 - keywords of a function for users
@@ -92,7 +90,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     payload = payload_fields(df)
     keys = tuple(field.name for field in payload) if mode == "force" and not key else key_names(df, key)
     order, by_version = order_names(df, sequence_by)
-    chosen = "force" if strategy is not None and mode == "auto" else mode
+    chosen = "force" if strategy not in (None, "none") and mode == "auto" else mode
     verdict = choose_strategy(df, keys, mode=chosen, strategy=strategy, sequence_by=order if sequence_by else ())
     if verdict.strategy == "none":
         return df if CHANGE_TYPE in df.columns else df.withColumn(CHANGE_TYPE, lit(RowKind.INSERT.change_type))

@@ -78,6 +78,22 @@ def test_a_random_changelog_over_restarts(stream_of_files):
     assert view == live
 
 
+@pytest.mark.parametrize("given", [{"strategy": "none"}, {"mode": "none"}, {"mode": "none", "strategy": "none"}])
+def test_the_strategy_none_passes_changes_on(spark, given):
+    """C9: it is the choice of the caller; without state, also for a stream, and with kinds for plain rows."""
+    changes = spark.sql("SELECT 1 AS id, 'delete' AS _change_type")
+    assert materialize(changes, "id", **given).collect() == changes.collect()
+    plain = materialize(changes.drop("_change_type"), "id", **given).collect()
+    assert [tuple(row) for row in plain] == [(1, "insert")]
+    assert materialize(spark.readStream.format("rate").load(), "value", **given).isStreaming
+
+
+def test_the_strategy_none_is_not_forced(spark):
+    """C9."""
+    with pytest.raises(ConfigurationError, match="mode force and strategy none contradict one another"):
+        materialize(spark.range(1), "id", mode="force", strategy="none")
+
+
 def test_a_state_of_another_query_is_refused(stream_of_files, tmp_path):
     query = stream_of_files(lambda df, state: materialize(df, "id", state_location=state, strategy="retract"))
     query.write([(1, 1, "a", "insert")])
