@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -73,7 +74,12 @@ class ArchiveTarget(Target):
         try:
             staging.rename(self._root / f"{COMMIT_VERSION}={version:010d}")
         except OSError as error:
-            shutil.rmtree(staging)
+            shutil.rmtree(staging, ignore_errors=True)
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise ConfigurationError(
+                    f"version {version} of the archive {self._root} could not be put in its place: {error.strerror}",
+                    advice="give the driver's user the right to rename directories there, and see that its disk works",
+                ) from error
             raise ConfigurationError(
                 f"another query wrote version {version} of the archive {self._root} meanwhile",
                 advice="let only one query write to the archive, and start this query again",

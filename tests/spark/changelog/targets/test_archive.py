@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,23 @@ def test_an_archive_whose_writer_died_shows_no_part_of_its_micro_batch(spark, ta
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, "a"), (2, "b")]
     assert target.apply(second, 1, "q", keys="id")
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
+    assert list((tmp_path / PLACE / "_staging").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [(errno.ENOTEMPTY, "another query wrote version 1"), (errno.EACCES, "not be put in its place")]
+)
+def test_a_failed_rename_is_reported_with_its_reason(spark, target, tmp_path, monkeypatch, code, message):
+    target.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
+    second = spark.createDataFrame(SECOND, CHANGES)
+
+    def fail(path, new):
+        raise OSError(code, os.strerror(code), str(path), None, str(new))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", fail)
+        with pytest.raises(ConfigurationError, match=message):
+            target.apply(second, 1, "q", keys="id")
     assert list((tmp_path / PLACE / "_staging").iterdir()) == []
 
 
