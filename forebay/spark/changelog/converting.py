@@ -14,6 +14,7 @@ from pyspark.sql.types import BooleanType
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.event_functions import EventReading, EventWriting, read_events, write_events
+from forebay.spark.changelog.newest import failure
 from forebay.table.changelog.converters.column_formats import (
     DELTA_CDF,
     HUDI,
@@ -240,10 +241,12 @@ def _renamed(df: DataFrame, form: ColumnFormat) -> DataFrame:
 
 def _word(column: str, words: Mapping[str, str], name: str) -> Column:
     """Return an expression that translates `column` to `_change_type` by `words`, and raises for an unknown value."""
-    kind = F.when(quoted(column).isNull(), F.raise_error(F.lit(f"unknown kind NULL in {name}")))
-    for word, change in words.items():
-        kind = kind.when(quoted(column) == word, F.lit(change))
-    return kind.otherwise(F.raise_error(F.concat(F.lit("unknown kind "), quoted(column), F.lit(f" in {name}"))))
+    unknown = failure(
+        ["unknown kind ", F.coalesce(quoted(column), F.lit("NULL")), f" in {name}"],
+        f"filter out such rows first; known kinds are {', '.join(words)}",
+    )
+    known = (F.when(quoted(column) == word, F.lit(change)) for word, change in words.items())
+    return F.coalesce(*known, unknown)
 
 
 def _check_changelog(df: DataFrame) -> None:

@@ -114,8 +114,10 @@ def test_feeds_of_tables(spark, convert, kind, words):
     assert [tuple(row) for row in convert(feed).collect()] == [(1, change) for change in CHANGE_TYPES]
     other = spark.createDataFrame([(1, "upsert"), (2, None)], f"id int, {kind} string")
     for row, text in ((1, "unknown kind upsert in"), (2, "unknown kind NULL in")):
-        with pytest.raises(Exception, match=text):
+        with pytest.raises(Exception, match=text) as failed:
             convert(other.where(f"id = {row}")).collect()
+        found = unwrap(failed.value)
+        assert isinstance(found, DataError) and str(found).endswith(", ".join(words))
     with pytest.raises(ConfigurationError, match=f"no column '{kind}'"):
         convert(spark.range(1))
 
@@ -155,6 +157,7 @@ def test_deletion_flags_and_appends(spark):
         (lambda df: changelog.from_debezium(df, DDL, key="x"), "the key column 'x' is not in the schema"),
         (lambda df: changelog.from_debezium(df, DDL, options={"dateFormatt": "y"}), "dateFormatt"),
         (lambda df: changelog.from_upsert_kafka(df.drop("key"), DDL, key="id"), "the column 'key' .* does not exist"),
+        (lambda df: changelog.from_upsert_kafka(df, DDL, key=()), "(?s)needs the columns of the .* key.*option: key"),
         (lambda df: changelog.to_maxwell(df, "x", database="d", table="t"), "the changelog has no column 'x'"),
         (changelog.to_delta_cdf, "the DataFrame is not a changelog"),
     ],
