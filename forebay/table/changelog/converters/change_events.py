@@ -118,18 +118,3 @@ def check_payload(payload: pa.Schema, option: str) -> None:
             option=option,
             advice="rename the field at the producer, or leave it out of the schema",
         )
-
-
-def check_columns(key: pa.Schema, payload: pa.Schema) -> None:
-    """Check that the row has all columns of the key, with the same types.
-
-    Raises:
-        ConfigurationError: A key column is missing in the row, or has another type there.
-    """
-    for name in key.names:
-        if name not in payload.names or payload.field(name).type != key.field(name).type:
-            raise ConfigurationError(
-                f"the key column {name!r} is not in the schema of the row, or not of type {key.field(name).type}",
-                option="keySchema",
-                advice="give it the same name and type in keySchema and valueSchema",
-            )

@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError
 from forebay.formats.json.options import JsonOptions
 from forebay.table.changelog.converters import positions
-from forebay.table.changelog.converters.change_events import EventReader, check_columns
+from forebay.table.changelog.converters.change_events import EventReader
 from forebay.table.changelog.converters.debezium_json import DebeziumJsonReader
 from forebay.table.changelog.converters.json_texts import payload_schema, wanted_fields
 from forebay.table.changelog.converters.maxwell_json import MaxwellJsonReader
@@ -71,9 +71,8 @@ class EventOptions:
         if self.key_schema is not None:
             key = payload_schema(self.key_schema, self.names["key_schema"], options)
         if self.form == "upsert-json":
-            return UpsertJsonReader(payload, key, options, columns)
-        if key is not None:
-            check_columns(key, payload)
+            return UpsertJsonReader(payload, self._required(key), options, columns)
+        self._check_columns(key or pa.schema([]), payload)
         wanted = wanted_fields(list(payload), columns)
         found: dict[str, Any] = {"sequence": self.sequence, "missing_before": self.missing_before}
         if self.form == "maxwell-json":
@@ -85,6 +84,26 @@ class EventOptions:
         if self.key_schema is None:
             return []
         return payload_schema(self.key_schema, self.names["key_schema"], options).names
+
+    def _required(self, key: pa.Schema | None) -> pa.Schema:
+        if key is None:
+            raise ConfigurationError(
+                f"the format {self.form} needs the columns of the message key",
+                option=self.names["key_schema"],
+                advice=f"give them in {self.names['key_schema']}",
+            )
+        return key
+
+    def _check_columns(self, key: pa.Schema, payload: pa.Schema) -> None:
+        """Check that the row has all columns of the key, with the same types."""
+        option, rows = self.names["key_schema"], self.names["value_schema"]
+        for name in key.names:
+            if name not in payload.names or payload.field(name).type != key.field(name).type:
+                raise ConfigurationError(
+                    f"the key column {name!r} is not in the schema of the row, or not of type {key.field(name).type}",
+                    option=option,
+                    advice=f"give it the same name and type in {option} and {rows}",
+                )
 
     def _check(self) -> None:
         known = _OPTIONS[self.form]

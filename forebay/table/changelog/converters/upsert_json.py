@@ -30,14 +30,8 @@ class UpsertJsonReader:
     """
 
     def __init__(
-        self, payload: pa.Schema, key: pa.Schema | None, options: JsonOptions, columns: Sequence[str] | None = None
+        self, payload: pa.Schema, key: pa.Schema, options: JsonOptions, columns: Sequence[str] | None = None
     ) -> None:
-        if key is None:
-            raise ConfigurationError(
-                "the format upsert-json needs the schema of the message key",
-                option="keySchema",
-                advice="give keySchema the columns of the message key, such as 'id BIGINT'",
-            )
         self.added = pa.schema([])
         every = [*(field for field in key if field.name not in payload.names), *payload]
         self.payload = wanted_fields(every, columns)

@@ -46,7 +46,7 @@ def test_a_malformed_row(convert: Any, key: Any, value: Any, reason: str) -> Non
 
 
 def test_the_key_is_needed(convert: Any) -> None:
-    with pytest.raises(ConfigurationError, match="needs the schema of the message key"):
+    with pytest.raises(ConfigurationError, match="needs the columns of the message key"):
         convert("upsert-json", "name STRING", [])
     with pytest.raises(ConfigurationError, match="upsert-json does not take sequence=lsn"):
         convert("upsert-json", "name STRING", [], key_schema="id INT", sequence="lsn")
