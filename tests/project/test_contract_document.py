@@ -56,6 +56,12 @@ def test_every_rule_of_the_framework_is_kept_or_struck() -> None:
     assert [rule for rule in FRAMEWORK_RULES if rule not in listed] == []
 
 
+def test_every_rule_that_an_error_names_is_in_the_document() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "forebay").rglob("*.py")}
+    named = {(path, rule) for path, text in texts.items() for rule in re.findall(r'\brule="([^"]+)"', text)}
+    assert [(path, rule) for path, rule in named if f"| {rule} |" not in DOCUMENT] == []
+
+
 def test_no_rule_is_listed_twice() -> None:
     rules = [rule for rule, _ in ROWS] + STRUCK.findall(DOCUMENT)
     assert sorted(rules) == sorted(set(rules))

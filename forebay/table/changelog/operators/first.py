@@ -36,7 +36,6 @@ class First:
             raise DataError(
                 "deduplicate takes rows that are only added, but a row of the key "
                 f"{shown_key(events, int(retracted[0]))} is retracted",
-                rule="C14",
                 advice="use latest_per_key or materialize for input with updates and deletes",
             )
         keys = touched_keys(events, entries)
