@@ -181,10 +181,11 @@ def parse_fact(data: bytes, name: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(name, str(error)) from error
     if version != FORMAT:
+        later = ", or a later one" if isinstance(version, int) and version > FORMAT else ""
         raise FatalError(
             f"the state {name} has format {version}; this version of forebay reads format {FORMAT}",
             option="state_location",
-            advice="install the version of forebay that wrote the state, or a later one",
+            advice=f"install the version of forebay that wrote the state{later}",
         )
     digest = facts.pop("sum", None)
     if digest is not None and digest != _digest(facts):

@@ -82,11 +82,14 @@ def test_a_changed_number_in_a_manifest_is_noticed(orders, name):
 
 
 @pytest.mark.parametrize("name", ["00001/v000000000002.json", "operator.json"])
-def test_a_newer_format_is_refused(orders, name):
+@pytest.mark.parametrize(("version", "later"), [(2, True), (0, False)])
+def test_another_format_is_refused(orders, name, version, later):
+    """A later forebay reads what this one writes, and none reads an older format."""
     path = orders.root() / "orders" / name
-    path.write_text(json.dumps({**json.loads(path.read_text()), "v": 2, "new": True}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "v": version, "new": True}))
     error = refused(orders)
-    assert f"orders/{name} has format 2" in str(error) and "install the version" in error.advice
+    assert f"orders/{name} has format {version}" in str(error) and "install the version" in error.advice
+    assert ("or a later one" in error.advice) == later
 
 
 def test_a_state_of_the_first_release_is_read(orders):
