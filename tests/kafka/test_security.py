@@ -109,11 +109,20 @@ def test_no_secret_is_shown():
 @pytest.mark.parametrize(
     ("options", "option", "says"),
     [
-        ({"security.protocol": "SASL_SSL"}, "security.protocol", "sasl.mechanism"),
+        (
+            {"security.protocol": "SASL_SSL"},
+            "sasl.mechanism",
+            "security.protocol=SASL_SSL needs kafka.sasl.mechanism, which is not set",
+        ),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
+            "sasl.jaas.config",
+            "sasl.mechanism=PLAIN needs kafka.sasl.jaas.config, which is not set",
+        ),
+        (
+            {"security.protocol": "SSL", "sasl.mechanism": "PLAIN"},
             "sasl.mechanism",
-            "with user and password is missing",
+            "set kafka.security.protocol to SASL_SSL or SASL_PLAINTEXT, or remove kafka.sasl.mechanism",
         ),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI", "sasl.jaas.config": PLAIN},

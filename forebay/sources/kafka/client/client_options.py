@@ -23,6 +23,7 @@ Role = Literal["consumer", "admin"]
 CONNECT_TIMEOUT_MS: Final = 15_000
 """Timeout of the first connection, if `default.api.timeout.ms` is not set. Hosts retry after it."""
 
+_PROTOCOL: Final = "kafka.security.protocol"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM")
 
@@ -196,17 +197,21 @@ def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls,
     mechanism = _plain(options, "sasl.mechanism").upper()
     sasl = [name for name in ("sasl.mechanism", "sasl.jaas.config", "sasl.kerberos.service.name") if name in options]
     if sasl and not protocol.startswith("SASL"):
-        raise _without(sasl[0], "kafka.security.protocol is not SASL_SSL or SASL_PLAINTEXT")
+        raise _unused(sasl[0], f"{_PROTOCOL} is {protocol}", f"set {_PROTOCOL} to SASL_SSL or SASL_PLAINTEXT")
     if tls.given and not protocol.endswith("SSL"):
-        raise _without(next(iter(tls.given)), "kafka.security.protocol is not SSL or SASL_SSL")
+        unused = next(iter(tls.given))
+        raise _unused(unused, f"{_PROTOCOL} is {protocol}", f"set {_PROTOCOL} to SSL or SASL_SSL")
     if protocol.startswith("SASL"):
         if not mechanism:
-            raise _without("security.protocol", f"kafka.sasl.mechanism must be one of {', '.join(_MECHANISMS)}")
+            advice = f"set kafka.sasl.mechanism to one of {', '.join(_MECHANISMS)}"
+            raise _missing("sasl.mechanism", f"{_PROTOCOL}={protocol}", advice)
         wants_login = mechanism == "PLAIN" or mechanism.startswith("SCRAM")
         if wants_login and "sasl.jaas.config" not in options:
-            raise _without("sasl.mechanism", f"{jaas.OPTION} with user and password is missing")
+            advice = f"set {jaas.OPTION} to the login module with username and password"
+            raise _missing("sasl.jaas.config", f"kafka.sasl.mechanism={mechanism}", advice)
         if not wants_login and "sasl.jaas.config" in options:
-            raise _without("sasl.jaas.config", f"{mechanism} does not use it")
+            other = "set kafka.sasl.mechanism to PLAIN or SCRAM-SHA-…"
+            raise _unused("sasl.jaas.config", f"kafka.sasl.mechanism={mechanism} does not use it", other)
     if (mechanism == "OAUTHBEARER") != (token_provider is not None):
         raise ConfigurationError(
             "kafka.sasl.mechanism=OAUTHBEARER and oauthTokenProvider require each other, but only one is set",
@@ -215,12 +220,15 @@ def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls,
         )
 
 
-def _without(name: str, why: str) -> ConfigurationError:
+def _unused(name: str, why: str, otherwise: str) -> ConfigurationError:
     return ConfigurationError(
-        f"kafka.{name} has no effect: {why}",
-        option=f"kafka.{name}",
-        advice=f"set both options so that they fit together, or remove kafka.{name}",
+        f"kafka.{name} has no effect: {why}", option=f"kafka.{name}", advice=f"{otherwise}, or remove kafka.{name}"
     )
+
+
+def _missing(name: str, needed_by: str, advice: str) -> ConfigurationError:
+    text = f"{needed_by} needs kafka.{name}, which is not set"
+    return ConfigurationError(text, option=f"kafka.{name}", advice=advice)
 
 
 def _plain(options: Mapping[str, str | Secret], name: str) -> str:
