@@ -113,6 +113,14 @@ def test_a_wrong_option_is_named_with_what_was_meant(tmp_path: Path, options: di
     assert raised.value.option is not None
 
 
+def test_a_wrong_glob_is_named_by_its_option(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text("1\n")
+    for options, option in (({"path": f"{tmp_path}/[f.csv"}, "path"), ({"path_glob_filter": "[f"}, "pathGlobFilter")):
+        with pytest.raises(ConfigurationError, match="a bracket is not closed") as raised:
+            FileSource(**{"path": str(tmp_path), "file_format": "csv", **options}).schema()
+        assert raised.value.option == option
+
+
 def test_two_names_of_one_option_must_agree() -> None:
     with pytest.raises(ConfigurationError) as raised:
         FileSource(path="f.csv", format_options={"sep": ";", "delimiter": "|"})

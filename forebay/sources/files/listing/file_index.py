@@ -115,9 +115,17 @@ def _inside(leaves: Leaves, found: Partitioning) -> Callable[[str, str], bool]:
     return lambda path, folder: folder in directories or path in root_files
 
 
+def _name_filter(pattern: str) -> Callable[[str], bool]:
+    try:
+        return globs.name_matcher(pattern)
+    except ConfigurationError as error:
+        error.option = "pathGlobFilter"
+        raise
+
+
 def _filter(options: ListOptions) -> Callable[[FileStatus], bool] | None:
     """Return a function that tells whether a file passes the filters by name and time; None if no filter is set."""
-    matches = None if options.path_glob_filter is None else globs.name_matcher(options.path_glob_filter)
+    matches = None if options.path_glob_filter is None else _name_filter(options.path_glob_filter)
     before = _threshold("modifiedBefore", options.modified_before, options.timezone)
     after = _threshold("modifiedAfter", options.modified_after, options.timezone)
     if matches is None and before is None and after is None:
