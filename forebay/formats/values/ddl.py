@@ -220,8 +220,10 @@ def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType
                 return _list(type_of_json(found["elementType"], named))
             case "map":
                 return pa.map_(type_of_json(found["keyType"], named), type_of_json(found["valueType"], named))
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         raise SchemaError(f"the key {error} is missing in its JSON") from None
+    except TypeError:
+        raise SchemaError(f"its JSON contains {json.dumps(found)[:40]}, whose fields are not objects") from None
     raise SchemaError(f"its JSON contains {json.dumps(found)[:40]} where a type is required")
 
 

@@ -46,6 +46,8 @@ REFUSED = {
     "a `int`": "an unexpected '`int`'",
     "a " + "array<" * 200 + "int" + ">" * 200: "nested to more than",
     '{"type":"struct"}': "the key 'fields' is missing",
+    '{"type":"struct","fields":"abc"}': "whose fields are not objects",
+    '{"type":"struct","fields":3}': "whose fields are not objects",
     '{"type":"array","elementType":"long","containsNull":true}': "ARRAY<BIGINT> is a type, not a list of columns",
     '{"a": 1}': "where a type is required",
     '{"type":"struct","fields":[{"name":"a","type":{"type":"udt","sqlType":"long"}}]}': "where a type is required",
