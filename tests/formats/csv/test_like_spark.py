@@ -239,6 +239,8 @@ def test_generated_files_read_as_spark_reads_them(spark_utc, memory_file, tmp_pa
         )
 
 
+# A value with all characters that could replace others, and with escapes.
+RESERVED = f'1,"{"".join(map(chr, range(0xFDD0, 0xFDF0)))}\\"b\r\n"|'.encode()
 TORTURE: list[tuple[dict[str, Any], list[bytes]]] = [
     ({}, [
         b'"",x\n', b",x\n", b'x,""\n', b"x,\n", b"a,b,c\n", b"a\n", b"   \n", b"\n\n", b"\x00a,b\n", b"\x00\n",
@@ -263,6 +265,8 @@ TORTURE: list[tuple[dict[str, Any], list[bytes]]] = [
     ({"comment": "#", "header": True}, [b"#a,b\nc,d\ne,f\n", b" #a,b\nc,d\n"]),
     ({"ignore_leading_white_space": True}, [b'  "a" ,  b\n', b"  ,  \n", b' "a,b", c\n', b'"a",  \n']),
     ({"line_sep": "\n"}, [b"a,b\r\nc,d\r\n", b'"a","b"\r\n']),
+    ({"line_sep": "|"}, [b'1,"a,b\r\n"|', b'1,"x\ny"|2,p\nq|', b'1,"p""\nq"|', b'1,"a\n\\"b"|', b'"a\n"b",c|d,"e\nf"|',
+        RESERVED]),
     ({"sep": "\t"}, [b"\t\t\n", b"a\t\n", b"\ta\n", b" \t \n", b'"a\tb"\tc\n', b'""\t""\n']),
     ({"multi_line": True}, [b'"a\nb",c\nd,e\n', b'"a\r\nb",c\r\nd,e\r\n', b"a,b\n\n  \nc,d\n", b'"a,b\nc,d\ne,f\n',
         b"a,b\rc,d\r", b'x,y\n"a""b\n",c\n']),

@@ -463,6 +463,18 @@ def test_a_file_may_hold_the_characters_of_placeholders(memory_file) -> None:
         assert rows(data, AB, memory_file) == [(1, taken + '"b\\')]
 
 
+@pytest.mark.parametrize("options", [{}, {"multi_line": True}], ids=str)
+def test_a_block_with_all_characters_of_placeholders_is_read_as_any_other(memory_file, options) -> None:
+    reserved = "".join(map(chr, range(0xFDD0, 0xFDF0)))
+    data = f'1,"{reserved}\\"b\\\\"\n#2,x\n\n3,"a,b"\n4\n'
+    expected = [(1, None, reserved + '"b\\'), (3, None, "a,b"), (4, "4", None)]
+    assert rows(data.encode(), WITH_CORRUPT, memory_file, comment="#", **options) == expected
+    if not options:
+        lines = data.replace("\n", "|").replace("b", "b\r\n").encode()
+        found = rows(lines, WITH_CORRUPT, memory_file, comment="#", line_sep="|")
+        assert [row[2] for row in found] == [reserved + '"b\r\n\\', "a,b\r\n", None]
+
+
 def test_batches_are_neither_tiny_nor_huge(memory_file) -> None:
     sizes = [batch.num_rows for batch, _ in CsvFormat().read(memory_file(b"1,x\n" * 300_000), AB)]
     assert sum(sizes) == 300_000

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.splitting.arrow import ArrowRows
-from forebay.formats.csv.splitting.placeholders import Placeholders
+from forebay.formats.csv.splitting.placeholders import NoPlaceholder, Placeholders
 from forebay.formats.csv.splitting.safe_blocks import Quoting
 from forebay.formats.csv.splitting.splitter import FallbackRow, Splitter, Tokens, may_have_blank_rows
 from forebay.formats.csv.univocity.cursor import WHITESPACE, strip_line_end
+from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
 from forebay.formats.records.encodings import valid_utf8
 
 _NEWLINE_INSIDE = "\udc0a"  # no decoded text has a lone surrogate
@@ -26,19 +28,40 @@ class LineSplitter(Splitter):
     def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int]) -> None:
         super().__init__(options, width, wanted, newlines_in_quotes=False)
         self._line_sep = None if options.line_sep is None else options.line_sep.encode()
+        if options.line_sep is not None and len(options.line_sep) == 1:
+            # LF is then an ordinary character, also in quotes.
+            self.tokenizer = CsvTokenizer(replace(self.rules, line_sep=self.rules.newline))
         # In these cases a blank line cannot be told from a record by its number of fields.
         self._blank_lines_hide = width <= 1 or self.rules.sep <= " "
 
     def split(self, data: bytes | bytearray) -> Tokens:
         """Return the records of a block of complete lines."""
+        data = valid_utf8(data)
+        try:
+            return self._by_arrow(data)
+        except NoPlaceholder:
+            return self._by_tokenizer(data)
+
+    def _by_arrow(self, data: bytes | bytearray) -> Tokens:
         placeholders = Placeholders()
-        data = self._without_comments(self._with_newlines(valid_utf8(data), placeholders))
+        data = self._without_comments(self._with_newlines(data, placeholders))
         found, fallback_rows = self._split(data, placeholders)
         if self._blank_lines_hide and may_have_blank_rows(found):
             lines = data.split(b"\n")
             data = b"\n".join([line for line in lines if placeholders.restored_text(line.decode()).strip(WHITESPACE)])
             found, fallback_rows = self._split(data, placeholders)
         return self.merged(found, fallback_rows, lambda: self._raw(data, placeholders))
+
+    def _by_tokenizer(self, data: bytes | bytearray) -> Tokens:
+        none = Placeholders()
+        if self._line_sep is None:
+            data = self._with_newlines(data, none)
+        comment = self.rules.comment and self.rules.comment.encode()
+        parts = data.split(self._line_sep or b"\n")
+        lines = [line.decode() for line in parts if not (comment and line.startswith(comment))]
+        rows = [(index, self._tokens_of(line, none)) for index, line in enumerate(lines)]
+        raw = [strip_line_end(line) for line in lines if line.strip(WHITESPACE)]
+        return self.merged(self.by_arrow(b"", Quoting.NONE, none), rows, lambda: raw)
 
     def _with_newlines(self, data: bytes | bytearray, placeholders: Placeholders) -> bytes | bytearray:
         """Return the block with LF as line end, and with placeholders for all other LF and CR characters."""

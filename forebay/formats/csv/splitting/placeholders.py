@@ -12,8 +12,15 @@ import pyarrow.compute as pc
 _CANDIDATES = [chr(code).encode() for code in range(0xFDD0, 0xFDF0)]
 
 
+class NoPlaceholder(Exception):
+    """A block contains all characters that can replace others."""
+
+
 class Placeholders:
-    """Replaces characters in one block by placeholders, and keeps the originals."""
+    """Replaces characters in one block by placeholders, and keeps the originals.
+
+    Methods that replace characters raise `NoPlaceholder` if the block leaves no character for it.
+    """
 
     def __init__(self) -> None:
         # placeholder → the original text in a token, the original text in a raw record
@@ -77,4 +84,4 @@ class Placeholders:
             if candidate not in self._originals and candidate not in data and candidate not in self._avoided:
                 self._originals[candidate] = (original, raw)
                 return candidate
-        raise OverflowError("a block of CSV contains all the characters that can replace others (U+FDD0 to U+FDEF)")
+        raise NoPlaceholder

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.splitting.placeholders import Placeholders
+from forebay.formats.csv.splitting.placeholders import NoPlaceholder, Placeholders
 from forebay.formats.csv.splitting.safe_blocks import Quoting
 from forebay.formats.csv.splitting.splitter import FallbackRow, Splitter, Tokens, may_have_blank_rows
 from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
@@ -81,15 +81,18 @@ class RecordSplitter(Splitter):
         return 0
 
     def _by_lines(self, block: bytearray) -> Tokens | None:
-        """Split a block with Arrow; return None if Arrow may split it differently from Spark."""
+        """Split a block with Arrow; return None if Arrow cannot split it, or may split it differently from Spark."""
         placeholders = Placeholders()
-        data = self._with_newlines(valid_utf8(block), placeholders)
-        if data is None:
+        try:
+            data = self._with_newlines(valid_utf8(block), placeholders)
+            if data is None:
+                return None
+            quoting = self.safe_blocks.quoting(data)
+            if quoting is Quoting.NOT_SAFE:
+                return None
+            found = self.by_arrow(data, quoting, placeholders)
+        except NoPlaceholder:
             return None
-        quoting = self.safe_blocks.quoting(data)
-        if quoting is Quoting.NOT_SAFE:
-            return None
-        found = self.by_arrow(data, quoting, placeholders)
         if self.rules.trim_leading and may_have_blank_rows(found):
             return None
         fallback_rows: list[FallbackRow] = []
