@@ -635,6 +635,12 @@ def test_values_of_options_that_cannot_be_honoured_are_refused(options: dict[str
     assert "CSV" not in str(raised.value)
 
 
+def test_a_wide_encoding_of_json_lines_is_refused_with_a_way_out() -> None:
+    for encoding, advice in (("utf-16", "UTF-16LE or UTF-16BE, and lineSep"), ("UTF-32", "convert the files to UTF-8")):
+        with pytest.raises(ConfigurationError, match=f"needs multiLine; for JSON lines, .*{advice}"):
+            JsonOptions(encoding=encoding, line_sep="\n")
+
+
 SPARK_OPTIONS = (
     "samplingRatio primitivesAsString prefersDecimal allowComments allowUnquotedFieldNames "
     "allowSingleQuotes allowNumericLeadingZeros allowNonNumericNumbers allowBackslashEscapingAnyCharacter "

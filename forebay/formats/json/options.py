@@ -48,7 +48,11 @@ _TEXT_OPTIONS = (
 _MIN_BLOCK_BYTES = 1 << 20
 _MAX_BLOCK_BYTES = 4 << 20
 _BLOCK_BYTES_OF_COLUMN = 1 << 16
-_MARKED_ENCODINGS = ("UTF-16", "UTF-32")
+_WITHOUT_MULTI_LINE = {
+    "UTF-16": "give the byte order, UTF-16LE or UTF-16BE, and lineSep",
+    "UTF-32": "convert the files to UTF-8 first",
+}
+"""The encodings that need `multi_line`, and what to do without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +84,8 @@ class JsonOptions(RecordOptions):
         encoding = (self.encoding or "UTF-8").upper()
         if self.multi_line or encoding == "UTF-8":
             return
-        if encoding in _MARKED_ENCODINGS:
-            raise self._wrong("encoding", f"{encoding} needs multiLine; without it, use UTF-16LE, UTF-16BE or UTF-8")
+        if instead := _WITHOUT_MULTI_LINE.get(encoding):
+            raise self._wrong("encoding", f"{encoding} needs multiLine; for JSON lines, {instead}")
         if self.line_sep is None:
             raise self._wrong("encoding", f"{encoding} also needs the option lineSep")
 

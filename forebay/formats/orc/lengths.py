@@ -30,6 +30,7 @@ _TARGET = 64 << 20
 """Target bytes of a record batch, by the upper bound of its lengths."""
 _MOST_BYTES = 1 << 30
 """The most bytes of one row, or of a dictionary, by the upper bound of their lengths."""
+_TOO_LONG = "may take more than 1 GB, by the upper bound of its lengths"
 _ELEMENT_BYTES = 16
 """The assumed bytes of one value inside a list or map."""
 _BASE_NS = 1_420_070_400_000_000_000
@@ -42,7 +43,7 @@ def rows_per_batch(tail: Tail, stripe: Stripe, footer: StripeFooter, columns: Se
     """Return how many rows to read at a time, so that memory stays bounded.
 
     Raises:
-        Malformed: A row or a dictionary takes more than 256 MB, or a length is invalid.
+        Malformed: A row or a dictionary may take more than 1 GB, or a length is invalid.
     """
     rows = min(MOST_ROWS, max(1, stripe.rows), max(64, _TARGET // (_ELEMENT_BYTES * _leaves(columns))))
     for column in columns:
@@ -80,7 +81,7 @@ def _dictionary(pick: Pick, footer: StripeFooter, scan: Scan) -> int:
             total += _ELEMENT_BYTES * batch.num_rows + _sum(batch.column(0))
             longest = max(longest, _longest(batch.column(0)))
             if total > _MOST_BYTES:
-                raise Malformed("a dictionary has more than 256 MB")
+                raise Malformed(f"a dictionary {_TOO_LONG}")
     return longest
 
 
@@ -118,7 +119,7 @@ def _bounded_rows(
             return rows
         if rows == 1:
             if needed > _MOST_BYTES:
-                raise Malformed(f"a row of stripe {stripe.number} has more than 256 MB")
+                raise Malformed(f"a row of stripe {stripe.number} {_TOO_LONG}")
             return rows
         rows = max(1, rows * _TARGET // (2 * needed))
 
