@@ -78,7 +78,7 @@ class DiscoveryEnumerator(ABC):
     """Whether `discover` returns more splits once all known splits are finished, as a hybrid source does.
 
     If True, an unbounded source is also discovered as soon as all known splits are finished, without waiting for
-    `discoveryInterval`. Do not combine it with `in_order`.
+    `discoveryInterval`. With `in_order` it is refused.
     """
 
     exact_ends: bool = False

@@ -181,8 +181,8 @@ class SimpleEnumerator(DiscoveryEnumerator):
     def size(self, split: Split) -> int | None:
         """Return the source's estimate of the bytes of a split; None = unknown."""
         size: object = self._source.size(split)
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
-            advice = "return a whole number of bytes, or None"
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
+            advice = "return a whole number of bytes that is not negative, or None"
             raise self._wrong(f"size() returned {size!r:.200}, not a number of bytes", "DIS-5", advice, split)
         return size
 

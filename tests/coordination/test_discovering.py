@@ -585,6 +585,14 @@ def test_no_split_is_lost_or_held_twice_whatever_fails(discovering, author_class
 # ---- stages
 
 
+def test_stages_in_order_are_refused(discovering, author):
+    """DIS-7: the next stage begins after all splits, and not after one."""
+    author.in_stages = author.in_order = True
+    with pytest.raises(ContractError, match="both in_stages and in_order") as caught:
+        discovering(["a"])
+    assert caught.value.rule == "DIS-7"
+
+
 def test_a_finished_stage_is_discovered_from_at_once(discovering, author):
     """DIS-7: also if the interval says to discover once; and nothing is asked while a split is unfinished."""
     author.in_stages = True

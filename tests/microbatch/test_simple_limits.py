@@ -329,9 +329,11 @@ def test_so_are_slices_of_less_than_the_split(monkeypatch, cuts):
         plan_bounded(Cut(), HostOptions(num_partitions=2))
 
 
-def test_a_size_is_a_whole_number(monkeypatch):
-    monkeypatch.setattr(Cut, "size", lambda self, split: 0.5)
-    with pytest.raises(ContractError, match=r"size\(\) returned 0.5") as caught:
+@pytest.mark.parametrize("size", [0.5, -1])
+def test_a_size_is_a_whole_number_of_bytes(monkeypatch, size):
+    """DIS-5."""
+    monkeypatch.setattr(Cut, "size", lambda self, split: size)
+    with pytest.raises(ContractError, match=rf"size\(\) returned {size}") as caught:
         plan_bounded(Cut(), HostOptions(num_partitions=2))
     assert caught.value.rule == "DIS-5"
 

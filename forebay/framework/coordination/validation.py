@@ -20,8 +20,15 @@ def checked_enumerator(source: Source, made: object) -> SplitEnumerator | Discov
     """Check and return `made`, the result of the source's `create_enumerator()`.
 
     Raises:
-        ContractError: `made` is not an enumerator.
+        ContractError: `made` is not an enumerator, or has both `in_stages` and `in_order`.
     """
+    if isinstance(made, DiscoveryEnumerator) and made.in_stages and made.in_order:
+        raise ContractError(
+            f"{type(made).__name__} has both in_stages and in_order",
+            source=source.name,
+            rule="DIS-7",
+            advice="set one of them only: a stage begins after all splits are finished, in any order",
+        )
     if isinstance(made, (SplitEnumerator, DiscoveryEnumerator)):
         return made
     raise ContractError(
@@ -91,7 +98,7 @@ def _checked_split(source: Source, found: object) -> Split:
     )
 
 
-def repeated_id(source: str, split_id: str) -> ContractError:
+def repeated_id(source: str | None, split_id: str) -> ContractError:
     """Return the error for a split id that appears twice."""
     return ContractError(
         f"two splits have the id {split_id!r}",
