@@ -61,7 +61,7 @@ class SparkCluster:
         self._memory = memory
         self._environment = dict(environment or {})
         self._patience = patience
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[tuple[Path, subprocess.Popen[bytes]]] = []  # each with its log
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
@@ -109,16 +109,15 @@ class SparkCluster:
         command = [str(home / "bin" / "spark-class"), role]
         command += ["--host", host, "--port", "0", "--webui-port", "0", *arguments]
         with log.open("wb") as output:
-            self._processes.append(
-                subprocess.Popen(  # noqa: S603 - pyspark's own script
-                    command,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            process = subprocess.Popen(  # noqa: S603 - pyspark's own script
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+        self._processes.append((log, process))
         return log
 
     def _log(self, host: str) -> Path:
@@ -130,14 +129,17 @@ class SparkCluster:
             text = log.read_text(errors="replace")
             if found := re.search(pattern, text):
                 return found[1]
-            ended = [process.returncode for process in self._processes if process.poll() is not None]
+            ended = next(((one, process) for one, process in self._processes if process.poll() is not None), None)
             if ended or time.monotonic() - began > self._patience:
-                what = f"a process ended with code {ended[0]}" if ended else f"not ready after {self._patience:g} s"
+                what = f"not ready after {self._patience:g} s"
+                if ended:
+                    log, process = ended
+                    what, text = f"a process ended with code {process.returncode}", log.read_text(errors="replace")
                 raise FatalError(f"the Spark cluster did not start: {what}:\n{text[-3000:]}", advice="read this log")
             time.sleep(_POLL)
 
     def _stop(self) -> None:
-        for process in reversed(self._processes):
+        for _, process in reversed(self._processes):
             end_session(process.pid)
             process.wait()
         self._processes.clear()

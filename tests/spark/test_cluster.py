@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def ran(tmp_path_factory) -> Path:
         command = [sys.executable, "-P", str(PROGRAM), cluster.url, str(place)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=550)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        sessions = [process.pid for process in cluster._processes]
+        sessions = [process.pid for _, process in cluster._processes]
     assert [session_of(pid) for pid in sessions] == [[], [], []]
     return place
 
@@ -51,6 +52,20 @@ def test_an_executor_killed_in_a_micro_batch_loses_and_doubles_nothing(ran):
     assert KillList(place / "kills").fired() == [Kill("read-middle", "executor", at=5)]
     rows = [json.loads(row) for row in MicroBatchFiles(place / "rows").rows()]
     assert sorted(value for _, value, _ in rows) == list(range(400))
+
+
+def test_of_two_processes_the_log_of_the_one_that_ended_is_shown(tmp_path):
+    cluster, log = SparkCluster(), tmp_path / "runs"
+    for path, command in ((tmp_path / "ended", "exit 3"), (log, "sleep 60")):
+        path.write_text(f"the log of {command}")
+        process = subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True)
+        cluster._processes.append((path, process))
+    cluster._processes[0][1].wait()
+    try:
+        with pytest.raises(FatalError, match="ended with code 3:\nthe log of exit 3"):
+            cluster._wait_for(log, "(ready)", time.monotonic())
+    finally:
+        cluster._stop()
 
 
 def test_a_cluster_that_cannot_start_says_why():

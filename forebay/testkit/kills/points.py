@@ -158,6 +158,11 @@ class KillList:
         own = {"self": os.getpid, "executor": parent_jvm}.get(kill.victim)
         registered = {**self.processes(), **self._registered("broker")}
         pid = registered.get(kill.victim) if own is None else own()
+        if pid is None and kill.victim == "executor":
+            raise ConfigurationError(
+                "no Java process stands above this one, so there is no executor to kill",
+                advice="kill executors at points of tasks only, on a cluster",
+            )
         if pid is None:
             raise ConfigurationError(
                 f"no process is registered as {kill.victim!r}",
