@@ -209,7 +209,7 @@ def _remarks(source: SourceProgress) -> list[str]:
 
 
 def _dropped(state: QueryProgress) -> str:
-    text = f"Spark's watermark dropped {state.dropped:,} rows"
+    text = f"Spark's watermark dropped {state.dropped:,} row{'s' * (state.dropped != 1)}"
     return f"{text}: {state.advice}" if state.advice else text
 
 

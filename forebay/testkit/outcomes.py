@@ -96,18 +96,19 @@ class Report:
             more = sorted({result.rule for result in self.failed} - {first.rule})
             also = f" (also broken: {', '.join(more)})" if more else ""
             return f"{self.source} breaks {first.rule}: {first.line}{also} (seed {self.seed})"
-        counts = f"{len(self._of('passed'))} checks passed, {len(self._of('n/a'))} do not apply"
+        passed, rest = len(self._of("passed")), len(self._of("n/a"))
+        counts = f"{_checks(passed)} passed, {rest} {'does' if rest == 1 else 'do'} not apply"
         if self.skipped:
             reasons: dict[str, str] = {}
             for result in self.skipped:
                 reasons.setdefault(result.advice, result.line)
             why = "; also: ".join(reasons.values())
             rules = ", ".join(sorted(self.rules("skipped")))
-            counts = f"{len(self.skipped)} checks skipped ({rules}), {counts}"
+            counts = f"{_checks(len(self.skipped))} skipped ({rules}), {counts}"
             return f"{self.source}: not proven: {why} ({counts} in {self.seconds:.1f} s, seed {self.seed})"
         read = f", {self.read}" if self.read else ""
-        passed = f"{self.source}: passed: {counts}{read} in {self.seconds:.1f} s (seed {self.seed})"
-        return "; ".join([passed, *(f"warning of {result.rule}: {result.line}" for result in self.warned)])
+        verdict = f"{self.source}: passed: {counts}{read} in {self.seconds:.1f} s (seed {self.seed})"
+        return "; ".join([verdict, *(f"warning of {result.rule}: {result.line}" for result in self.warned)])
 
     @property
     def replay(self) -> str:
@@ -160,3 +161,7 @@ class ConformanceWarning(UserWarning):
 
 class NotProvenWarning(ConformanceWarning):
     """No check failed, but a check that applies to the source could not run. The text is the report's first line."""
+
+
+def _checks(count: int) -> str:
+    return f"{count} check{'s' * (count != 1)}"

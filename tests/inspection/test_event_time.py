@@ -132,6 +132,9 @@ def test_nothing_is_advised_without_dropped_rows_or_a_source_of_ours():
     state = QueryProgress()
     state.update("q", report({"description": "x", "latestOffset": None}, dropped=4))
     assert one_line(state).endswith("; Spark's watermark dropped 4 rows")
+    state = QueryProgress()
+    state.update("q", report({"description": "x", "latestOffset": None}, dropped=1))
+    assert one_line(state).endswith("; Spark's watermark dropped 1 row")
 
 
 def test_names_that_others_chose_cannot_control_the_terminal():

@@ -194,7 +194,7 @@ class Large(Countdown):
 def test_a_large_input_is_only_sampled_and_the_verdict_says_so():
     report = testkit.check(Large(), rules={"RDR-5", "ENU-3", "SR-2"})
     assert (report.verdict, report.skipped) == ("passed", [])
-    assert "a sample of 120 rows of 1 splits" in report.headline
+    assert "a sample of 120 rows of 1 split in" in report.headline
 
 
 def test_a_large_input_of_an_enumerator_of_ones_own_is_not_proven():

@@ -71,7 +71,8 @@ class PlainRead:
         return sum(len(rows) for rows in self.rows.values())
 
     def __str__(self) -> str:
-        return f"{'' if self.whole else 'a sample of '}{self.count} rows of {len(self.rows)} splits"
+        splits = f"{len(self.rows)} split{'s' * (len(self.rows) != 1)}"
+        return f"{'' if self.whole else 'a sample of '}{self.count} row{'s' * (self.count != 1)} of {splits}"
 
 
 def difference(got: Sequence[str], wanted: Sequence[str]) -> str:
