@@ -89,7 +89,7 @@ class Registry:
             raise ConfigurationError(
                 f"{name!r} is not a valid format name",
                 source=cls.__name__,
-                advice="use letters, digits, underscores, dots and hyphens, and begin with a letter",
+                advice="use letters, digits, underscores, dots and hyphens, and begin with a letter or an underscore",
             )
         entry = Entry(name, cls, "registered here")
         key = (name.lower(), entry.path)

@@ -133,7 +133,7 @@ class Conformer:
         others = Counter(name for name in schema.names if name not in self._target.names)
         extra = sorted(others.keys() - self._promised)
         problems = list(schema_problems(schema, self._target))
-        problems += [f"the column {name!r} appears twice" for name, count in others.items() if count > 1]
+        problems += [f"the column {name!r} appears more than once" for name, count in others.items() if count > 1]
         problems += [f"the column {name!r} is not in schema()" for name in extra]
         if problems:
             raise ContractError(

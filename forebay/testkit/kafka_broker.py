@@ -301,7 +301,10 @@ class KafkaBroker:
         deadline = time.monotonic() + self._patience
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
-                raise FatalError(f"Apache Kafka {VERSION} did not start; the end of its log:\n{self._tail()}")
+                raise FatalError(
+                    f"Apache Kafka {VERSION} did not start; the end of its log:\n{self._tail()}",
+                    advice="read this log; the properties given to KafkaBroker may be wrong",
+                )
             # Listeners open one after the other; the controller's port needs no check.
             if self._ports and all(_listens(port) for port in (self._ports[0], *self._ports[2:])):
                 with suppress(KafkaError), self.admin():
@@ -309,7 +312,8 @@ class KafkaBroker:
             time.sleep(_POLL_SECONDS)
         raise FatalError(
             f"Apache Kafka {VERSION} did not answer on {self.address} within {self._patience:.0f} s; "
-            f"the end of its log:\n{self._tail()}"
+            f"the end of its log:\n{self._tail()}",
+            advice="read this log; on a slow machine, give a greater patience",
         )
 
     def _tail(self, lines: int = 30) -> str:

@@ -167,5 +167,5 @@ def test_what_is_only_logged_shows_no_secret_either(caplog: pytest.LogCaptureFix
 
     with caplog.at_level("INFO"):
         forebay.discard(Client())
-    assert "closing a discarded client failed" in caplog.text and "bad password: ***" in caplog.text
+    assert "closing a discarded client (Client) failed" in caplog.text and "bad password: ***" in caplog.text
     assert password not in caplog.text and TOKEN not in caplog.text

@@ -230,13 +230,13 @@ def test_missing_extra_and_repeated_columns_are_all_named_at_once():
     batch = pa.record_batch([pa.array([1]), pa.array([1]), pa.array([1])], names=["a", "a", "z"])
     with pytest.raises(ContractError) as caught:
         conformed(batch, schema)
-    for wanted in ("'a' appears twice", "'b' is missing", "'z' is not in schema()"):
+    for wanted in ("'a' appears more than once", "'b' is missing", "'z' is not in schema()"):
         assert wanted in caught.value.message
 
 
 def test_a_repeated_column_is_refused_also_if_it_was_not_chosen():
     batch = pa.record_batch([pa.array([1]), pa.array([1]), pa.array([1])], names=["a", "a", "b"])
-    with pytest.raises(ContractError, match="'a' appears twice"):
+    with pytest.raises(ContractError, match="'a' appears more than once"):
         conformed(batch, pa.schema([("b", pa.int64())]), promised=["a", "b"])
 
 

@@ -185,7 +185,7 @@ def schema_problems(have: pa.Schema, want: pa.Schema) -> Iterator[str]:
     counts = Counter(have.names)
     for field in want:
         if counts[field.name] != 1:
-            yield f"the column {field.name!r} {'appears twice' if counts[field.name] else 'is missing'}"
+            yield f"the column {field.name!r} {'appears more than once' if counts[field.name] else 'is missing'}"
         elif not is_safe_cast(kind := have.field(field.name).type, field.type):
             yield f"the column {field.name!r} is {kind}, not {field.type}"
 

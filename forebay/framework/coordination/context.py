@@ -102,7 +102,6 @@ class CoordinatorContext(SplitEnumeratorContext):
 
     def register(self, subtask: int, host: str | None, gateway: Gateway) -> None:
         """Register a reader and the host name of its machine; `gateway` sends messages to it."""
-        self._check_index(subtask)
         self._gateways[subtask] = gateway
         self._hosts = MappingProxyType(dict(sorted({**self._hosts, subtask: host}.items())))
 
@@ -162,7 +161,12 @@ class CoordinatorContext(SplitEnumeratorContext):
             ids.add(split.id)
 
     def _signal_no_more(self, subtask: int) -> None:
-        self._check_index(subtask)
+        if not 0 <= subtask < self._parallelism:
+            raise self._broken(
+                f"there is no reader {subtask!r}; the run has {self._parallelism}, counted from 0",
+                "CTX-3",
+                "take the number of readers from context.current_parallelism(): it may differ after a restart",
+            )
         gateway = self._gateway(subtask, "CTX-3")
         self._no_more_sent.add(subtask)
         gateway(NoMoreSplits())
@@ -176,14 +180,6 @@ class CoordinatorContext(SplitEnumeratorContext):
                 "wait for add_reader, and check context.registered_readers() before each call",
             )
         return gateway
-
-    def _check_index(self, subtask: int) -> None:
-        if not 0 <= subtask < self._parallelism:
-            raise self._broken(
-                f"there is no reader {subtask!r}; the run has {self._parallelism}, counted from 0",
-                "CTX-3",
-                "take the number of readers from context.current_parallelism(): it may differ after a restart",
-            )
 
     def _broken(self, message: str, rule: str, advice: str, split: str | None = None) -> ContractError:
         return ContractError(message, source=self._source, split=split, rule=rule, advice=advice)

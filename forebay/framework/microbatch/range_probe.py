@@ -103,5 +103,11 @@ class RangeProbe:
             probe.close()
             if not with_record:
                 text = f"read() returned no record within {_PATIENCE:g} s"
-                raise RetriableError(text, source=self._source.name, split=min(probe.silent))
+                raise RetriableError(
+                    text,
+                    source=self._source.name,
+                    split=min(probe.silent),
+                    advice="in the connector, end read() where there are no more records, and give its requests a time "
+                    "limit",
+                )
         self._has_record = bool(with_record)

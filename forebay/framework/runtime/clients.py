@@ -65,7 +65,7 @@ def discard(client: object) -> None:
     """
     _forget(lambda entry: entry.client is client)
     if (error := _close(client)) is not None:
-        _log.info("closing a discarded client failed", exc_info=without_secrets(error))
+        _log.info("closing a discarded client (%s) failed", type(client).__name__, exc_info=without_secrets(error))
 
 
 def drop_clients(source: str, error: BaseException) -> None:
@@ -181,7 +181,8 @@ class LeasePool:
         for one in unused:
             # Logged, not raised: it does not concern the caller, who borrows another client.
             if (error := _close(one.client)) is not None:
-                _log.warning("closing an unused client failed", exc_info=without_secrets(error))
+                name = type(one.client).__name__
+                _log.warning("closing an unused client (%s) failed", name, exc_info=without_secrets(error))
 
 
 def _close(client: object) -> Exception | None:

@@ -114,6 +114,7 @@ def _without_hadoop(given: Mapping[str, object], prefix: str) -> Mapping[str, ob
     if settings and len(settings) < len(given):
         raise ConfigurationError(
             f"{prefix}{min(settings)} and options of S3 are both set",
+            option=f"{prefix}{min(settings)}",
             advice=f"give either options of S3 ({prefix}*) or {prefix}fs.s3a.*",
         )
     return hadoop.from_s3a(settings) if settings else given

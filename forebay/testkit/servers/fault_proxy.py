@@ -47,7 +47,8 @@ class FaultProxy:
     def __init__(self, server: str, *faults: Fault, seed: int = 0) -> None:
         parts = urlsplit(server)
         if parts.scheme != "http" or not parts.hostname:
-            raise ConfigurationError(f"the proxy needs an http:// URL, not {server!r}")
+            advice = "give the address of a server without TLS, such as http://127.0.0.1:9000"
+            raise ConfigurationError(f"the proxy needs an http:// URL, not {server!r}", advice=advice)
         self._address = (parts.hostname, parts.port or 80)
         self._seed = seed
         self._lock = threading.Lock()

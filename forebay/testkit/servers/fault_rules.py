@@ -55,7 +55,10 @@ class Fault:
                 f"{self.kind!r} is not a kind of fault", advice=f"use one of: {', '.join(get_args(FaultKind))}"
             )
         if not 0 <= self.probability <= 1:
-            raise ConfigurationError(f"a probability of {self.probability} is not between 0 and 1")
+            raise ConfigurationError(
+                f"a probability of {self.probability} is not between 0 and 1",
+                advice="use 1 for every request, or 0.5 for every second one on average",
+            )
 
 
 class Request(NamedTuple):

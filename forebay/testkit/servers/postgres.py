@@ -67,7 +67,8 @@ def _running(programs: Path, data: Path, owner: dict[str, object]) -> Iterator[N
                 command, check=False, cwd=data.parent, stdout=output, stderr=output, **owner
             )
         if status.returncode != 0:
-            raise FatalError(f"{program} of PostgreSQL ended with code {status.returncode}:\n{log.read_text()}")
+            text = f"{program} of PostgreSQL ended with code {status.returncode}:\n{log.read_text()}"
+            raise FatalError(text, advice="read this log")
 
     run("initdb", "--username=test", "--auth=trust", "--encoding=UTF8", "--no-sync", "--no-locale")
     # A socket in its directory instead of a port; no durability, which costs time.

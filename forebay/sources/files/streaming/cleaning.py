@@ -59,12 +59,7 @@ class Cleaner:
         # Empty files are neither read nor cleaned.
         file = next((file for file in index.files if file.size and not file.has_version), None)
         if file is not None:
-            raise ConfigurationError(
-                _no_version(file),
-                source=self._source.name,
-                option="cleanSource",
-                advice="remove cleanSource, and clean this store by other means",
-            )
+            raise _no_version(self._source, file)
 
     def clean(self, splits: Sequence[FileSplit]) -> None:
         """Delete or archive the files of these splits. Errors of stores are logged, not raised."""
@@ -114,7 +109,7 @@ class Cleaner:
     def _clean(self, status: FileStatus) -> None:
         source = self._source
         if not status.has_version:
-            raise ConfigurationError(_no_version(status), source=source.name, option="cleanSource")
+            raise _no_version(source, status)
         now = source.stored(status).now()
         if now is None:
             self._drop_link(status.path)
@@ -144,10 +139,13 @@ class Cleaner:
             raise store_error(error, path, "delete") from error
 
 
-def _no_version(file: FileStatus) -> str:
-    return (
+def _no_version(source: FileScan, file: FileStatus) -> ConfigurationError:
+    return ConfigurationError(
         f"the store reports neither when {file.path!r} was changed nor an ETag: a newer file of this name could not be "
-        "distinguished from the one that was read"
+        "distinguished from the one that was read",
+        source=source.name,
+        option="cleanSource",
+        advice="remove cleanSource, and clean this store by other means",
     )
 
 
