@@ -26,7 +26,6 @@ from forebay.formats.filters.expressions import (
 from forebay.formats.values.datetimes import parse_date, parse_timestamp, parse_timestamp_ntz
 from forebay.formats.values.zones import Zone
 
-_MICROS_PER_DAY: Final = 86_400_000_000
 _INTEGERS: Final[Mapping[pa.DataType, int]] = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 

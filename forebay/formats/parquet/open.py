@@ -49,11 +49,6 @@ class OpenParquet:
     _source: pa.PythonFile
     _checked: _Checked
 
-    @property
-    def failed(self) -> bool:
-        """Whether a read from the store has failed."""
-        return self._checked.failure is not None
-
     def expect(self, groups: Sequence[int], columns: Sequence[int]) -> None:
         """Announce to the stream which column chunks will be read. Call `check_columns` before."""
         announce = getattr(self._checked.raw, "expect", None)  # streams of stores for which requests are slow have it

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from pyspark.sql import DataFrame
 
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 Strategy = Literal["none", "sequence", "barrier", "retract"]
 Mode = Literal["auto", "none", "force"]
 
-STRATEGIES: Final = ("none", "sequence", "barrier", "retract")
-MODES: Final = ("auto", "none", "force")
+STRATEGIES: Final = get_args(Strategy)
+MODES: Final = get_args(Mode)
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,6 @@ class Verdict:
     strategy: Strategy
     reason: str
     """One sentence for the log."""
-    upsert_key: tuple[str, ...] | None
-    """Columns that identify a row, and within which changes can be put in order; None: only whole rows are compared."""
-    sequence: tuple[str, ...] = ()
-    """The columns that order the changes of a key over all splits, for the strategy `sequence`."""
 
 
 def choose_strategy(
@@ -64,7 +60,7 @@ def choose_strategy(
     """
     _check(df, key, mode, strategy, sequence_by)
     if mode == "none" or strategy == "none":
-        verdict = Verdict("none", "the caller chose it: changes are passed on as they come", None)
+        verdict = Verdict("none", "the caller chose it: changes are passed on as they come")
     else:
         plan = analysed_plan(df)
         changes = mode_of(df, plan)
@@ -78,21 +74,19 @@ def choose_strategy(
 def _chosen(
     order: RowOrder, key: Sequence[str], mode: Mode, strategy: str | None, sequence: tuple[str, ...]
 ) -> Verdict:
-    # Unless columns restore the order, the shuffle by the target's key loses the order within an upsert key.
-    upsert_key = _named(order.upsert_keys[0]) if order.upsert_keys and order.restored else None
     in_order = next((one for one in order.arriving if within(one, key)), None)
     if mode == "auto" and in_order is not None:
         reason = f"rows arrive in order within ({', '.join(_named(in_order))}), which is part of the target's key"
-        return Verdict("none", reason, upsert_key)
+        return Verdict("none", reason)
     why = "mode is force" if in_order is not None else _disorder(order, key)
     if strategy is not None:
         found: Strategy = "sequence" if strategy == "sequence" else "barrier" if strategy == "barrier" else "retract"
-        return Verdict(found, f"{why}; the strategy was given", upsert_key, sequence if found == "sequence" else ())
+        return Verdict(found, f"{why}; the strategy was given")
     if sequence:
-        return Verdict("sequence", f"{why}; {', '.join(sequence)} orders all changes", upsert_key, sequence)
+        return Verdict("sequence", f"{why}; {', '.join(sequence)} orders all changes")
     if order.transactional:
-        return Verdict("barrier", f"{why}; the source never spreads a transaction over micro-batches", upsert_key)
-    return Verdict("retract", f"{why}; nothing orders the changes", upsert_key)
+        return Verdict("barrier", f"{why}; the source never spreads a transaction over micro-batches")
+    return Verdict("retract", f"{why}; nothing orders the changes")
 
 
 def _disorder(order: RowOrder, key: Sequence[str]) -> str:

@@ -10,12 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from forebay.errors import ConfigurationError
-from forebay.table.changelog.converters.change_events import refuse_event
-from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
+from forebay.table.changelog.row_kind import CHANGE_TYPES
 from forebay.table.changelog.shape import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -60,27 +56,6 @@ class ColumnFormat:
         own = {self.kind, *self.renamed.values(), *self.dropped}
         return [name for name in names if name not in own]
 
-    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the changelog of a record batch of the feed.
-
-        Raises:
-            DataError: A kind is unknown or NULL.
-        """
-        names = self.payload(batch.schema.names)
-        kinds = batch.column(self.kind)
-        codes = pc.index_in(kinds, pa.array(list(self.words), pa.string()))
-        if codes.null_count:
-            row = codes.is_null().to_pylist().index(True)
-            message = f"unknown kind {kinds[row].as_py()!r} in {self.name}"
-            raise refuse_event(batch, row, message, f"filter out such rows first; known are {', '.join(self.words)}")
-        columns = {name: batch.column(name) for name in names}
-        columns[CHANGE_TYPE] = pa.array(list(self.words.values()), pa.string()).take(codes)
-        for name, there in self.renamed.items():
-            if there in batch.schema.names:
-                found = batch.column(there)
-                columns[name] = found.cast(TYPES.get(name, found.type))
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
 
 DELTA_CDF: Final = ColumnFormat(
     "change data feed of Delta",
@@ -108,18 +83,6 @@ HUDI: Final = ColumnFormat(
 """The format of Hudi's change stream. `_hoodie_commit_time` is a text that sorts in the order of commits."""
 
 
-def from_flag(batch: pa.RecordBatch, flag: str) -> pa.RecordBatch:
-    """Return the changelog of rows with a deletion flag: `delete` where it is true, else `update_postimage`.
-
-    Raises:
-        ConfigurationError: There is no such column, or it is not boolean.
-    """
-    check_flag(flag, {field.name: pa.types.is_boolean(field.type) for field in batch.schema})
-    deleted = batch.column(flag).fill_null(False)
-    rows = batch.drop_columns([flag])
-    return rows.append_column(CHANGE_TYPE, pc.if_else(deleted, _DELETE, _AFTER))
-
-
 def check_flag(flag: str, booleans: Mapping[str, bool]) -> None:
     """Check that a deletion flag exists and is boolean. `booleans` says for each column whether it is boolean.
 
@@ -133,23 +96,6 @@ def check_flag(flag: str, booleans: Mapping[str, bool]) -> None:
             option="deleted",
             advice=f"give a boolean column; the columns are {', '.join(booleans)}",
         )
-
-
-def to_flag(batch: pa.RecordBatch, flag: str) -> pa.RecordBatch:
-    """Return rows with a deletion flag. Each `update_preimage` is dropped, because its `update_postimage` follows."""
-    kinds = batch.column(CHANGE_TYPE)
-    rows = batch.drop_columns([CHANGE_TYPE]).append_column(flag, pc.equal(kinds, _DELETE))
-    return rows.filter(pc.not_equal(kinds, _BEFORE))
-
-
-def from_append(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the changelog of rows that are never changed: every row is an `insert`."""
-    return batch.append_column(CHANGE_TYPE, pa.array([RowKind.INSERT.change_type] * batch.num_rows, pa.string()))
-
-
-def to_delta_cdf(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a changelog as Delta's change data feed: payload, kind, and the `_commit_…` columns if they exist."""
-    return batch.select(delta_cdf_names(batch.schema.names))
 
 
 def delta_cdf_names(names: list[str]) -> list[str]:

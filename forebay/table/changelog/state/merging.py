@@ -22,13 +22,11 @@ class Part:
     Args:
         first: The least key hash of the segment.
         last: The greatest key hash.
-        rows: The number of entries.
         open: Opens the segment.
     """
 
     first: int
     last: int
-    rows: int
     open: Callable[[], Segment]
 
 

@@ -210,7 +210,7 @@ def _part(files: StoredSegments, segment: SegmentInfo, shards: int, number: int)
         mine = np.flatnonzero(found.hashes % shards == number)
         return Segment(found.batch.take(pa.array(mine)))
 
-    return Part(segment.first, segment.last, segment.rows, opened)
+    return Part(segment.first, segment.last, opened)
 
 
 def _widest(manifests: Sequence[Manifest]) -> pa.Schema:

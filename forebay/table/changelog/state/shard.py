@@ -245,7 +245,7 @@ class Shard:
         )
 
     def _part(self, segment: SegmentInfo) -> Part:
-        return Part(segment.first, segment.last, segment.rows, lambda: self._files.open(segment))
+        return Part(segment.first, segment.last, lambda: self._files.open(segment))
 
     def _remove_old(self, manifest: Manifest) -> None:
         """Remove files that only versions more than `keep` behind need. The next version drops them from `retired`."""
@@ -331,7 +331,7 @@ def _shown(info: OperatorInfo) -> str:
 def _in_memory(entries: pa.RecordBatch) -> list[Part]:
     """Return sorted entries as a run of one segment that is not a file."""
     segment = Segment(entries)
-    return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), entries.num_rows, lambda: segment)]
+    return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), lambda: segment)]
 
 
 def _merges(run: Sequence[SegmentInfo], rows: int) -> bool:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.values.ddl import parse_schema
-from forebay.table.changelog.converters.column_formats import DELTA_CDF, from_flag, to_delta_cdf, to_flag
 from forebay.table.changelog.converters.debezium_json import DebeziumJsonReader, DebeziumJsonWriter
 from forebay.table.changelog.converters.event_converter import EventConverter
 from forebay.table.changelog.converters.json_writer import json_texts
@@ -161,17 +160,6 @@ def test_upsert_kafka(parts: list[list[dict[str, Any]]]) -> None:
         elif not in_pair(changes, place):
             expected.append({"id": change["id"], "_change_type": DELETE})
     same(found, expected, [*PAYLOAD.names, "_change_type"])
-
-
-@given(changelogs())
-def test_columns(parts: list[list[dict[str, Any]]]) -> None:
-    """C17: Delta's feed is the same rows; flags lose the rows before and the difference of insert and update."""
-    for batch in batches(parts):
-        assert to_delta_cdf(DELTA_CDF.convert(batch)).num_rows == batch.num_rows
-        flagged = to_flag(batch, "gone")
-        again = to_flag(from_flag(flagged, "gone"), "gone")
-        assert again.column("gone").equals(flagged.column("gone"))
-        assert again.num_rows == sum(kind != BEFORE for kind in batch.column("_change_type").to_pylist())
 
 
 def test_a_row_before_waits_for_the_next_batch() -> None:
