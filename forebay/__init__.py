@@ -7,7 +7,6 @@ only pyarrow.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from forebay.errors import (
@@ -30,6 +29,7 @@ from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader
+from forebay.lazy_names import lazy_names
 from forebay.options import ByteSize, Duration, Secret, option
 from forebay.version import __version__
 
@@ -75,6 +75,7 @@ _LAZY = {
     "register": "forebay.spark.register",
     "report": "forebay.inspection.report.report",
     "run": "forebay.framework.inprocess",
+    "testkit": "forebay.testkit",
 }
 
 __all__ = [
@@ -133,24 +134,4 @@ __all__ = [
     "unwrap",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Return the public name `name`, and import its module if this is its first use (PEP 562)."""
-    if name == "testkit":
-        return import_module("forebay.testkit")
-    try:
-        module = import_module(_LAZY[name])
-    except KeyError:
-        raise AttributeError(f"module 'forebay' has no attribute {name!r}") from None
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "pyspark":
-            raise
-        raise ConfigurationError(
-            f"forebay.{name} needs PySpark, which is not installed", advice='pip install "forebay[spark]"'
-        ) from error
-    return getattr(module, name)
-
-
-def __dir__() -> list[str]:
-    """Return all public names, also those that are not imported yet."""
-    return __all__
+__getattr__, __dir__ = lazy_names("forebay", _LAZY, __all__, {"pyspark": "spark"})

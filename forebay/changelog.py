@@ -6,10 +6,9 @@ Names that need Spark or NumPy are imported on first use, so `import forebay.cha
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from forebay.errors import ConfigurationError
+from forebay.lazy_names import lazy_names
 from forebay.table.changelog.mode import ChangelogMode
 from forebay.table.changelog.row_kind import RowKind
 
@@ -105,23 +104,6 @@ __all__ = [
     "write_archive",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Return the public name `name`, and import its module if this is its first use (PEP 562)."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'forebay.changelog' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in ("numpy", "pyspark"):
-            raise
-        raise ConfigurationError(
-            f"forebay.changelog.{name} needs {package}, which is not installed",
-            advice='pip install "forebay[spark,changelog]"',
-        ) from error
-
-
-def __dir__() -> list[str]:
-    """Return all public names, also those that are not imported yet."""
-    return __all__
+__getattr__, __dir__ = lazy_names(
+    "forebay.changelog", _LAZY, __all__, dict.fromkeys(("numpy", "pyspark"), "spark,changelog")
+)

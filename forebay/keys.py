@@ -6,10 +6,9 @@ Names that need Spark are imported on first use, so `import forebay.keys` needs 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from forebay.errors import ConfigurationError
+from forebay.lazy_names import lazy_names
 from forebay.table.keys.key_spec import KeySpec
 from forebay.table.keys.order_guarantee import NONE, PER_SPLIT, Guarantee, OrderScope
 from forebay.table.keys.stamping import stamp
@@ -53,21 +52,4 @@ __all__ = [
     "union_keyed",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Return the public name `name`, and import its module if this is its first use (PEP 562)."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'forebay.keys' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "pyspark":
-            raise
-        raise ConfigurationError(
-            f"forebay.keys.{name} needs PySpark, which is not installed", advice='pip install "forebay[spark]"'
-        ) from error
-
-
-def __dir__() -> list[str]:
-    """Return all public names, also those that are not imported yet."""
-    return __all__
+__getattr__, __dir__ = lazy_names("forebay.keys", _LAZY, __all__, {"pyspark": "spark"})
