@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from forebay.errors import DataError
+from forebay.formats.compression.byte_streams import encoded_varint
 from forebay.formats.compression.slices import slice_borders
-from forebay.formats.compression.xz_blocks import XzBlocks, _checksum, _number, _sizes
+from forebay.formats.compression.xz_blocks import XzBlocks, _checksum, _sizes
 from forebay.formats.records.record_blocks import RecordBlocks
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
@@ -36,7 +37,11 @@ def stream(text: bytes, block_bytes: int, check: int = lzma.CHECK_CRC64) -> byte
         index_bytes = (int.from_bytes(alone[-8:-4], "little") + 1) * 4
         bodies.append(alone[12 : -12 - index_bytes])
         sizes += _sizes(alone[-12 - index_bytes : -12])
-    index = b"\0" + _number(len(sizes)) + b"".join(_number(size) + _number(plain) for size, plain in sizes)
+    index = (
+        b"\0"
+        + encoded_varint(len(sizes))
+        + b"".join(encoded_varint(size) + encoded_varint(plain) for size, plain in sizes)
+    )
     index += b"\0" * (-len(index) % 4)
     index += _checksum(index)
     footer = (len(index) // 4 - 1).to_bytes(4, "little") + head[6:8]
@@ -116,7 +121,11 @@ def test_an_index_with_sizes_that_are_not_those_of_the_blocks_is_an_error(memory
     size = (int.from_bytes(data[-8:-4], "little") + 1) * 4
     sizes = _sizes(data[-12 - size : -12])
     sizes[1], sizes[2] = (sizes[1][0], sizes[2][1] - 1), (sizes[2][0], sizes[1][1] + 1)
-    index = b"\0" + _number(len(sizes)) + b"".join(_number(size) + _number(plain) for size, plain in sizes)
+    index = (
+        b"\0"
+        + encoded_varint(len(sizes))
+        + b"".join(encoded_varint(size) + encoded_varint(plain) for size, plain in sizes)
+    )
     index += b"\0" * (-len(index) % 4)
     lying = data[: -12 - size] + index + _checksum(index) + data[-12:]
     file = memory_file(lying, "/data/x.txt.xz")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
 from forebay.formats.avro.damage import Malformed
-from forebay.formats.avro.schema import Naming, Node
+from forebay.formats.avro.schema import Node
 from forebay.formats.values.column_names import ambiguous, folded
 from forebay.formats.values.rebase import Rebase
 
@@ -35,14 +35,12 @@ class Converter:
         path: The path of the file, for errors.
         case_sensitive: Whether names that differ only in case are different names.
         positional: Whether fields match columns by position instead of by name.
-        naming: How the members of unions are named.
         rebase: The conversion of old dates to the Gregorian calendar.
     """
 
     path: str
     case_sensitive: bool
     positional: bool
-    naming: Naming
     rebase: Rebase
 
     def column(self, place: int, field: pa.Field, root: Node) -> tuple[int, Convert] | None:
@@ -122,19 +120,19 @@ class Converter:
             if isinstance(target, pa.Decimal128Type) and node.logical == "decimal":
                 holds = target.scale == node.scale and target.precision >= node.precision
                 return (lambda array: decimals(array, target)) if holds else None
-            return _same if types.is_binary(target) else None
+            return same if types.is_binary(target) else None
         if types.is_null(target) or kind == "null":
             return lambda array: pa.nulls(len(array), target)
         if kind == "int" and types.is_date32(target):
             return self._rebased(self.rebase.dates(self._place(column)), target)
         if kind == "long":
             return self._long(node, target, column)
-        return _same if (kind, target) in _SAME else None
+        return same if (kind, target) in _SAME else None
 
     def _long(self, node: Node, target: pa.DataType, column: str) -> Convert | None:
         logical = node.logical or ""
         if target == pa.int64():
-            return _same
+            return same
         if pa.types.is_date32(target) and not logical:
             return lambda array: pc.divide(array, _MILLIS_PER_DAY).cast(pa.int32()).view(target)
         if not isinstance(target, pa.TimestampType) or target.unit != "us":
@@ -174,7 +172,8 @@ _SAME = {
 }
 
 
-def _same(array: pa.Array) -> pa.Array:
+def same(array: pa.Array) -> pa.Array:
+    """Return the array itself: the conversion that changes nothing."""
     return array
 
 

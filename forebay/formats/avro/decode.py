@@ -21,6 +21,7 @@ from forebay.errors import ConfigurationError
 from forebay.formats.avro.container import Block
 from forebay.formats.avro.damage import Malformed
 from forebay.formats.avro.schema import TYPES, Node
+from forebay.formats.compression.byte_streams import encoded_varint
 
 _ROWS_AT_A_TIME = 10_000
 _ROWS_WITHOUT_BYTES = 1 << 24
@@ -179,13 +180,7 @@ def stored_type(node: Node) -> pa.DataType:
 
 def varint(value: int) -> bytes:
     """Encode a number of at least 0 as an Avro integer (zigzag varint)."""
-    value <<= 1
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return encoded_varint(value << 1)
 
 
 def _fast(node: Node) -> bool:

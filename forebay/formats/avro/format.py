@@ -181,7 +181,7 @@ class _Reader:
         resolver = None if root is written else Resolver(path, root)
         metadata = {key.encode(): value for key, value in header.metadata.items()}
         rebase = rebase_of(metadata, options.datetime_rebase_mode, "CORRECTED")
-        converter = Converter(path, options.case_sensitive, options.positional_field_matching, options.naming, rebase)
+        converter = Converter(path, options.case_sensitive, options.positional_field_matching, rebase)
         places = [full.get_field_index(name) for name in names]
         self._schema = pa.schema([full.field(place) for place in places])
         self._columns: list[tuple[Convert, Convert] | None] = []

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.avro.convert import Convert, members_of
+from forebay.formats.avro.convert import Convert, members_of, same
 from forebay.formats.avro.decode import stored_type
 from forebay.formats.avro.defaults import stored_default
 from forebay.formats.avro.schema import PRIMITIVES, TYPES, Node
@@ -79,7 +79,7 @@ class Resolver:
     def convert(self, writer: Node, reader: Node, column: str) -> Convert:
         """Return the conversion from the file's type to the reader's; raise ConfigurationError if there is none."""
         if writer == reader:
-            return _same
+            return same
         if writer.kind == "union":
             return self._from_union(writer, reader, column)
         if reader.kind == "union":
@@ -106,7 +106,7 @@ class Resolver:
             )
         if _contradict(writer, reader) or writer.size != reader.size:
             raise self._mismatch(writer, reader, column)
-        return self._enum(writer, reader, column) if writer.kind == "enum" else _same
+        return self._enum(writer, reader, column) if writer.kind == "enum" else same
 
     def _record(self, writer: Node, reader: Node, column: str) -> Convert:
         fields = [self.field(writer, reader, at, f"{column}.{name}") for at, name in enumerate(reader.names)]
@@ -144,8 +144,8 @@ class Resolver:
         """
         parts = [self._if_any(branch, reader, column) for branch in writer.branches]
         nulls = self._if_any(_NULL, reader, column)
-        if parts == [_same] and _NULL.kind in {child.kind for child in reader.children}:
-            return _same
+        if parts == [same] and _NULL.kind in {child.kind for child in reader.children}:
+            return same
         target = stored_type(reader)
 
         def convert(array: pa.Array) -> pa.Array:
@@ -245,10 +245,6 @@ def _contradict(writer: Node, reader: Node) -> bool:
     if writer.logical is None or reader.logical is None:
         return False
     return (writer.logical, writer.scale) != (reader.logical, reader.scale)
-
-
-def _same(array: pa.Array) -> pa.Array:
-    return array
 
 
 def _promotion(reader: Node) -> Convert:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for byte streams: read a full number of bytes, and wrap decoded chunks as a stream."""
+"""Reads a full number of bytes of a stream, wraps decoded chunks as a stream, and encodes numbers as bytes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 STEP_BYTES = 1 << 20
 """How many bytes to read or decode at a time."""
 
+ReadAt = Callable[[int, int], bytes]
+"""A function `(offset, count)` that returns `count` bytes of a file from `offset` on; raises EOFError if fewer."""
+
 
 def read_fully(read: Callable[[int], bytes], size: int) -> bytes:
     """Call `read` until `size` bytes have been read, and return them; fewer only at the end of the stream."""
@@ -25,6 +28,16 @@ def read_fully(read: Callable[[int], bytes], size: int) -> bytes:
         parts.append(part)
         missing -= len(part)
     return b"".join(parts)
+
+
+def encoded_varint(value: int) -> bytes:
+    """Encode a number of at least 0 in seven bits a byte, the lowest first."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def decoded_stream(below: BinaryIO, chunks: Iterator[bytes]) -> BinaryIO:

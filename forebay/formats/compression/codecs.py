@@ -223,17 +223,18 @@ def _lz4_size(chunk: bytes) -> int:
     at, size, stop = 0, 0, len(chunk)
     while at < stop:
         token = chunk[at]
-        at, literals = _lz4_run(chunk, at + 1, token >> 4)
+        at, literals = lz4_run(chunk, at + 1, token >> 4)
         at += literals
         size += literals
         if at >= stop:
             break
-        at, match = _lz4_run(chunk, at + 2, token & 15)
+        at, match = lz4_run(chunk, at + 2, token & 15)
         size += match + 4
     return size
 
 
-def _lz4_run(chunk: bytes, at: int, length: int) -> tuple[int, int]:
+def lz4_run(chunk: bytes, at: int, length: int) -> tuple[int, int]:
+    """Return the offset after a length of LZ4 that goes on at `at`, and the length. `length` is what the token has."""
     if length == 15:
         while at < len(chunk):
             length += chunk[at]

@@ -8,11 +8,11 @@ file has one stream or several, and zero padding after each. `xz -T0` writes blo
 from __future__ import annotations
 
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from forebay.formats.compression.byte_streams import STEP_BYTES
+from forebay.formats.compression.byte_streams import STEP_BYTES, ReadAt, encoded_varint
 
 _HEADER_BYTES: Final = 12
 _HEADER_MAGIC: Final = b"\xfd7zXZ\0"
@@ -20,9 +20,6 @@ _FOOTER_MAGIC: Final = b"YZ"
 _MOST_INDEX_BYTES: Final = 64 << 20
 _MOST_NUMBER_BYTES: Final = 9
 _WINDOW_BYTES: Final = 64 << 10
-
-ReadAt = Callable[[int, int], bytes]
-"""A function `(offset, count)` that returns `count` bytes of the file from `offset` on; raises EOFError if fewer."""
 
 
 class _Block(NamedTuple):
@@ -135,7 +132,7 @@ class XzBlocks:
         end = block.start + _padded(block.size)
         for at in range(block.start, end, STEP_BYTES):
             yield self._read_at(at, min(STEP_BYTES, end - at))
-        index = b"\0\1" + _number(block.size) + _number(block.plain)
+        index = b"\0\1" + encoded_varint(block.size) + encoded_varint(block.plain)
         index += b"\0" * (-len(index) % 4)
         index += _checksum(index)
         footer = (len(index) // 4 - 1).to_bytes(4, "little") + block.flags
@@ -178,16 +175,6 @@ def _checksum(data: bytes) -> bytes:
 
 def _is_checksum(found: bytes, data: bytes) -> bool:
     return found == _checksum(data)
-
-
-def _number(value: int) -> bytes:
-    """Encode a number in the variable length of the format: seven bits a byte, the lowest first."""
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _number_at(data: bytes, at: int) -> tuple[int, int]:

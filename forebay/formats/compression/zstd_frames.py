@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
 
-from forebay.formats.compression.byte_streams import STEP_BYTES
+from forebay.formats.compression.byte_streams import STEP_BYTES, ReadAt
 
 _TABLE_MAGIC: Final = 0x184D2A5E
 _FOOTER_MAGIC: Final = b"\xb1\xea\x92\x8f"
@@ -23,9 +23,6 @@ _FOOTER_BYTES: Final = 9
 _HAS_CHECKSUMS: Final = 0x80
 _RESERVED_BITS: Final = 0x7C
 _MOST_FRAMES: Final = 1 << 22
-
-ReadAt = Callable[[int, int], bytes]
-"""A function `(offset, count)` that returns `count` bytes of the file from `offset` on; raises EOFError if fewer."""
 
 
 def has_seek_table(read_at: ReadAt, size: int) -> bool:

@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import pyarrow as pa
 
+from forebay.formats.compression.codecs import lz4_run, snappy_size
 from forebay.formats.orc.wire import Malformed
 
 _HEADER = 3
@@ -64,27 +65,17 @@ def _chunk(data: bytes, codec: Codec, block: int) -> bytes:
                 inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
                 return inflater.decompress(data, block)
             case Codec.SNAPPY:
-                size = _snappy_size(data)
+                size = snappy_size(data)
                 if size > block:
-                    raise Malformed(f"a compressed chunk states {size} bytes of data, but at most {block} are allowed")
+                    raise Malformed(f"it states {size} bytes of data, but at most {block} are allowed")
                 return pa.Codec("snappy").decompress(data, size, asbytes=True)
             case Codec.LZ4:
                 return _lz4(data, block)
             case _:
                 with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
                     return bytes(stream.read(block))
-    except (pa.ArrowException, OSError, zlib.error) as error:
+    except (pa.ArrowException, OSError, ValueError, zlib.error) as error:
         raise Malformed(f"a compressed chunk cannot be decompressed: {error}") from error
-
-
-def _snappy_size(data: bytes) -> int:
-    size = shift = 0
-    for byte in data[:5]:
-        size |= (byte & 127) << shift
-        if byte < 128:
-            return size
-        shift += 7
-    raise Malformed("a compressed chunk does not state its decompressed size")
 
 
 def _lz4(data: bytes, block: int) -> bytes:
@@ -93,13 +84,13 @@ def _lz4(data: bytes, block: int) -> bytes:
     at = 0
     while at < len(data):
         token = data[at]
-        literals, at = _lz4_length(data, at + 1, token >> 4)
+        at, literals = lz4_run(data, at + 1, token >> 4)
         out += data[at : at + literals]
         at += literals
         if at >= len(data):
             break
         offset = int.from_bytes(data[at : at + 2], "little")
-        length, at = _lz4_length(data, at + 2, token & 15)
+        at, length = lz4_run(data, at + 2, token & 15)
         start = len(out) - offset
         if offset == 0 or start < 0 or len(out) + length > block:
             raise Malformed("an LZ4 chunk refers to bytes before its start, or states more data than a block may have")
@@ -107,16 +98,6 @@ def _lz4(data: bytes, block: int) -> bytes:
         repeated = bytes(out[start:]) * (length // offset + 1)
         out += repeated[:length]
     return bytes(out)
-
-
-def _lz4_length(data: bytes, at: int, length: int) -> tuple[int, int]:
-    if length == 15:
-        while at < len(data):
-            length += data[at]
-            at += 1
-            if data[at - 1] != 255:
-                break
-    return length, at
 
 
 def stored(data: bytes, codec: Codec, block: int) -> bytes:

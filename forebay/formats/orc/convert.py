@@ -7,9 +7,8 @@ value's meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,9 +23,7 @@ from forebay.formats.orc.types import TEXTS, Kind, Node
 from forebay.formats.orc.wire import Malformed
 from forebay.formats.records.encodings import with_valid_utf8
 from forebay.formats.values.column_names import ambiguous, folded
-
-Convert: TypeAlias = Callable[[pa.Array], pa.Array]
-"""A function that converts an array to another array of the same length. None in its place keeps the array."""
+from forebay.formats.values.struct_columns import Convert, struct_of
 
 _WHOLE = frozenset({Kind.BOOLEAN, Kind.BYTE, Kind.SHORT, Kind.INT, Kind.LONG})
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
@@ -110,7 +107,7 @@ class Converter:
             children.append((None if inside.pick is None else len(picks), inside.convert))
             if inside.pick is not None:
                 picks.append(inside.pick)
-        return Wanted(Pick(node, node.kind, tuple(picks)), _struct_of(children, target))
+        return Wanted(Pick(node, node.kind, tuple(picks)), struct_of(children, target))
 
     def _timestamp(self, node: Node, target: pa.DataType, column: str) -> Wanted:
         if target != _INSTANT:
@@ -225,22 +222,5 @@ def _map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Co
             raise pa.ArrowInvalid("a key of a map does not fit")
         entries = pa.StructArray.from_arrays([keys, items if item is None else item(items)], fields=fields)
         return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [entries])
-
-    return convert
-
-
-def _struct_of(children: list[tuple[int | None, Convert | None]], target: pa.StructType) -> Convert:
-    fields = list(target)
-
-    def convert(array: pa.Array) -> pa.Array:
-        inside = []
-        for field, (place, step) in zip(fields, children, strict=True):
-            if place is None:
-                inside.append(pa.nulls(len(array), field.type))
-            else:
-                values = cast("pa.StructArray", array).field(place)
-                inside.append(values if step is None else step(values))
-        mask = pc.is_null(array) if array.null_count else None
-        return pa.StructArray.from_arrays(inside, fields=fields, mask=mask)
 
     return convert

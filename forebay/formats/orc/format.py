@@ -18,11 +18,11 @@ from forebay.formats.filters.statistics import kept_ranges
 from forebay.formats.orc.convert import Converter, Wanted
 from forebay.formats.orc.lengths import MOST_ROWS, rows_per_batch
 from forebay.formats.orc.projection import Pick, StripeFile
-from forebay.formats.orc.scan import scan_stripe, wrap_damage
+from forebay.formats.orc.scan import scan_stripe
 from forebay.formats.orc.schema import inferred_schema
 from forebay.formats.orc.skipping import matching_stripes
 from forebay.formats.orc.stripes import StripeFooter, announce_streams, read_stripe_footer
-from forebay.formats.orc.tail import Stripe, Tail, read_tail
+from forebay.formats.orc.tail import Stripe, Tail, read_tail, wrap_damage
 from forebay.formats.orc.times import Times, writer_zone
 from forebay.formats.orc.wire import Malformed
 from forebay.formats.values.spark_types import merged

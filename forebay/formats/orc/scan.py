@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from forebay.errors import ForebayError
-from forebay.formats.base import damaged_file
 from forebay.formats.orc.projection import StripeFile
 from forebay.formats.orc.wire import Malformed
 
@@ -49,12 +48,3 @@ def _end(file: StripeFile, batches: Iterator[pa.RecordBatch]) -> None:
     with suppress(pa.ArrowException, OSError):
         for _ in islice(batches, _AHEAD):
             pass
-
-
-@contextmanager
-def wrap_damage(path: str) -> Iterator[None]:
-    """If the `with` block raises Malformed, raise the DataError for a damaged file instead."""
-    try:
-        yield
-    except Malformed as error:
-        raise damaged_file(f"{path} is not a complete ORC file: {error}") from error

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, BinaryIO
@@ -79,10 +81,17 @@ def read_tail(raw: BinaryIO, file: InputFile) -> Tail:
         DataError: The file is damaged, or is not an ORC file.
         ConfigurationError: The file is encrypted, or compressed in a way that cannot be read.
     """
-    try:
+    with wrap_damage(file.path):
         return _read(raw, file)
+
+
+@contextmanager
+def wrap_damage(path: str) -> Iterator[None]:
+    """If the `with` block raises Malformed, raise the DataError for a damaged file instead."""
+    try:
+        yield
     except Malformed as error:
-        raise damaged_file(f"{file.path} is not a complete ORC file: {error}") from error
+        raise damaged_file(f"{path} is not a complete ORC file: {error}") from error
 
 
 def _read(raw: BinaryIO, file: InputFile) -> Tail:

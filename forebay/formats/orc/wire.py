@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from forebay.formats.compression.byte_streams import encoded_varint
+
 Value: TypeAlias = "int | bytes"
 Fields: TypeAlias = "dict[int, list[Value]]"
 """The values of a message by field number. Numbers are ints; texts and nested messages are bytes."""
@@ -103,16 +105,7 @@ def encode(fields: Mapping[int, int | bytes | Iterable[int | bytes]]) -> bytes:
     for field, given in fields.items():
         for value in (given,) if isinstance(given, (int, bytes)) else given:
             if isinstance(value, int):
-                out += _encoded(field << 3 | _VARINT) + _encoded(value)
+                out += encoded_varint(field << 3 | _VARINT) + encoded_varint(value)
             else:
-                out += _encoded(field << 3 | _BYTES) + _encoded(len(value)) + value
-    return bytes(out)
-
-
-def _encoded(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
+                out += encoded_varint(field << 3 | _BYTES) + encoded_varint(len(value)) + value
     return bytes(out)

@@ -7,9 +7,8 @@ for which Spark silently reinterprets bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,9 +19,7 @@ from forebay.formats.parquet.schema import LISTS, Leaf, Node
 from forebay.formats.values.column_names import ambiguous, folded
 from forebay.formats.values.decimals import exceeds_precision
 from forebay.formats.values.rebase import Rebase
-
-Convert: TypeAlias = Callable[[pa.Array], pa.Array]
-"""A function that converts an array to another array of the same length. None in its place keeps the array."""
+from forebay.formats.values.struct_columns import Convert, struct_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +99,7 @@ class Converter:
             leaves.append(next(node.leaves()))
         if node.type == target and all(inside is None for _, inside in children):
             return None
-        return _struct_of(children, target)
+        return struct_of(children, target)
 
     def _leaf(self, node: Node, leaf: Leaf, target: pa.DataType, column: str) -> Convert | None:
         source, decode = _plain(node.type)
@@ -276,22 +273,5 @@ def _map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Co
         items = maps.items if item is None else item(maps.items)
         entries = pa.StructArray.from_arrays([keys, items], fields=fields)
         return pa.Array.from_buffers(target, len(maps), maps.buffers()[:2], maps.null_count, maps.offset, [entries])
-
-    return convert
-
-
-def _struct_of(children: list[tuple[str | None, Convert | None]], target: pa.StructType) -> Convert:
-    fields = list(target)
-
-    def convert(array: pa.Array) -> pa.Array:
-        inside = []
-        for field, (name, step) in zip(fields, children, strict=True):
-            if name is None:
-                inside.append(pa.nulls(len(array), field.type))
-            else:
-                values = cast("pa.StructArray", array).field(name)
-                inside.append(values if step is None else step(values))
-        mask = pc.is_null(array) if array.null_count else None
-        return pa.StructArray.from_arrays(inside, fields=fields, mask=mask)
 
     return convert
