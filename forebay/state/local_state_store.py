@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,8 +15,8 @@ from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.state.atomic_files import put_if_absent
 from forebay.state.state_store import OPTION
 from forebay.stores.local import store_error
+from forebay.stores.paths import LOCAL
 
-_FILE = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _ABANDONED: Final = 3600.0  # seconds after which the writer of an unfinished file is taken for killed
 
@@ -30,7 +29,7 @@ class LocalStateStore:
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self._root = Path(_FILE.sub("", location, count=1)).absolute()
+        self._root = Path(LOCAL.sub("", location, count=1)).absolute()
 
     def path(self, name: str) -> Path:
         """Return the path of the file with the fact `name`, so that callers can map it into memory."""

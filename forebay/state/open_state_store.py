@@ -10,9 +10,9 @@ from typing import Final
 from forebay.errors import ConfigurationError
 from forebay.state.local_state_store import LocalStateStore
 from forebay.state.state_store import OPTION, StateStore
+from forebay.stores.paths import S3_SCHEMES
 from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
 
-_S3: Final = ("s3", "s3a", "s3n")
 _LOCAL: Final = ("file", "local")
 # Neither one letter nor text with a slash before the colon is a scheme.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")
@@ -26,7 +26,7 @@ def scheme_of(location: str) -> str:
 
 def can_keep_state(location: str) -> bool:
     """Return whether the store of a location has an atomic put-if-absent, which state needs (S13). For any thread."""
-    return scheme_of(location) in (*_LOCAL, *_S3)
+    return scheme_of(location) in (*_LOCAL, *S3_SCHEMES)
 
 
 def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) -> StateStore:
@@ -45,7 +45,7 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
         raise ConfigurationError(
             f"stateLocation is {location!r}, which is no directory", option=OPTION, advice="give a path or an s3:// URL"
         )
-    if scheme in _S3:
+    if scheme in S3_SCHEMES:
         from forebay.state.s3_state_store import S3StateStore
 
         return S3StateStore(location, StorageOptions(options))

@@ -12,11 +12,17 @@ from forebay.errors import ConfigurationError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
 _CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*::.*://", re.DOTALL)
-_LOCAL = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
 _TOP = re.compile(rf"(?:[^:]*::)?{_SCHEME.pattern}/?|/")
-_S3 = ("s3", "s3a", "s3n")
 _QUERY = re.compile(r"[?#]")
 _PASSWORD = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.\-]*)://[^/]*?:[^/]+@")
+
+LOCAL = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
+"""The part of a URL of the local file system that comes before its path."""
+
+S3_SCHEMES = ("s3", "s3a", "s3n")
+
+KEY_NAMES = frozenset({"", ".", ".."})
+"""Names in keys of object stores that are not names of directories elsewhere. They do not count as hidden names."""
 
 
 class PathParts(NamedTuple):
@@ -32,12 +38,12 @@ class PathParts(NamedTuple):
 
 def is_url(path: str) -> bool:
     """Return whether a path is the URL of a store other than the local file system."""
-    return bool((_SCHEME.match(path) or _CHAIN.match(path)) and not _LOCAL.match(path))
+    return bool((_SCHEME.match(path) or _CHAIN.match(path)) and not LOCAL.match(path))
 
 
 def is_s3(path: str) -> bool:
     """Return whether a path is a URL of S3 that is not chained to another store."""
-    return path.partition("://")[0].lower() in _S3 and "::" not in path
+    return path.partition("://")[0].lower() in S3_SCHEMES and "::" not in path
 
 
 def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
@@ -55,7 +61,7 @@ def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
             advice="give a path that is not empty and contains no NUL character",
         )
     if not is_url(path):
-        local = _LOCAL.sub("", path, count=1)
+        local = LOCAL.sub("", path, count=1)
         parts = tuple(part for part in local.split("/") if part not in ("", "."))
         return PathParts("/" if local.startswith("/") else str(Path.cwd()), parts, "")
     refuse_password(path)

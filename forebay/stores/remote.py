@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.stores import fsspec_info
 from forebay.stores.file_status import FileStatus
-from forebay.stores.paths import join, last_name
+from forebay.stores.paths import KEY_NAMES, join, last_name
 from forebay.stores.remote_errors import remote_error, says_gone
 from forebay.stores.storage_options import StorageOptions
 from forebay.stores.store import Children, Directory
@@ -39,8 +39,6 @@ _PAGES = frozenset({"text/html", "application/xhtml+xml"})
 _PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
 _PAGE_HEAD = 1024
 _PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|(?s:.*)<html|html)[\s>]", re.IGNORECASE)
-# Names in keys that are not names of directories elsewhere.
-_KEY_NAMES = frozenset({"", ".", ".."})
 
 
 class RemoteStore:
@@ -100,7 +98,7 @@ class RemoteStore:
         for name, info in found.items():
             if info.get("type") != "directory" and name.startswith(root) and not name.endswith("/"):
                 *above, last = name[len(root) :].removeprefix("/").split("/")
-                if keep(last) and all(part in _KEY_NAMES or keep(part) for part in above):
+                if keep(last) and all(part in KEY_NAMES or keep(part) for part in above):
                     files.append(fsspec_info.status(reduce(join, [*above, last], path), info))
         return files
 

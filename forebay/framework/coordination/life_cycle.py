@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import islice
 from types import MappingProxyType
 
-from forebay.errors import ContractError
+from forebay.framework.coordination.validation import repeated_id
 from forebay.framework.discovery import KnownSplits
 from forebay.framework.split import Split
 
@@ -65,12 +65,7 @@ class LifeCycle:
             ContractError: The id is known (SPL-1).
         """
         if split.id in self._splits:
-            raise ContractError(
-                f"two splits have the id {split.id!r}",
-                split=split.id,
-                rule="SPL-1",
-                advice="in the connector, give each split an id of its own, derived from the input",
-            )
+            raise repeated_id(None, split.id)
         self._splits[split.id] = split
         self._new[split.id] = None
 

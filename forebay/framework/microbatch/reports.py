@@ -22,6 +22,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from forebay.framework.microbatch.end_negotiation.negotiated_splits import NegotiatedSplits
+from forebay.framework.microbatch.event_time.event_time_report import shortened
 from forebay.framework.microbatch.offsets.offset import Planned, To, UnknownEnd
 from forebay.framework.microbatch.split_providers.refresh_policy import last_of
 from forebay.framework.microbatch.split_providers.split_provider import SplitProvider
@@ -32,9 +33,6 @@ WORST: Final = 20
 
 _MEASURED: Final = 5_000
 """Maximum number of splits that are measured: a report must not take longer than a micro-batch."""
-
-_LONGEST: Final = 120
-"""Maximum characters of a split id or a position in a report."""
 
 _LONGEST_ERROR: Final = 500
 """Maximum characters of an error text in a report."""
@@ -125,7 +123,7 @@ class Report:
             return discovery
         text = failure.text if len(failure.text) <= _LONGEST_ERROR else f"{failure.text[: _LONGEST_ERROR - 1]}…"
         at = datetime.fromtimestamp(failure.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        split = {} if failure.split is None else {"split": _short(failure.split)}
+        split = {} if failure.split is None else {"split": shortened(failure.split)}
         return {**discovery, "error": {"at": at, "text": text, **split, "over": failure.over}}
 
     def _finished_beyond(self, measured: Sequence[_Rest]) -> int:
@@ -168,7 +166,11 @@ class Report:
 
     def _detail(self, one: _Rest) -> dict[str, Json]:
         split_id = one.planned.split.id
-        detail: dict[str, Json] = {"split": _short(split_id), "position": _shown(one.at), "end": _shown(one.planned.to)}
+        detail: dict[str, Json] = {
+            "split": shortened(split_id),
+            "position": _shown(one.at),
+            "end": _shown(one.planned.to),
+        }
         left = _Amount(0, None) if one.left is None else one.left
         if left.rows is not None:
             detail["behind"] = left.rows
@@ -224,9 +226,5 @@ def _shown(position: To | None) -> Json:
     if isinstance(position, UnknownEnd):
         return str(position.value)
     if isinstance(position, tuple):
-        return _short(str(list(position)))
-    return _short(position) if isinstance(position, str) else position
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"…{text[1 - _LONGEST :]}"
+        return shortened(str(list(position)))
+    return shortened(position) if isinstance(position, str) else position

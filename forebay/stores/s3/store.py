@@ -9,7 +9,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 from forebay.errors import ConfigurationError
 from forebay.stores.file_status import FileStatus
-from forebay.stores.paths import join
+from forebay.stores.paths import KEY_NAMES, join
 from forebay.stores.s3.client import S3Client, client_of
 from forebay.stores.s3.errors import Request, is_changed, is_gone, is_unsupported, s3_error
 from forebay.stores.s3.listing import Listing
@@ -20,8 +20,6 @@ from forebay.stores.store import Children, Directory
 
 _COPY_BYTES: Final = 5 << 30
 """Maximum bytes of an object that one request can copy."""
-# Names in keys that other stores do not have as names of directories. They do not count as hidden names.
-_KEY_NAMES: Final = frozenset({"", ".", ".."})
 
 
 class Location(NamedTuple):
@@ -240,5 +238,5 @@ class _NamesBelow:
     def __call__(self, key: str) -> bool:
         directory, _, name = key[self._start :].rpartition("/")
         if directory not in self._known:
-            self._known[directory] = all(part in _KEY_NAMES or self._keep(part) for part in directory.split("/"))
+            self._known[directory] = all(part in KEY_NAMES or self._keep(part) for part in directory.split("/"))
         return self._known[directory] and self._keep(name)

@@ -27,7 +27,7 @@ _SHOWN: Final = 16
 """Maximum number of splits in a report: half of them are the slowest, half of them the fastest."""
 
 _LONGEST: Final = 120
-"""Maximum characters of a split id in a report."""
+"""Maximum characters of a split id or a position in a report."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"
@@ -69,7 +69,7 @@ def event_time_report(alignment: StreamAlignment | OrderedAlignment, options: Ho
         **report,
         "watermark": utc_text(lowest),
         "drift": _seconds(highest - lowest),
-        "slowest": {"split": _short(slowest), "watermark": utc_text(lowest), "why": why},
+        "slowest": {"split": shortened(slowest), "watermark": utc_text(lowest), "why": why},
         "splits": [_detail(split_id, times[split_id], lowest) for split_id in _shown(times)],
     }
 
@@ -99,7 +99,7 @@ def _shown(times: Mapping[str, SplitTime]) -> list[str]:
 def _detail(split_id: str, time: SplitTime, lowest: int) -> dict[str, Json]:
     assert time.watermark is not None  # noqa: S101 - only known ones are shown
     detail: dict[str, Json] = {
-        "split": _short(split_id),
+        "split": shortened(split_id),
         "watermark": utc_text(time.watermark),
         "ahead": _seconds(time.watermark - lowest),
     }
@@ -114,5 +114,6 @@ def _seconds(micros: int) -> float:
     return round(micros / 1e6, 3)
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
+    """Return the end of a split id or a position that is too long for a report."""
     return text if len(text) <= _LONGEST else f"…{text[1 - _LONGEST :]}"
