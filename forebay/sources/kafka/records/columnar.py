@@ -19,7 +19,7 @@ from forebay.sources.kafka.records.decoding import COLUMNS, GROUP_BYTES, Body, D
 from forebay.sources.kafka.records.numbers import Bytes, Ints, numbers
 from forebay.sources.kafka.records.parsing import LEAST_RECORD, MalformedError
 from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.selecting import RecordDecoder
+from forebay.sources.kafka.records.selecting import FetchDecoder
 from forebay.sources.kafka.records.walking import starts
 
 _MAX_MILLIS = (1 << 63) // 1000 - 1
@@ -32,7 +32,7 @@ _MIN_BYTES = 16
 """Minimum size of a buffer in bytes, so that views of 8 bytes exist."""
 
 
-class ColumnarDecoder(RecordDecoder):
+class ColumnarDecoder(FetchDecoder):
     """Decodes groups of record batches column by column."""
 
     def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:

@@ -13,7 +13,7 @@ from forebay.errors import DataError, ForebayError
 from forebay.sources.kafka.records.codecs import decompress
 from forebay.sources.kafka.records.decoding import Body, Decoded, RawFetch
 from forebay.sources.kafka.records.parsing import Record, records
-from forebay.sources.kafka.records.selecting import RecordDecoder
+from forebay.sources.kafka.records.selecting import FetchDecoder
 from forebay.sources.kafka.records.wire import corrupt_batch
 from forebay.sources.kafka.split import TopicPartition
 
@@ -21,7 +21,7 @@ _LENGTH = struct.Struct(">i")
 _MAX_MILLIS = (1 << 63) // 1000 - 1
 
 
-class PlainDecoder(RecordDecoder):
+class PlainDecoder(FetchDecoder):
     """Decodes groups of record batches record by record."""
 
     def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:

@@ -112,7 +112,7 @@ class Selection:
         return Body(header, plain, 0, len(plain))
 
 
-class RecordDecoder(ABC):
+class FetchDecoder(ABC):
     """Decodes fetched bytes into Arrow record batches. Called on one thread; stateless between fetches.
 
     Args:
