@@ -17,12 +17,12 @@ from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
+from forebay.spark.arrow.conform import arrow_schema, check_user_schema, spark_schema
 from forebay.spark.batch import BatchReader, Readable
-from forebay.spark.conform import arrow_schema, check_user_schema, spark_schema
 from forebay.spark.errors import as_spark_error
-from forebay.spark.origin import Installed, Origin, Session
-from forebay.spark.planner_profiles import skip_empty_profiles
-from forebay.spark.worker_modules import freeze_modules
+from forebay.spark.processes.planner_profiles import skip_empty_profiles
+from forebay.spark.processes.worker_modules import freeze_modules
+from forebay.spark.session.origin import Installed, Origin, Session
 
 if TYPE_CHECKING:
     from forebay.spark.stream import StreamReader

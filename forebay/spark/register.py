@@ -18,11 +18,11 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import class_options, parse_options
 from forebay.registry import default_registry
-from forebay.spark import pickling
 from forebay.spark.data_source import format_class
-from forebay.spark.origin import Installed, Origin, PickledClass, PickledSource, Session, checked_class
-from forebay.spark.s3a_settings import s3a_settings
-from forebay.spark.workers import IN_QUERY_FUNCTION, check_workers, in_query_function
+from forebay.spark.processes import pickling
+from forebay.spark.session.origin import Installed, Origin, PickledClass, PickledSource, Session, checked_class
+from forebay.spark.session.s3a_settings import s3a_settings
+from forebay.spark.session.workers import IN_QUERY_FUNCTION, check_workers, in_query_function
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from forebay.framework.inprocess import run
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.options import Secret
-from forebay.spark import pickling
+from forebay.spark.processes import pickling
 
 
 class Connection:

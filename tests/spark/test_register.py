@@ -19,11 +19,11 @@ from forebay import registry
 from forebay.errors import ConfigurationError, ContractError, unwrap
 from forebay.framework.simple import SimpleSource
 from forebay.spark import register as register_module
-from forebay.spark import workers
 from forebay.spark.data_source import installed_format
-from forebay.spark.pickling import dumps, loads
+from forebay.spark.processes.pickling import dumps, loads
 from forebay.spark.register import capture, read, register
-from forebay.spark.s3a_settings import s3a_settings
+from forebay.spark.session import workers
+from forebay.spark.session.s3a_settings import s3a_settings
 from forebay.version import __version__
 
 N = pa.schema({"n": pa.int64()})
@@ -43,7 +43,7 @@ def fresh(monkeypatch):
 
     def make(built_ins):
         made = registry.Registry(built_ins, group="")
-        for module in ("register", "origin"):
+        for module in ("register", "session.origin"):
             monkeypatch.setattr(f"forebay.spark.{module}.default_registry", made)
         return made
 

@@ -8,8 +8,8 @@ import gc
 import pyarrow as pa
 
 from forebay.framework.simple import SimpleSource
+from forebay.spark.processes.worker_modules import freeze_modules
 from forebay.spark.register import read
-from forebay.spark.worker_modules import freeze_modules
 
 
 class Frozen(SimpleSource):

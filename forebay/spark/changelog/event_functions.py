@@ -14,11 +14,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark 
 from pyspark.sql.types import BinaryType, StringType
 
 from forebay.errors import ConfigurationError
+from forebay.spark.arrow.conform import arrow_schema, spark_schema
 from forebay.spark.changelog.mapping import map_in_arrow
-from forebay.spark.conform import arrow_schema, spark_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.keys.set_keys import set_key
-from forebay.spark.worker_modules import freeze_modules
+from forebay.spark.processes.worker_modules import freeze_modules
 from forebay.table.changelog.converters.debezium_json import DebeziumJsonWriter
 from forebay.table.changelog.converters.event_converter import EventConverter, Mode
 from forebay.table.changelog.converters.event_formats import EventFormat, keyed_options

@@ -14,7 +14,7 @@ from pyspark import TaskContext
 
 from forebay.options import Secret
 from forebay.spark.changelog.targets.postgres.errors import connected
-from forebay.spark.worker_modules import freeze_modules
+from forebay.spark.processes.worker_modules import freeze_modules
 
 TASK: Final = "__TASK"
 """The column with the id of the task attempt that copied a row. The merge skips attempts whose result Spark dropped."""

@@ -17,8 +17,8 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import Secret, class_options, given_options, hide_options, merge_specs, parse_options
 from forebay.registry import default_registry
-from forebay.spark import pickling
-from forebay.spark.session_zone import OPTION
+from forebay.spark.processes import pickling
+from forebay.spark.session.time_zone import OPTION
 
 STORAGE: Final = "storage"
 """The Python name of the option `storage.*`."""

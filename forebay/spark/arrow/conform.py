@@ -23,7 +23,7 @@ from forebay.framework.arrow.casting import (
     refuse_nulls,
     schema_problems,
 )
-from forebay.spark.arrays import normal_type
+from forebay.spark.arrow.arrays import normal_type
 from forebay.table.keys.stamping import stamped
 
 
