@@ -202,7 +202,7 @@ def test_a_profile_needs_a_key_and_an_end(students, readings):
     """K26: a stream cannot be counted."""
     with pytest.raises(ConfigurationError, match="no partition key"):
         key_profile(readings)
-    with pytest.raises(ConfigurationError, match="no end"):
+    with pytest.raises(ConfigurationError, match="of a stream cannot be counted"):
         key_profile(students(stream=True))
 
 
