@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import datetime as dt
+from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
 from forebay.errors import ConfigurationError, DataError, unwrap
@@ -137,9 +136,9 @@ def test_wrong_arguments_are_refused_before_reading(spark):
         current_view(stream, key="value", null_keys="allow")
 
 
-def test_the_view_of_a_stream_is_a_changelog(stream_of_files):
+def test_the_view_of_a_stream_is_a_changelog(micro_batches):
     """K7, K8: flags are deletes; the largest ordering value is the newest row, whenever it comes."""
-    query = stream_of_files(
+    query = micro_batches(
         lambda df, state: current_view(
             df, "id", deleted="gone", ordering="level", null_keys="drop", state_location=state
         ),
@@ -156,18 +155,17 @@ def test_the_view_of_a_stream_is_a_changelog(stream_of_files):
     ]
 
 
-EVENTS = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from(["x", "y", None]), st.sampled_from([True, False, None])), max_size=25
-)
-
-
-@settings(max_examples=8)
-@given(EVENTS, st.randoms(use_true_random=False), st.integers(1, 5))
-def test_the_view_is_that_of_the_last_writer(spark, events, random, partitions):
-    """P5: in any order of the input, in any number of partitions."""
-    numbered = [(str(key), value, gone, number) for number, (key, value, gone) in enumerate(events)]
-    last = {row[0]: row for row in numbered}
-    random.shuffle(numbered)
-    df = spark.createDataFrame(numbered, FLAGGED).repartition(partitions)
-    expected = sorted((row for row in last.values() if not row[2]), key=repr)
-    assert rows(current_view(df, key="k", deleted="gone", ordering="o")) == expected
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 50))])
+def test_the_view_is_that_of_the_last_writer(spark, seed):
+    """P5: in any order of the input, in any number of partitions. One read has fifty tables."""
+    rng = Random(seed)
+    numbered = [
+        (table, str(rng.randrange(4)), rng.choice(["x", "y", None]), rng.choice([True, False, None]), number)
+        for table in range(50)
+        for number in range(rng.randrange(26))
+    ]
+    last = {row[:2]: row for row in numbered}
+    rng.shuffle(numbered)
+    df = spark.createDataFrame(numbered, f"t int, {FLAGGED}").repartition(rng.randint(2, 5))
+    expected = sorted((row for row in last.values() if not row[3]), key=repr)
+    assert rows(current_view(df, key=["t", "k"], deleted="gone", ordering="o")) == expected

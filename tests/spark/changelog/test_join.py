@@ -39,14 +39,21 @@ def joined(left, right, how):
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
-def test_the_folded_result_is_the_join_of_the_folded_inputs_after_every_micro_batch(spark, stream_of_files, how):
+def test_the_folded_result_is_the_join_of_the_folded_inputs_after_every_micro_batch(micro_batches, how):
     """P14."""
+    is_join_of_the_inputs(micro_batches, how, 3)
+
+
+def test_a_streaming_query_gives_the_join_after_every_micro_batch(stream_of_files):
+    """P14: a left join uses every column of both inputs, and NULL for those of the right one."""
+    is_join_of_the_inputs(stream_of_files, "left", 3)
+
+
+def is_join_of_the_inputs(make, how, micro_batches):
     rng, tables = random.Random(how), (Counter(), Counter())
-    query = stream_of_files(
-        lambda df, state: changelog_join(*sides(df), "k", how=how, state_location=state, shards=2), SCHEMA
-    )
+    query = make(lambda df, state: changelog_join(*sides(df), "k", how=how, state_location=state, shards=2), SCHEMA)
     expected = []
-    for _ in range(5):
+    for _ in range(micro_batches):
         rows = []
         for _ in range(30):
             side = rng.randrange(2)
@@ -73,7 +80,7 @@ def test_the_folded_result_is_the_join_of_the_folded_inputs_after_every_micro_ba
     assert len(expected) == number + 1
 
 
-def test_a_join_materializes_by_another_key_whatever_order_its_inputs_have(stream_of_files):
+def test_a_join_materializes_by_another_key_whatever_order_its_inputs_have(micro_batches):
     """C4: the old level of a row is retracted in a later micro-batch than its new one comes."""
 
     def report(df, state):
@@ -81,7 +88,7 @@ def test_a_join_materializes_by_another_key_whatever_order_its_inputs_have(strea
         awards = df.where("side = 1").select(F.col("v").alias("level"), F.col("k").alias("award"), "_change_type")
         return materialize(changelog_join(students, awards, "level", state_location=state), "k", state_location=state)
 
-    query = stream_of_files(report, SCHEMA)
+    query = micro_batches(report, SCHEMA)
     query.write([(0, 1, "10", "insert"), (1, 100, "10", "insert"), (1, 200, "20", "insert")])
     query.write([(0, 1, "20", "update_postimage")])
     query.write([(0, 1, "10", "update_preimage")])
@@ -99,7 +106,7 @@ def test_a_batch_join_is_the_same_operator(spark):
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
-def test_keys_that_are_not_a_number_match_as_in_sparks_joins(spark, how):
+def test_keys_that_are_not_a_number_match_as_in_sparks_joins(spark, tasks_here, how):
     keys = [float("nan"), 0.0, -0.0, 1.5, None]
     left = spark.createDataFrame([(key, f"l{place}") for place, key in enumerate(keys)], "k double, l string")
     right = spark.createDataFrame([(key, f"r{place}") for place, key in enumerate(keys[:3])], "k double, r string")
