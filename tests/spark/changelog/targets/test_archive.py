@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,24 @@ def target(tmp_path):
     return ArchiveTarget(tmp_path / PLACE)
 
 
-def test_both_views_of_two_micro_batches(spark, target, tmp_path):
+@pytest.fixture(scope="module")
+def begun(spark, tmp_path_factory):
+    """An archive with one micro-batch: 0 of the query q."""
+    place = tmp_path_factory.mktemp("begun") / PLACE
+    assert ArchiveTarget(place).apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
+    return place
+
+
+@pytest.fixture
+def continued(begun, target, tmp_path):
+    """The target of a copy of the archive `begun`."""
+    shutil.copytree(begun, tmp_path / PLACE)
+    return target
+
+
+def test_both_views_of_two_micro_batches(spark, continued, tmp_path):
     """K10: the current view is deduplicated, the changelog has everything."""
-    assert target.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
-    assert target.apply(spark.createDataFrame(SECOND, CHANGES), 1, "q", keys="id")
+    assert continued.apply(spark.createDataFrame(SECOND, CHANGES), 1, "q", keys="id")
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
     changes = read_archive(spark, str(tmp_path / PLACE), view="changelog")
     assert changes.columns == ["id", "v", "_change_type", "_commit_version"]
@@ -45,33 +60,29 @@ def test_both_views_of_two_micro_batches(spark, target, tmp_path):
     ]
 
 
-def test_a_repeated_or_older_micro_batch_overwrites_nothing(spark, target, tmp_path):
+def test_a_repeated_or_older_micro_batch_overwrites_nothing(spark, continued, tmp_path):
     first, second = (spark.createDataFrame(changes, CHANGES) for changes in (FIRST, SECOND))
-    for number, df in ((3, first), (5, second)):
-        assert target.apply(df, number, "q", keys="id")
+    assert continued.apply(second, 2, "q", keys="id")
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / PLACE).rglob("*") if path.is_file()}
-    for number, df in ((5, first), (3, second), (4, first)):
-        assert not target.apply(df, number, "q", keys="id")
+    for number, df in ((2, first), (0, second), (1, first)):
+        assert not continued.apply(df, number, "q", keys="id")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / PLACE).rglob("*") if path.is_file()} == files
 
 
-def test_another_query_is_refused_until_it_adopts(spark, target, tmp_path):
+def test_another_query_is_refused_until_it_adopts(spark, continued, tmp_path):
     """§3.2."""
-    df = spark.createDataFrame(FIRST, CHANGES)
-    target.apply(df, 7, "q1", keys="id")
-    with pytest.raises(ConfigurationError, match="was written by the query q1"):
-        target.apply(df, 0, "q2", keys="id")
-    assert target.apply(spark.createDataFrame(SECOND, CHANGES), 0, "q2", keys="id", adopt=True)
+    with pytest.raises(ConfigurationError, match="was written by the query q"):
+        continued.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q2", keys="id")
+    assert continued.apply(spark.createDataFrame(SECOND, CHANGES), 0, "q2", keys="id", adopt=True)
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
     with pytest.raises(ConfigurationError, match="was written by the query q2"):
-        target.apply(df, 8, "q1", keys="id")
+        continued.apply(spark.createDataFrame(FIRST, CHANGES), 8, "q", keys="id")
 
 
 @pytest.mark.parametrize("killed", ["write_text", "rename"])
-def test_an_archive_whose_writer_died_shows_no_part_of_its_micro_batch(spark, target, tmp_path, monkeypatch, killed):
+def test_an_archive_whose_writer_died_shows_no_part_of_its_micro_batch(spark, continued, tmp_path, monkeypatch, killed):
     """P8: after the files, before they are at their place; the next attempt removes what is left."""
-    target.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
-    second = spark.createDataFrame(SECOND, CHANGES)
+    df = spark.createDataFrame(SECOND, CHANGES)
     original = getattr(Path, killed)
 
     def die(path, *given, **named):
@@ -82,9 +93,9 @@ def test_an_archive_whose_writer_died_shows_no_part_of_its_micro_batch(spark, ta
     with monkeypatch.context() as patched:
         patched.setattr(Path, killed, die)
         with pytest.raises(KeyboardInterrupt):
-            target.apply(second, 1, "q", keys="id")
+            continued.apply(df, 1, "q", keys="id")
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, "a"), (2, "b")]
-    assert target.apply(second, 1, "q", keys="id")
+    assert continued.apply(df, 1, "q", keys="id")
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
     assert list((tmp_path / PLACE / "_staging").iterdir()) == []
 
@@ -117,8 +128,9 @@ def test_all_changes_are_kept_with_their_sequence(spark, target, tmp_path):
 
 def test_at_one_sequence_a_row_counts_before_its_retraction(spark, target, tmp_path):
     """As in PostgreSQL, in whatever micro-batches both come."""
-    for number, (key, kind) in enumerate([(1, "insert"), (1, "delete"), (2, "delete"), (2, "insert")]):
-        target.apply(spark.createDataFrame([(key, "a", kind, 5)], CHANGES), number, "q", keys="id", sequence_by="_pos")
+    for number, kinds in enumerate([("insert", "delete"), ("delete", "insert")]):
+        changes = [(key, "a", kind, 5) for key, kind in enumerate(kinds, 1)]
+        target.apply(spark.createDataFrame(changes, CHANGES), number, "q", keys="id", sequence_by="_pos")
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, "a"), (2, "a")]
 
 
@@ -130,13 +142,12 @@ def test_at_one_sequence_a_row_counts_before_its_retraction(spark, target, tmp_p
         (["id", "v", "2 AS w", "_change_type"], "'w' is missing in the archive .*, and int in the changes"),
     ],
 )
-def test_another_schema_is_refused_before_any_write(spark, target, tmp_path, select, message):
-    target.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
+def test_another_schema_is_refused_before_any_write(spark, continued, tmp_path, select, message):
     before = sorted((tmp_path / PLACE).rglob("*"))
     with pytest.raises(ConfigurationError, match=message):
-        target.apply(spark.createDataFrame(SECOND, CHANGES).selectExpr(*select), 1, "q", keys="id")
+        continued.apply(spark.createDataFrame(SECOND, CHANGES).selectExpr(*select), 1, "q", keys="id")
     with pytest.raises(ConfigurationError, match="has the keys id, not v"):
-        target.apply(spark.createDataFrame(SECOND, CHANGES), 1, "q", keys="v")
+        continued.apply(spark.createDataFrame(SECOND, CHANGES), 1, "q", keys="v")
     assert sorted((tmp_path / PLACE).rglob("*")) == before
 
 
@@ -160,18 +171,17 @@ def test_bad_rows_and_places_are_errors(spark, target, tmp_path):
         ArchiveTarget("s3://bucket/archive")
 
 
-def test_an_archive_of_a_later_format_is_refused(spark, target, tmp_path):
-    target.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
+@pytest.mark.usefixtures("continued")
+def test_an_archive_of_a_later_format_is_refused(spark, tmp_path):
     sidecar = tmp_path / PLACE / "_schema.json"
     sidecar.write_text(json.dumps({**json.loads(sidecar.read_text()), "format": 2}))
     with pytest.raises(ConfigurationError, match="format 2"):
         read_archive(spark, tmp_path / PLACE)
 
 
-def test_a_stream_is_archived(spark, tmp_path):
-    df = spark.createDataFrame(FIRST, CHANGES)
-    df.coalesce(1).write.parquet(str(tmp_path / "in" / "0"))
-    stream = spark.readStream.schema(CHANGES).option("recursiveFileLookup", True).parquet(str(tmp_path / "in"))
+def test_a_stream_is_archived(spark, stream_of_files, tmp_path):
+    stream_of_files(None, CHANGES).write(FIRST)
+    stream = spark.readStream.schema(CHANGES).parquet(str(tmp_path / "in"))
     query = write_archive(
         stream,
         tmp_path / PLACE,
