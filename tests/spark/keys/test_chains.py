@@ -47,7 +47,7 @@ KINDS = ("rename", "drop", "overwrite", "key", "cdc", "keep", "stateful", "funct
 
 
 @given(chains(KINDS, max_size=7))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_keys_follow_the_rules_through_spark(session, steps):
     """P11: after every step, both as Foundry reads keys and as we do; and Foundry's JSON gives the key back."""
     df = session.createDataFrame([], ", ".join(f"{name} {'boolean' if name == FLAG else 'string'}" for name in COLUMNS))

@@ -68,7 +68,7 @@ def test_a_stream_written_as_parquet_keeps_the_key(session, students, tmp_path):
     assert guarantee(session.read.parquet(path)).weakest == "the plan behind LogicalRelation is not known"
 
 
-@pytest.mark.parametrize("keyed_by", ["source", "key_by"])
+@pytest.mark.parametrize("keyed_by", [pytest.param("source", marks=pytest.mark.soak), "key_by"])
 def test_a_stream_with_state_continues_after_its_keys_changed(students, tmp_path, keyed_by):
     """K6: metadata are no part of what a checkpoint compares."""
     counts = {}
