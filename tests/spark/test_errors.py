@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from forebay.errors import (
     ConfigurationError,
@@ -31,10 +32,22 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.options import Secret, option
+from forebay.spark.data_source import format_class
+from forebay.spark.origin import PickledClass, Session
+from forebay.spark.pickling import dumps
 from forebay.spark.register import read, register
 
 N = pa.schema({"n": pa.int64()})
 PLACES = ("check", "schema", "splits", "latest", "first row", "midway")
+
+
+def soaked(value):
+    return pytest.param(*(value if isinstance(value, tuple) else [value]), marks=pytest.mark.soak)
+
+
+def some(values, *chosen):
+    """The chosen ones in `make test`, so that each place fails there; all in `make soak`."""
+    return [value if value in chosen else soaked(value) for value in values]
 
 
 class Failing(SimpleSource):
@@ -88,7 +101,7 @@ def load(spark, **options):
     return spark.read.format("failing").options(**options).load().collect()
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", some(PLACES, "schema", "latest", "first row"))
 def test_an_error_of_ours_comes_back_with_type_labels_and_advice(spark, place):
     raised, error = failure(lambda: load(spark, place=place))
     assert type(error) is DataLossError
@@ -97,7 +110,7 @@ def test_an_error_of_ours_comes_back_with_type_labels_and_advice(spark, place):
     assert "start again" in str(raised)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", some(PLACES, "check", "splits", "midway"))
 def test_a_connectors_own_error_keeps_its_type_and_message_and_says_where(spark, place):
     raised, error = failure(lambda: load(spark, place=place, own=True))
     assert type(error) is FatalError
@@ -246,8 +259,23 @@ class Odd(SimpleSource):
         ("beyond the end", ContractError),
     ],
 )
-def test_a_broken_rule_is_an_error_that_names_source_and_next_step(spark, how, kind):
+def test_a_broken_rule_is_an_error_that_names_source_and_next_step(how, kind):
+    """By the calls that Spark makes, in this process; the next test is on Spark."""
+    with pytest.raises(ForebayError) as caught:
+        found = format_class(PickledClass("odd", dumps(Odd, "odd")), Session())({"how": how, "maxRowsPerBatch": "1"})
+        reader = found.reader(found.schema())
+        for part in reader.partitions():
+            list(reader.read(cloudpickle.loads(cloudpickle.dumps(part))))
+    is_told_with_source_and_next_step(caught.value, how, kind)
+
+
+@pytest.mark.parametrize(("how", "kind"), [("repeated id", ContractError), ("backwards", ContractError)])
+def test_a_broken_rule_comes_back_from_spark(spark, how, kind):
     _, error = failure(lambda: read(spark, Odd(how=how), max_rows_per_batch=1).collect())
+    is_told_with_source_and_next_step(error, how, kind)
+
+
+def is_told_with_source_and_next_step(error, how, kind):
     assert isinstance(error, kind)
     assert error.source == "odd"
     assert error.advice
@@ -377,8 +405,13 @@ class Leaky(SimpleSource):
         self.call("later")
 
 
-@pytest.mark.parametrize("place", ["schema", "splits", "read", "later"])
-@pytest.mark.parametrize("style", ["foreign", "plain", "context"])
+LEAKS = [(style, place) for style in ("foreign", "plain", "context") for place in ("schema", "splits", "read", "later")]
+
+
+@pytest.mark.parametrize(
+    ("style", "place"),
+    some(LEAKS, ("foreign", "schema"), ("context", "splits"), ("plain", "read"), ("foreign", "later")),
+)
 def test_no_secret_is_in_what_spark_prints_of_a_clients_error(spark, place, style):
     register(spark, Leaky)
     reader = spark.read.format("leaky").options(place=place, style=style, retries=0)

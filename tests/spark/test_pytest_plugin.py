@@ -7,14 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CONFTEST = 'pytest_plugins = ["forebay.testkit.pytest_plugin"]\n'
-TESTS = """
+PROXY = """
 import http.server
 import threading
 import urllib.error
 import urllib.request
 
-import forebay
 import pytest
 from forebay.testkit import Fault
 
@@ -28,6 +29,9 @@ def test_proxy(fault_proxy):
         with urllib.request.urlopen(proxy.url) as answer:
             assert answer.status == 200
         server.shutdown()
+"""
+BROKER_AND_SPARK = """
+import forebay
 
 
 def test_broker_and_spark(kafka_broker, spark):
@@ -38,10 +42,15 @@ def test_broker_and_spark(kafka_broker, spark):
 """
 
 
-def test_an_author_gets_the_fixtures(tmp_path: Path) -> None:
+# The fixtures `kafka_broker` and `spark` take a broker and a JVM of their own.
+@pytest.mark.parametrize(
+    "texts", [[PROXY], pytest.param([PROXY, BROKER_AND_SPARK], marks=pytest.mark.soak)], ids=["proxy", "all"]
+)
+def test_an_author_gets_the_fixtures(tmp_path: Path, texts: list[str]) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_author.py").write_text(TESTS)
+    for number, text in enumerate(texts):
+        (tmp_path / f"test_author_{number}.py").write_text(text)
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "."]
     done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert f"{len(texts)} passed" in done.stdout

@@ -358,6 +358,7 @@ def test_a_class_of_a_script_and_a_module_beside_it_are_read(tmp_path):
     assert "[20, 10]" in out
 
 
+@pytest.mark.soak
 def test_an_interpreter_without_forebay_is_noticed_by_register(tmp_path):
     bare = tmp_path / "bare-python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')

@@ -211,11 +211,11 @@ def test_two_hybrids_in_one_query(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_many_files_of_history(spark: SparkSession, tmp_path: Path) -> None:
-    files = 400
+    files = 250
     log = tmp_path / "log"
     log.write_text("l0\n")
     source = HybridSource(history(tmp_path / "in", files, 1), GrowingFile(path=str(log)))
-    kept = Kept(forebay.read_stream(spark, source, max_files_per_trigger=300), tmp_path / "checkpoint")
+    kept = Kept(forebay.read_stream(spark, source, max_files_per_trigger=200), tmp_path / "checkpoint")
     try:
         found = kept.wait_for(files + 1)
     finally:
