@@ -17,6 +17,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import forebay
+from forebay.errors import FatalError
 from forebay.sources.rate import RateSource
 from forebay.testkit.kills import Kill, KillList, MicroBatchFiles, restart_until_done, run_until_done
 
@@ -79,7 +80,7 @@ WORKER = [
 ]
 
 
-@pytest.mark.parametrize("of_each", [3, pytest.param(6, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("of_each", [2, pytest.param(6, marks=pytest.mark.soak)])
 def test_kills_of_stream_runner_and_workers_lose_and_double_nothing(
     spark, program, undisturbed, kills, tmp_path, of_each
 ):
@@ -92,16 +93,17 @@ def test_kills_of_stream_runner_and_workers_lose_and_double_nothing(
 
 
 CLAIMS = [
-    Kill("claim-begins", at=2),
     Kill("claim-made"),
     Kill("read-middle", at=4),
-    Kill("claim-made", at=5),
     Kill("tasks-begin", at=2),
+    Kill("claim-begins", at=2),
+    Kill("claim-made", at=5),
     Kill("plan-ends", at=3),
 ]
 
 
-def test_kills_around_claims_lose_and_double_nothing(spark, program, kills, tmp_path):
+@pytest.mark.parametrize("claims", [CLAIMS[:3], pytest.param(CLAIMS, marks=pytest.mark.soak)], ids=len)
+def test_kills_around_claims_lose_and_double_nothing(spark, program, kills, tmp_path, claims):
     """S14: unknown ends are negotiated, also with tasks that are killed after the negotiation."""
     (tmp_path / "logs").mkdir()
     for split in ("a", "b"):
@@ -110,7 +112,7 @@ def test_kills_around_claims_lose_and_double_nothing(spark, program, kills, tmp_
     options = {"directory": str(tmp_path / "logs"), "stateLocation": str(tmp_path / "state"), "maxRowsPerTrigger": 40}
     plan = planned(tmp_path, kills, format="killable_log", options=options | {"maxRowsPerBatch": 5})
     forebay.register(spark, *program.SOURCES)
-    kills.arm(*CLAIMS)
+    kills.arm(*claims)
     restart_until_done(lambda: program.start(spark, plan, kills), kills)
     expected = sorted(json.dumps([split, f"{split}{number}"]) for split in ("a", "b") for number in range(100, 160))
     assert MicroBatchFiles(tmp_path / "rows").rows() == expected
@@ -152,18 +154,32 @@ def test_kills_with_data_and_state_on_s3_lose_and_double_nothing(spark, program,
 DRIVER = [Kill("sink-written", "driver", at=2)]
 
 
-@pytest.mark.parametrize(
-    "driver", [DRIVER, pytest.param([*DRIVER, Kill("offset-logged", "jvm", at=4)], marks=pytest.mark.soak)], ids=len
-)
-def test_kills_of_the_driver_lose_and_double_nothing(undisturbed, kills, tmp_path, driver):
-    kills.arm(*driver)
+def driver(plan, place):
+    (place / "plan.json").write_text(json.dumps(plan))
+    return [sys.executable, "-P", str(PROGRAM), str(place / "plan.json")]
+
+
+def test_a_kill_of_the_driver_loses_and_doubles_nothing(spark, program, undisturbed, kills, tmp_path):
+    """The driver that goes on is this process, which has a JVM."""
+    kills.arm(*DRIVER)
     plan = planned(tmp_path, kills)
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    command = [sys.executable, "-P", str(PROGRAM), str(tmp_path / "plan.json")]
-    starts = run_until_done(command, kills, checkpoint=plan["checkpoint"])
+    with pytest.raises(FatalError, match="did not end"):
+        run_until_done(driver(plan, tmp_path), kills, checkpoint=plan["checkpoint"], starts=1)
+    assert kills.armed() == []
+    forebay.register(spark, *program.SOURCES)
+    program.start(spark, plan, kills).awaitTermination()
+    assert MicroBatchFiles(tmp_path / "rows").rows() == undisturbed
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("armed", [DRIVER, [*DRIVER, Kill("offset-logged", "jvm", at=4)]], ids=len)
+def test_kills_of_the_driver_lose_and_double_nothing(undisturbed, kills, tmp_path, armed):
+    kills.arm(*armed)
+    plan = planned(tmp_path, kills)
+    starts = run_until_done(driver(plan, tmp_path), kills, checkpoint=plan["checkpoint"])
     assert MicroBatchFiles(tmp_path / "rows").rows() == undisturbed
     assert kills.armed() == []
-    assert starts == len(driver) + 1
+    assert starts == len(armed) + 1
 
 
 @pytest.mark.soak

@@ -156,7 +156,7 @@ class writing:  # noqa: N801 - a context manager
 
 
 def test_a_limit_leaves_the_rest_to_the_next_micro_batches(spark, logs, tmp_path):
-    grow(logs, "a", 1000)
+    grow(logs, "a", 500)
     batches = []
     frame = stream(spark, logs, tmp_path, max_bytes_per_trigger="2k", num_partitions=1)
 
