@@ -33,9 +33,9 @@ from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.options import Secret, option
 from forebay.spark.data_source import format_class
-from forebay.spark.origin import PickledClass, Session
-from forebay.spark.pickling import dumps
+from forebay.spark.processes.pickling import dumps
 from forebay.spark.register import read, register
+from forebay.spark.session.origin import PickledClass, Session
 
 N = pa.schema({"n": pa.int64()})
 PLACES = ("check", "schema", "splits", "latest", "first row", "midway")
