@@ -145,7 +145,7 @@ def server(moto: tuple[str, Any]) -> tuple[str, Any]:
 
 
 class OnS3(Files):
-    """Files as objects of a bucket. `make test` reads one format in order, and one by ranges."""
+    """Files as objects of a bucket. `make test` reads one format, whose slices begin and resume at ranges."""
 
     @pytest.fixture(autouse=True)
     def root(self, request: pytest.FixtureRequest) -> None:
@@ -175,6 +175,7 @@ class TestGzippedTextOnS3(OnS3, TestGzippedText):
     """Text."""
 
 
+@pytest.mark.soak
 class TestParquetOnS3(OnS3, TestParquet):
     """Parquet."""
 
