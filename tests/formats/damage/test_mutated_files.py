@@ -43,7 +43,7 @@ def check(kind: str, first: int, last: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", LEAST_READ)
 def test_damaged_files_are_refused_or_read(kind: str) -> None:
-    check(kind, 0, 150)
+    check(kind, 0, 60)
 
 
 @pytest.mark.soak

@@ -108,11 +108,11 @@ EVERYTHING = """
 @pytest.mark.parametrize(
     "writer",
     [
-        {"orc.compress": "ZSTD"},
+        pytest.param({"orc.compress": "ZSTD"}, marks=pytest.mark.soak),
         {"orc.compress": "ZLIB", "orc.dictionary.key.threshold": "1.0", "orc.stripe.size": "1024"},
         {"orc.compress": "SNAPPY", "orc.dictionary.key.threshold": "0"},
         {"orc.compress": "LZ4", "orc.write.format": "0.11"},
-        {"orc.compress": "NONE", "orc.row.index.stride": "1000"},
+        pytest.param({"orc.compress": "NONE", "orc.row.index.stride": "1000"}, marks=pytest.mark.soak),
     ],
     ids=lambda options: options["orc.compress"],
 )
@@ -181,7 +181,7 @@ def generated(seed: int) -> pa.Table:
     )
 
 
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(5, 30))])
 def test_generated_tables_are_read_as_by_spark(spark_in_zone: SparkSession, tmp_path: Path, seed: int) -> None:
     codec = ["uncompressed", "zlib", "snappy", "lz4", "zstd"][seed % 5]
     path = tmp_path / "f.orc"
@@ -230,11 +230,20 @@ def test_every_pair_of_types_we_read_is_read_as_by_spark(spark_in_zone: SparkSes
         for copy in range(len(ASKED))
     ]
     spark_in_zone.range(8).selectExpr(*values).coalesce(1).write.orc(str(tmp_path / "w"))
+    # One column of each type, because each question reads the whole footer.
+    once = spark_in_zone.read.orc(str(tmp_path / "w")).selectExpr(
+        *(f"c{place}_0 c{place}" for place in range(len(STORED)))
+    )
+    once.coalesce(1).write.orc(str(tmp_path / "once"))
     pairs = {f"c{place}_{copy}": text for place in range(len(STORED)) for copy, text in enumerate(ASKED)}
     fields = arrow_schema(
         spark_in_zone.createDataFrame([], ", ".join(f"{name} {text}" for name, text in pairs.items()))
     )
-    readable = [f"{name} {text}" for name, text in pairs.items() if reads(tmp_path / "w", fields.field(name))]
+    readable = [
+        f"{name} {text}"
+        for name, text in pairs.items()
+        if reads(tmp_path / "once", fields.field(name).with_name(name.partition("_")[0]))
+    ]
     assert len(readable) >= 85
     # With more columns Spark reads row by row, which fails for more pairs.
     for first in range(0, len(readable), 90):
@@ -378,7 +387,7 @@ def test_a_union_is_refused_unless_it_is_left_out(spark_in_zone: SparkSession, t
     assert ours(tmp_path / "f.orc", pa.schema([("a", pa.int32())])).to_pylist() == [{"a": 7}]
 
 
-@pytest.mark.parametrize("writer", ["America/Los_Angeles", "UTC", "Asia/Kolkata"])
+@pytest.mark.parametrize("writer", ["America/Los_Angeles", "UTC", pytest.param("Asia/Kolkata", marks=pytest.mark.soak)])
 def test_clock_times_of_another_zone(spark_in_zone: SparkSession, tmp_path: Path, writer: str) -> None:
     # Every 5 hours 47 minutes of a year, so also the hours that a change of the clocks skips or repeats, and old times.
     query = (

@@ -65,7 +65,7 @@ def test_slices_begin_at_stripes_and_give_every_row_once(striped: tuple[pa.Table
         for start, end in itertools.pairwise(cuts)
         for batch, _ in reader.read(file, schema, position=start or 0, end=end)
     ]
-    assert pa.Table.from_batches(parts).to_pylist() == table.to_pylist()
+    assert pa.Table.from_batches(parts).cast(table.schema).equals(table)
 
 
 @pytest.mark.parametrize(("position", "end"), [(0, 1), (1, 2), (511, 513), (9_999, 16_000), (19_999, None), (5, 5)])
@@ -87,8 +87,9 @@ def test_fields_that_are_not_wanted_are_not_read(striped: tuple[pa.Table, bytes]
     table, data = striped
     schema = pa.schema([("N", pa.struct([("Y", pa.list_(pa.string()))])), ("new", pa.int8())])
     found = pa.Table.from_batches([batch for batch, _ in OrcFormat().read(memory_file(data), schema)])
-    wanted = [{"N": row["n"] and {"Y": row["n"]["y"]}, "new": None} for row in table.to_pylist()]
-    assert found.to_pylist() == wanted
+    wanted = [{"N": value and {"Y": value["y"]}, "new": None} for value in table["n"][:9_000].to_pylist()]
+    assert found.num_rows == table.num_rows
+    assert found[:9_000].to_pylist() == wanted
 
 
 def test_long_values_come_in_small_batches(memory_file: Files) -> None:
