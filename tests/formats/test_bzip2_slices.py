@@ -34,9 +34,9 @@ def compressed(text: bytes) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("separator", [None, b"\n", b"\r\n", b"ab"])
+@pytest.mark.parametrize("separator", [None, pytest.param(b"\n", marks=pytest.mark.soak), b"\r\n", b"ab"])
 @pytest.mark.parametrize("kind", ["blocks", "streams"])
-@pytest.mark.parametrize("long_line", [False, True])
+@pytest.mark.parametrize("long_line", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_any_cuts_give_each_record_once_and_resume_exactly(memory_file, separator, kind, long_line) -> None:
     lines = [*LINES[:4000], b"x" * 300_000, *LINES[4000:]] if long_line else LINES
     text = (separator or b"\r\n").join(lines)
@@ -125,7 +125,7 @@ def rows(source: FileSource, splits: list[Split]) -> list[dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "txt"])
+@pytest.mark.parametrize("suffix", ["csv", *(pytest.param(name, marks=pytest.mark.soak) for name in ("jsonl", "txt"))])
 def test_the_file_source_cuts_a_big_file_and_reads_the_same_rows(tmp_path, suffix) -> None:
     lines = (b'{"v": "%x"}' % RANDOM.getrandbits(4000) for _ in range(5000))
     (tmp_path / f"f.{suffix}.bz2").write_bytes(bz2.compress(b"\n".join(lines), 1))
@@ -136,5 +136,6 @@ def test_the_file_source_cuts_a_big_file_and_reads_the_same_rows(tmp_path, suffi
     slices = list(enumerator.slices(split, 8))
     assert len(slices) > 2
     assert all(isinstance(one, FileSplit) for one in slices)
-    assert rows(source, slices) == rows(source, [split])
-    assert len(rows(source, slices)) == 4999 + (suffix != "csv")
+    found = rows(source, slices)
+    assert found == rows(source, [split])
+    assert len(found) == 4999 + (suffix != "csv")

@@ -274,7 +274,9 @@ LENIENT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", LENIENT, ids=lambda options: " ".join(options) or "default")
-@pytest.mark.parametrize("kind", ["string", "int", "timestamp"])
+@pytest.mark.parametrize(
+    "kind", ["string", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("int", "timestamp"))]
+)
 def test_broken_records_leave_the_same_values_as_in_spark(
     spark: SparkSession, tmp_path: Path, kind: str, options: dict[str, Any]
 ) -> None:
@@ -344,7 +346,9 @@ def spelled(value: Any) -> Any:
     return value.isoformat() if isinstance(value, dt.date | dt.datetime) else value
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(table=tables())
 def test_generated_tables_read_as_spark_reads_them(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, table: tuple[str, list[bytes]]
@@ -379,8 +383,7 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
     "1001 digits": (b'{"z":1,"q":' + b"1" * 1001 + b',"y":2}', {}),
     "long name": (b'{"z":1,"' + b"n" * 50_000 + b'":1,"y":2}', {}),
     "too long name": (b'{"z":1,"' + b"n" * 50_001 + b'":1,"y":2}', {}),
-    "too long string": (b'{"z":1,"a":"' + b"n" * 20_000_001 + b'","y":2}', {}),
-    "50 MB line": (b'{"z":1,"a":"' + b"n" * 50_000_000 + b'","y":2}\n{"z":2}', {}),
+    "too long string": (b'{"z":1,"a":"' + b"n" * 20_000_001 + b'","y":2}\n{"z":2}', {}),
     "marks": (b'\xef\xbb\xbf{"z":1}\n\xef\xbb\xbf{"z":2}\n{"z":3}', {}),
     "blank lines": (b'\n\n  \n{"z":1}\n\t\n\r\n{"z":2}\r\n\r\n{"z":3}\r{"z":4}', {}),
     "nothing": (b"", {}),
@@ -418,14 +421,46 @@ CASES |= {f"multiLine {name}": (data, {"multiLine": True}) for name, data in DOC
 CASES["multiLine FAILFAST"] = (DOCUMENTS["one bad value"], {"multiLine": True, "mode": "FAILFAST"})
 
 
+CASES_SCHEMA = "z int, a string, s struct<x:int>, y int, _corrupt_record string"
+Judged = dict[str, tuple[pa.Schema, list[str] | str]]
+
+
+@pytest.fixture(scope="module")
+def judged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """The schema and rows of Spark for each case. Files with the same options are read at once."""
+    found: Judged = {}
+    for options in ({}, {"multiLine": True}):
+        names = [name for name, (_, given) in CASES.items() if given == options]
+        directory = tmp_path_factory.mktemp("cases")
+        for number, name in enumerate(names):
+            (directory / f"{number:02}.json").write_bytes(CASES[name][0])
+        frame = spark.read.options(**options).schema(CASES_SCHEMA).json(str(directory))
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        table = frame.select("*", "_metadata.file_name").toArrow()
+        files = [int(name[:2]) for name in table["file_name"].to_pylist()]
+        read = rows(table.drop_columns(["file_name"]))
+        for number, name in enumerate(names):
+            found[name] = schema, [row for row, file in zip(read, files, strict=True) if file == number]
+    return found
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_whole_files_are_read_like_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_whole_files_are_read_like_spark(spark: SparkSession, judged: Judged, tmp_path: Path, name: str) -> None:
     data, options = CASES[name]
-    path = tmp_path / "case.json"
-    path.write_bytes(data)
-    text = "z int, a string, s struct<x:int>, y int, _corrupt_record string"
-    schema, expected = theirs(spark, path, text, options)
+    if name not in judged:
+        path = tmp_path / "case.json"
+        path.write_bytes(data)
+        judged[name] = theirs(spark, path, CASES_SCHEMA, options)
+    schema, expected = judged[name]
     assert ours(data, schema, options) == expected
+
+
+@pytest.mark.soak
+def test_a_line_of_50_megabytes_is_read_like_spark(spark: SparkSession, tmp_path: Path) -> None:
+    data = b'{"z":1,"a":"' + b"n" * 50_000_000 + b'","y":2}\n{"z":2}'
+    (tmp_path / "case.json").write_bytes(data)
+    schema, expected = theirs(spark, tmp_path / "case.json", CASES_SCHEMA, {})
+    assert ours(data, schema, {}) == expected
 
 
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "PERMISSIVE"])
@@ -538,21 +573,28 @@ IRREGULAR_TEXTS = [
 ]
 
 
-def compare_column(spark: SparkSession, texts: list[bytes | None], ddl: str, **options: Any) -> None:
-    """Texts in a column, ours beside from_json; if that differs, say which text does."""
+def compare_column(spark: SparkSession, texts: list[bytes | None], *ddls: str, **options: Any) -> None:
+    """Texts in a column, ours beside from_json, as each type; if that differs, say which text does."""
+    column = pa.array(texts, pa.binary())
+    numbered = pa.table({"n": pa.array(range(len(texts)), pa.int32()), "v": column})
+    spelled = {name: str(value).lower() if value in (True, False) else str(value) for name, value in options.items()}
+    frame = spark.createDataFrame(numbered).coalesce(1)
+    parsed = [fn.from_json(fn.col("v").cast("string"), ddl, spelled).alias(f"v{at}") for at, ddl in enumerate(ddls)]
+    found = frame.select("n", *parsed).toArrow()
+    for at, ddl in enumerate(ddls):
+        compare_texts(texts, ddl, found.select(["n", f"v{at}"]).rename_columns(["n", "v"]), options)
+
+
+def compare_texts(texts: list[bytes | None], ddl: str, theirs: pa.Table, options: dict[str, Any]) -> None:
     column = pa.array(texts, pa.binary())
     named = {OPTION_NAMES[name]: value for name, value in options.items()}
     found = CellReader(parse_schema(ddl, "schema"), JsonOptions(**{"time_zone": ZONE, **named})).read(column)
     found.values.validate(full=True)
-    numbered = pa.table({"n": pa.array(range(len(texts)), pa.int32()), "v": column})
-    spelled = {name: str(value).lower() if value in (True, False) else str(value) for name, value in options.items()}
-    frame = spark.createDataFrame(numbered).coalesce(1)
-    frame = frame.select("n", fn.from_json(fn.col("v").cast("string"), ddl, spelled).alias("v"))
-    spark_s, mine = rows(frame.toArrow()), rows(pa.table({"n": numbered.column("n"), "v": found.values}))
+    spark_s, mine = rows(theirs), rows(pa.table({"n": theirs.column("n"), "v": found.values}))
     corrupt = len(parse_schema(ddl, "schema")) - 1
     reported = [value is not None and value[corrupt] is not None for value in plain(found.values)]
     differing = [
-        f"{text!r} with {options}: ours {one}, Spark {other}"
+        f"{text!r} as {ddl} with {options}: ours {one}, Spark {other}"
         for text, one, other, bad in zip(texts, mine, spark_s, reported, strict=True)
         if one != other and not (bad and is_corrupt(other) and not is_standard(text))
     ]
@@ -579,14 +621,22 @@ def is_standard(text: bytes | None) -> bool:
     return True
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_a_column_of_irregular_texts_is_read_like_from_json(spark: SparkSession, kind: str) -> None:
+# Types of which from_json reads the same texts, in one Spark job.
+READ_TOGETHER = [
+    [kind for kind in TYPES if "string" not in kind and kind != "binary"],
+    [kind for kind in TYPES if "string" in kind],
+    ["binary"],
+]
+
+
+@pytest.mark.parametrize("kinds", READ_TOGETHER, ids=["all values", "strings", "binary"])
+def test_a_column_of_irregular_texts_is_read_like_from_json(spark: SparkSession, kinds: list[str]) -> None:
     # A value of another type that is read as a string keeps its text, as in a file; from_json formats it.
-    values = [value for value in VALUES if "string" not in kind or value.startswith(b'"')]
-    if kind == "binary":  # no base64, which the two parsers notice at other places
+    values = [value for value in VALUES if "string" not in kinds[0] or value.startswith(b'"')]
+    if kinds == ["binary"]:  # no base64, which the two parsers notice at other places
         values = [value for value in values if value.isascii()]
     texts = [around % value for around in AROUND for value in values]
-    compare_column(spark, [*texts, *IRREGULAR_TEXTS], schema_of(kind))
+    compare_column(spark, [*texts, *IRREGULAR_TEXTS], *map(schema_of, kinds))
 
 
 @pytest.mark.parametrize("options", LENIENT, ids=lambda options: " ".join(options) or "default")
@@ -596,7 +646,9 @@ def test_a_column_of_broken_texts_is_read_like_from_json(spark: SparkSession, op
     compare_column(spark, [text for text in texts if b'"\xff' not in text], schema_of("int"), **options)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=settings().max_examples // 6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(table=tables(), irregular=st.lists(st.tuples(st.integers(0, 12), st.sampled_from(IRREGULAR_TEXTS)), max_size=4))
 def test_a_column_of_generated_texts_is_read_like_from_json(
     spark: SparkSession, table: tuple[str, list[bytes]], irregular: list[tuple[int, bytes | None]]

@@ -214,7 +214,11 @@ def of_ours(
 
 
 @pytest.mark.parametrize("multi_line", [False, True])
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(
+    max_examples=settings().max_examples // 12,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
 @given(st.integers(0, 10**9))
 def test_generated_files_read_as_spark_reads_them(spark_utc, memory_file, tmp_path_factory, multi_line, seed) -> None:
     chance = random.Random(seed)
@@ -281,7 +285,11 @@ def test_hand_written_cases_read_as_spark_reads_them(spark_utc, memory_file, tmp
     assert dict(zip(files, found, strict=True)) == dict(zip(files, expected, strict=True))
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(
+    max_examples=settings().max_examples // 8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
 @given(st.integers(0, 10**9))
 def test_schemas_are_inferred_as_spark_infers_them(spark_utc, memory_file, tmp_path_factory, seed) -> None:
     chance = random.Random(seed)
