@@ -182,7 +182,7 @@ def test_a_missing_column_is_still_an_error(put: Put, stream: Begin, inbox: Path
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"file_format": "json", "schema": pa.schema([("a", pa.string())])}, "and a schema is given"),
+        ({"file_format": "json", "schema": pa.schema([("a", pa.string())])}, "but a schema is given"),
         ({"file_format": "text", "schema": None}, "the columns of text files are fixed"),
         (
             options_of(

@@ -162,7 +162,7 @@ def test_files_of_another_format_than_the_first_ones_are_refused(put: Put, strea
     query = stream(file_format=None, schema=schema)
     assert query.drain() == [[1]]
     put("b.csv", "2\n")
-    with pytest.raises(ConfigurationError, match=r"b\.csv' is not") as raised:
+    with pytest.raises(ConfigurationError, match=r"b\.csv' does not") as raised:
         query.drain()
     assert raised.value.option == "fileFormat"
 
