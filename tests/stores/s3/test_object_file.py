@@ -223,7 +223,7 @@ def test_parquet_costs_few_requests(monkeypatch, columns, rows_per_group):
 def test_orc_costs_few_requests(monkeypatch, columns, rows_per_stripe):
     monkeypatch.setattr(expected_ranges, "GAP", 1 << 10)
     chance = random.Random(1)
-    words = [random.Random(row).randbytes(6).hex() for row in range(100_000)]
+    words = [chance.randbytes(6).hex() for _ in range(100_000)]
     table = pa.table({"a": words, "b": [chance.random() for _ in words], "c": words[::-1]})
     sink = io.BytesIO()
     with orc.ORCWriter(sink, compression="uncompressed", stripe_size=rows_per_stripe * 32) as writer:
