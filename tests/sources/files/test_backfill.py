@@ -63,25 +63,38 @@ def backfill(spark: Any, clicks: Path, checkpoint: Path, *, delay: str, **option
     )
 
 
-@pytest.mark.parametrize("days", [3, *(pytest.param(days, marks=pytest.mark.soak) for days in (4, 12, 60))])
+DAYS = [3, *(pytest.param(days, marks=pytest.mark.soak) for days in (4, 12, 60))]
+
+
+@pytest.mark.parametrize("days", DAYS)
 def test_a_backfill_by_event_time_keeps_two_days_of_state(spark: Any, tmp_path: Path, days: int) -> None:
-    """Hourly windows of all days × 16 files; beside it the same files by time of change."""
+    """Hourly windows of all days × 16 files."""
     clicks = tmp_path / "clicks"
     write_clicks(clicks, days)
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     # Drift + one file ≤ the delay of the watermark.
     options = {"fileEventTime": "footer:ts", "alignmentMaxDrift": "21h"}
-    quarter = str(days * FILES_A_DAY // 4)
     swept = backfill(spark, clicks, tmp_path / "swept", delay="1350 minutes", **options)
-    unordered = backfill(spark, clicks, tmp_path / "unordered", delay=f"{days + 1} days", maxFilesPerTrigger=quarter)
-    hasty = backfill(spark, clicks, tmp_path / "hasty", delay="1350 minutes", maxFilesPerTrigger=quarter)
-
     rows = days * FILES_A_DAY * ROWS_A_FILE
     assert (swept.rows, swept.dropped) == (rows, 0)
     assert swept.peak <= 48
     closed = FIRST + dt.timedelta(days=days - 1)
     assert {at for at in swept.windows if at < closed} == {FIRST + hour * HOUR for hour in range((days - 1) * 24)}
     assert set(swept.windows.values()) == {rows // days // 24}
-    # Unordered, either all hours stay in the state, or rows are dropped.
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("days", [3, 4, 12, 60])
+def test_in_the_order_of_times_of_change_all_hours_stay_or_rows_are_dropped(
+    spark: Any, tmp_path: Path, days: int
+) -> None:
+    """What the event times of the files are for: the same files without them."""
+    clicks = tmp_path / "clicks"
+    write_clicks(clicks, days)
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
+    quarter = str(days * FILES_A_DAY // 4)
+    unordered = backfill(spark, clicks, tmp_path / "unordered", delay=f"{days + 1} days", maxFilesPerTrigger=quarter)
+    hasty = backfill(spark, clicks, tmp_path / "hasty", delay="1350 minutes", maxFilesPerTrigger=quarter)
+    rows = days * FILES_A_DAY * ROWS_A_FILE
     assert (unordered.rows, unordered.dropped, unordered.peak) == (rows, 0, days * 24)
     assert hasty.dropped > 0
