@@ -69,6 +69,7 @@ class TestCsv(Files):
         return "".join(["k,v\n", *(f"{row['k']},{row['v']}\n" for row in rows)]).encode()
 
 
+@pytest.mark.soak  # its positions are those of CSV
 class TestJson(Files):
     file_format, suffix = "json", ".jsonl"
     options: ClassVar[dict[str, str]] = {"blockBytes": "16"}

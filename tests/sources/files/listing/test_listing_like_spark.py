@@ -100,11 +100,19 @@ TREES: list[list[str]] = [
 
 
 @pytest.mark.parametrize("files", TREES, ids=lambda files: ",".join(files).replace("\n", "|") or "empty")
-@pytest.mark.parametrize("recursive", [False, True])
-def test_a_tree_gives_sparks_rows_or_its_refusal(spark, tmp_path, files, recursive):
+def test_a_tree_gives_sparks_rows_or_its_refusal(spark, tmp_path, files):
     root = build(tmp_path, {name: f"row of {name!r}" for name in files})
-    theirs = read(spark, [root], recursiveFileLookup=recursive)
-    assert listed([root], ListOptions(recursive_file_lookup=recursive)) == theirs
+    assert listed([root], ListOptions()) == read(spark, [root])
+
+
+def test_trees_that_are_searched_whole_give_sparks_rows(spark, tmp_path):
+    """All trees in one read, because directories are no columns here."""
+    roots = [build(tmp_path, {name: f"{number}: {name!r}" for name in files}) for number, files in enumerate(TREES)]
+    columns, theirs = read(spark, roots, recursiveFileLookup=True)
+    assert columns == []
+    for number, root in enumerate(roots):
+        wanted = Counter({row: count for row, count in theirs.items() if row[0].startswith(f"{number}: ")})
+        assert listed([root], ListOptions(recursive_file_lookup=True)) == ([], wanted), TREES[number]
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def partitioner(spark):
     return Partitioner(spark)
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "+05:30"])
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", pytest.param("+05:30", marks=pytest.mark.soak)])
 def test_every_unusual_value_has_sparks_type_and_value(partitioner, zone):
     wrong = {}
     for raw in VALUES:
