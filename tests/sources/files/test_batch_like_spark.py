@@ -38,8 +38,8 @@ class Ours:
 
     def __init__(self, options: Mapping[str, str], schema: str | None, zone: str) -> None:
         found = format_class(Installed("forebay_files"), Session(time_zone=zone))(options)
-        self.schema = found.schema() if schema is None else StructType.fromDDL(schema)
-        self.columns = self.schema.names
+        self.schema: Any = found.schema() if schema is None else StructType.fromDDL(schema)
+        self.columns = [name for name, _ in kinds(self)]
         self._reader = found.reader(self.schema)
         self.tasks = self._reader.partitions()
 

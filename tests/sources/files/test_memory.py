@@ -126,7 +126,7 @@ def test_a_parquet_file_of_one_big_row_group(tmp_path: Path, record_property: Re
     """A row group of 500 MB in memory."""
     rows = 2_000_000
     numbers = pa.array(range(rows), pa.int64())
-    text = pc.binary_join_element_wise("y" * 90, numbers.cast(pa.string()), "")
+    text = pc.call_function("binary_join_element_wise", ["y" * 90, numbers.cast(pa.string()), ""])
     table = pa.table({"k": numbers, "x": numbers.cast(pa.float64()), "t": text, "u": text})
     path = tmp_path / "big.parquet"
     pq.write_table(table, path, row_group_size=rows, use_dictionary=False)
