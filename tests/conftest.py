@@ -55,28 +55,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.soak)
 
 
-_frozen = 0
-"""The number of imported modules when their objects were last kept from the garbage collector."""
-
-
-def _freeze_modules() -> None:
-    """Keep the garbage collector from modules and tests: checks of leaks look at all its objects, several times."""
-    global _frozen  # noqa: PLW0603 - the process has one set of modules
-    gc.collect()
-    gc.freeze()
-    _frozen = len(sys.modules)
-
-
-def pytest_collection_finish() -> None:
-    """Freeze what collecting the tests has made."""
-    _freeze_modules()
+_file = Path()
+"""The file of the test that runs."""
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Freeze what fixtures and tests have imported since, such as boto3 and moto."""
-    if len(sys.modules) > _frozen + 50:
-        _freeze_modules()
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Keep the garbage collector from what there is before a file: checks of leaks look at all its objects, often.
+
+    These are modules and tests, and what the files before have imported or left, such as boto3, reports and examples.
+    """
+    global _file  # noqa: PLW0603 - the process runs one test at a time
+    if item.path != _file:
+        _file = item.path
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
