@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections import Counter
 
@@ -112,6 +113,12 @@ class Query:
         return Path(self.state.location)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_flushed_to_disk(monkeypatch):
+    """No machine fails here, and there are ten thousand files."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
 @pytest.fixture
 def query(tmp_path):
     """Make a `Query` with its state in an empty directory."""
@@ -186,14 +193,17 @@ class MemoryStore:
 
 
 class MemoryShard:
-    """A shard in memory, beside a dictionary of what each version must have: (key hash, row hash) → count."""
+    """A shard in memory, beside a dictionary of what each version must have: (key hash, row hash) → count.
+
+    Without `remembers` there is no dictionary: for tests of costs, whose many entries would be copied at each step.
+    """
 
     SCHEMA = pa.schema([*FIXED, ("v", pa.string())])
     INFO = OperatorInfo("query-1", "test", 1, (("k", "bigint"),), 0)
 
-    def __init__(self, keep=3):
+    def __init__(self, keep=3, *, remembers=True):
         self.store = MemoryStore()
-        self.keep, self.text = keep, ""
+        self.keep, self.text, self.remembers = keep, "", remembers
         self.shard = Shard(self.store, self.store, "op/", 0, keep)
         self.version, self.model, self.history = 0, {}, {}
 
@@ -211,8 +221,9 @@ class MemoryShard:
     def step(self, entries):
         before = self.shard.begin(self.INFO, self.version)
         manifest = self.shard.commit(before, self.version, self.change(entries))
-        self.model = {name: count for name, count in {**self.model, **entries}.items() if count}
-        self.history[self.version] = self.model
+        if self.remembers:
+            self.model = {name: count for name, count in {**self.model, **entries}.items() if count}
+            self.history[self.version] = self.model
         self.version += 1
         return manifest
 

@@ -219,8 +219,8 @@ def test_a_damaged_state_stays_as_it_is(query):
 def test_it_needs_memory_for_some_segments_not_for_the_state(query, small, monkeypatch):
     small(rows=500, size=1 << 20, small=100)
     on = query(shards=2)
-    for start in range(0, 40_000, 8_000):
-        on.step([(1, (key, "x" * 200)) for key in range(start, start + 8_000)])
+    for start in range(0, 10_000, 2_000):
+        on.step([(1, (key, "x" * 900)) for key in range(start, start + 2_000)])
     total = sum(path.stat().st_size for path in on.root().rglob("*.arrow"))
     before, held = pa.total_allocated_bytes(), []
     write = StoredSegments.write
