@@ -16,8 +16,9 @@ from forebay.framework.digests import Digest, SplitDigests
 from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
 from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd, canonical, dump_offset
+from forebay.framework.microbatch.offsets import spilling_codec
 from forebay.framework.microbatch.offsets.segments import decode, encode, outdated
-from forebay.framework.microbatch.offsets.spilling_codec import KEPT, SpillingOffsetCodec
+from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
@@ -83,6 +84,15 @@ def file(number: int, at: int = 0) -> File:
         size=10_000_000 + mixed % 90_000_000,
         modified_at=1_700_000_000_000_000_000 + mixed * 1_000_003,
     )
+
+
+KEPT = 30
+"""So many micro-batches keep their segments where `few_are_kept` is used; 200 do in production."""
+
+
+@pytest.fixture
+def few_are_kept(monkeypatch):
+    monkeypatch.setattr(spilling_codec, "KEPT", KEPT)
 
 
 def stored(store, *, retries=0, digests=None):
@@ -310,7 +320,7 @@ def test_forgotten_splits_stay_forgotten_over_restarts():
     assert 1700 < len(query.done) < 1960
 
 
-def test_old_segments_are_deleted_and_the_last_ones_can_be_gone_back_to():
+def test_old_segments_are_deleted_and_the_last_ones_can_be_gone_back_to(few_are_kept):
     store = MemoryStore()
     query, offsets, known = Query(stored(store)), [], []
     for n in range(3 * KEPT):
@@ -325,7 +335,7 @@ def test_old_segments_are_deleted_and_the_last_ones_can_be_gone_back_to():
         stored(store).read_done(offsets[100])
 
 
-def test_runs_of_one_micro_batch_delete_too():
+def test_runs_of_one_micro_batch_delete_too(few_are_kept):
     store = MemoryStore()
     data = Query(stored(store)).run([file(number) for number in range(1000)])
     for n in range(1, 2 * KEPT):
@@ -334,7 +344,7 @@ def test_runs_of_one_micro_batch_delete_too():
     assert len(Query(stored(store), data).done) == 1000 + 2 * KEPT - 1
 
 
-def test_segments_of_a_crash_are_harmless_and_deleted_later():
+def test_segments_of_a_crash_are_harmless_and_deleted_later(few_are_kept):
     store = MemoryStore()
     query = Query(stored(store))
     first = query.run([file(number) for number in range(1000)])

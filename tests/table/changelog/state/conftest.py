@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections import Counter
 
@@ -111,12 +110,6 @@ class Query:
         from pathlib import Path
 
         return Path(self.state.location)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_flushed_to_disk(monkeypatch):
-    """No machine fails here, and there are ten thousand files."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 @pytest.fixture
