@@ -306,7 +306,7 @@ def test_a_micro_batch_reads_until_it_is_caught_up_and_no_empty_one_follows(monk
 @given(st.data())
 def test_attempts_in_any_order_deliver_the_same_rows(monkeypatch, data):
     with monkeypatch.context() as patch:
-        world = world_of(patch, data, {"a": data.draw(st.integers(1, 20))})
+        world = world_of(patch, data, {"a": data.draw(st.integers(1, 10))})
         end = world.plan()
         attempts = [world.attempt(end)[0] for _ in range(3)]
         while not all(one.done for one in attempts):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.digests import Digest, SplitDigests
+from forebay.framework.microbatch.offsets import spilling_codec
 from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
 from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd, canonical, dump_offset
-from forebay.framework.microbatch.offsets import spilling_codec
 from forebay.framework.microbatch.offsets.segments import decode, encode, outdated
 from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
@@ -145,7 +145,7 @@ def remembered(done):
 
 
 def test_inline_a_micro_batch_takes_what_fits_and_stops_before_anything_is_missed(tmp_path, caplog):
-    waiting = [file(number) for number in range(20_000)]
+    waiting = [file(number) for number in range(8000)]
     offset_codec = InlineOffsetCodec(Files())
     query, offsets = Query(offset_codec), []
     with (
@@ -208,8 +208,8 @@ def test_more_open_splits_than_fit_are_refused_by_name(caplog):
     half = [Planned(file(number, 5), 5) for number in range(1800)]
     offset_codec.write(Offset("files", 0, "q", half), done)
     assert "half of the maximum" in caplog.text
-    with pytest.raises(ConfigurationError, match="offset with 20000 splits") as caught:
-        offset_codec.write(Offset("files", 1, "q", [Planned(file(number, 5), 5) for number in range(20_000)]), done)
+    with pytest.raises(ConfigurationError, match="offset with 5000 splits") as caught:
+        offset_codec.write(Offset("files", 1, "q", [Planned(file(number, 5), 5) for number in range(5000)]), done)
     assert caught.value.option == "stateLocation"
 
 
@@ -223,14 +223,14 @@ def digesting():
 
 def test_inline_digests_take_the_place_of_what_does_not_fit(tmp_path):
     """The last micro-batches stay whole; with stateLocation nothing is condensed, and nothing is lost."""
-    waiting = [file(number) for number in range(9000)]
+    waiting = [file(number) for number in range(5000)]
     digests = digesting()
     query = Query(InlineOffsetCodec(Files(), digests), dump_offset(Offset("files")))
     data = {}
-    for first in range(0, 9000, 500):
+    for first in range(0, 5000, 500):
         data = query.run(waiting[first : first + 500])
-    assert query.done.count == 9000
-    assert len(canonical(data)) < 14 * 9000 + (40 << 10)
+    assert query.done.count == 5000
+    assert len(canonical(data)) < 14 * 5000 + (40 << 10)
     assert data["v"] == 2
     assert set(query.done).isdisjoint(split.id for split in waiting if digests.mark(split.id) is not None)
 
@@ -248,7 +248,7 @@ def test_inline_digests_take_the_place_of_what_does_not_fit(tmp_path):
         on = Query(stored(LocalStateStore(str(tmp_path)), digests=moved), data)
         assert known(on.done, moved) == everything
         assert on.done.count == len(everything)
-        new = file(9000 + on.n)
+        new = file(5000 + on.n)
         data = on.run([new])
         everything[new.id] = new.size
         assert len(canonical(data)) < 1500
@@ -267,7 +267,7 @@ def test_short_things_stay_in_the_offset_and_the_store_is_not_touched():
 
 
 def test_a_plan_of_any_size_is_read_back_exactly(tmp_path):
-    splits = [file(number) for number in range(30_000)]
+    splits = [file(number) for number in range(6000)]
     data = Query(stored(LocalStateStore(str(tmp_path)))).plan(splits)
     assert len(canonical(data)) < 1000
     assert [planned.split for planned in stored(LocalStateStore(str(tmp_path))).read(data).splits] == splits
@@ -294,7 +294,7 @@ def test_few_segments_and_few_bytes_for_a_long_memory():
     store = MemoryStore()
     offset_codec = stored(store)
     query, data, written, longest = Query(offset_codec), {}, 0, 0
-    for n in range(1500):
+    for n in range(500):
         before = set(store.facts)
         data = query.run([file(5 * n + k) for k in range(5)])
         written += sum(len(decode(store.facts[name]).data) for name in set(store.facts) - before)
@@ -325,14 +325,14 @@ def test_old_segments_are_deleted_and_the_last_ones_can_be_gone_back_to(few_are_
     query, offsets, known = Query(stored(store)), [], []
     for n in range(3 * KEPT):
         known.append(remembered(query.done))
-        offsets.append(query.run([file(3 * n + k) for k in range(3)]))
+        offsets.append(query.run([file(12 * n + k) for k in range(12)]))
         query.offset_codec.batch_committed(query.offset_codec.read(offsets[-1]))
     assert len(store.facts) < KEPT + 80
     for n in range(2 * KEPT, 3 * KEPT):
         assert remembered(stored(store).read_done(offsets[n])) == known[n]
         stored(store).read(offsets[n])
     with pytest.raises(ConfigurationError, match="is missing"):
-        stored(store).read_done(offsets[100])
+        stored(store).read_done(offsets[KEPT // 2])
 
 
 def test_runs_of_one_micro_batch_delete_too(few_are_kept):

@@ -54,11 +54,11 @@ def test_any_number_of_files_comes_once_in_one_micro_batch(listed, tmp_path):
 
 def test_s1_from_every_offset_the_rest_is_the_same_also_with_segments(listed, tmp_path):
     """S1: a cold planner continues from any offset exactly as the first one did, byte by byte."""
-    run = listed(2600, state_location=str(tmp_path), max_files_per_trigger=200)
+    run = listed(1400, state_location=str(tmp_path), max_files_per_trigger=200)
     turns = run.turns()
-    assert len(turns) == 13 and "state" in run.log[-1]
+    assert len(turns) == 7 and "state" in run.log[-1]
     for done in range(len(turns)):
-        again = listed(2600, state_location=str(tmp_path), max_files_per_trigger=200)
+        again = listed(1400, state_location=str(tmp_path), max_files_per_trigger=200)
         again.log = run.log[: done + 1]
         again.restart()
         assert again.turns() == turns[done + 1 :]
@@ -68,7 +68,7 @@ def test_s1_from_every_offset_the_rest_is_the_same_also_with_segments(listed, tm
 
 def test_s15_without_the_location_the_stream_stops_before_a_file_is_missed_and_goes_on_with_it(listed, tmp_path):
     """S15: an implicit limit, then a refusal; with `stateLocation` nothing is lost or duplicated."""
-    run = listed(15_000)
+    run = listed(6000)
     turns = []
     with pytest.raises(ConfigurationError, match="does not fit into an offset") as caught:
         turns.extend(run.turn() for _ in range(1000))
@@ -81,7 +81,7 @@ def test_s15_without_the_location_the_stream_stops_before_a_file_is_missed_and_g
             run.turn()
     run.restart(state_location=str(tmp_path))
     turns += run.turns()
-    assert ids(turns) == [split.id for split in files(15_000)]
+    assert ids(turns) == [split.id for split in files(6000)]
     assert longest(run) < 100 << 10
 
 
