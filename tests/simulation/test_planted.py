@@ -195,7 +195,7 @@ def a_paused_split_goes_on(patch):
     patch.setattr(SourceReaderBase, "_hold", lambda self, part: self._parts.appendleft(part) or self._paused.clear())
 
 
-@planted(2000, first=2500)
+@planted(2000, first=2870)
 def what_a_gate_held_comes_out_after_what_is_in_hand(patch):
     release = SourceReaderBase._release
 
@@ -239,12 +239,12 @@ def test_a_planted_bug_is_found_and_its_replay_shows_it(name, monkeypatch, capsy
 
 
 def test_without_planted_bugs_the_same_seeds_are_clean():
-    assert main(["--seeds", "50", "--jobs", "1"]) == 0
+    assert main(["--seeds", "30", "--jobs", "1"]) == 0
 
 
 def test_many_seeds_with_a_planted_bug_end_in_a_table_and_replay_commands(monkeypatch, capsys):
     a_refused_hand_over_is_dropped(monkeypatch)
-    assert main(["--seeds", "100", "--jobs", "1"]) == 1
+    assert main(["--seeds", "40", "--jobs", "1"]) == 1
     out = capsys.readouterr().out
     assert re.search(r"^problems +[1-9]", out, re.MULTILINE)
     seeds = re.findall(r"^  replay: python -m forebay_simulator --seed (\d+) --trace$", out, re.MULTILINE)

@@ -186,7 +186,7 @@ def test_a_planted_bug_is_found(monkeypatch, capsys, name):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seeds", [100, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [60, pytest.param(1000, marks=pytest.mark.soak)])
 def test_seeds_of_streams_are_clean(record_property, capsys, seeds):
     status = main(["--streams", "--seeds", str(seeds)])
     output = capsys.readouterr().out
@@ -222,9 +222,9 @@ def digested(monkeypatch):
 
 def test_seeds_of_streams_are_clean_with_digests_in_place_of_splits(digested, monkeypatch, capsys):
     """S15: through kills and replays; and where digests are not written, that is found."""
-    assert main(["--streams", "--seeds", "200"]) == 0, capsys.readouterr().out
+    assert main(["--streams", "--seeds", "60"]) == 0, capsys.readouterr().out
     monkeypatch.setattr(InlineOffsetCodec, "_condensed", lambda self, done: {})
-    assert main(["--streams", "--seeds", "200"]) == 1
+    assert main(["--streams", "--seeds", "60"]) == 1
 
 
 @pytest.mark.soak
@@ -236,7 +236,7 @@ def test_100000_other_seeds_of_streams_are_clean(capsys):
 def test_the_same_seed_of_a_stream_does_the_same_in_every_process():
     """But for the ids, which are random on purpose."""
     program = (
-        "import re\nfrom forebay_simulator import simulate_stream\nfor seed in range(60):\n"
+        "import re\nfrom forebay_simulator import simulate_stream\nfor seed in range(30):\n"
         "    print(simulate_stream(seed, lambda line: print(re.sub('\"id\": \"[0-9a-f]+\"', '', line))))"
     )
     output = [
@@ -249,5 +249,5 @@ def test_the_same_seed_of_a_stream_does_the_same_in_every_process():
         ).stdout
         for hash_seed in ("1", "2")
     ]
-    assert output[0].count("\n") > 500
+    assert output[0].count("\n") > 250
     assert output[0] == output[1]
