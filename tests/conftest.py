@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -70,6 +71,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _file = item.path
         gc.collect()
         gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Where a fixture has loaded moto: let it list its services once, not at each request (1 ms), and freeze it too."""
+    backends = sys.modules.get("moto.backends")
+    if backends is not None and not hasattr(backends.list_of_moto_modules, "cache_info"):
+        names = tuple(backends.list_of_moto_modules())
+        backends.list_of_moto_modules = cache(lambda: names)
+        pytest_collection_finish()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
