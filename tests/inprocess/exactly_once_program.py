@@ -19,7 +19,6 @@ import pyarrow as pa
 
 import forebay
 
-KILLS = 25
 SPLITS = {"north": 700, "south": 500, "west": 600}
 
 
@@ -79,7 +78,7 @@ def count(path: str) -> int:
         return int(db.execute("SELECT count(*) FROM measurements").fetchone()[0])
 
 
-def main(path: str) -> None:
+def main(path: str, attempts: int) -> None:
     """Kill, count, let the last attempt finish."""
     db = sqlite3.connect(path)
     # No unique key: a duplicate row must be detected.
@@ -89,7 +88,7 @@ def main(path: str) -> None:
     )
     db.close()
     kills, progressed, chance = 0, 0, random.Random(14)
-    for seed in range(KILLS):
+    for seed in range(attempts):
         before = count(path)
         child, heard = forked(path, seed)
         for _ in range(chance.randrange(6)):
@@ -100,7 +99,7 @@ def main(path: str) -> None:
         _, status = os.waitpid(child, 0)
         kills += os.WIFSIGNALED(status)
         progressed += count(path) > before
-    _, status = os.waitpid(forked(path, KILLS)[0], 0)
+    _, status = os.waitpid(forked(path, attempts)[0], 0)
     if status:
         raise SystemExit("the last attempt failed")
     db = sqlite3.connect(path)
@@ -110,4 +109,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

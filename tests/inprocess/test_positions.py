@@ -177,12 +177,13 @@ def test_an_acknowledged_batch_does_not_come_again_after_a_break(world, kit, tmp
 PROGRAM = Path(__file__).with_name("exactly_once_program.py")
 
 
-def test_the_recipe_for_exactly_once_is_right_under_kills(tmp_path):
+@pytest.mark.parametrize("attempts", [12, pytest.param(25, marks=pytest.mark.soak)])
+def test_the_recipe_for_exactly_once_is_right_under_kills(tmp_path, attempts):
     """RDR-4: each attempt is a process that dies by SIGKILL at some moment, in or between its transactions."""
-    command = [sys.executable, "-P", str(PROGRAM), str(tmp_path / "sink.db")]
+    command = [sys.executable, "-P", str(PROGRAM), str(tmp_path / "sink.db"), str(attempts)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)
     # On a busy machine some attempts end before they are killed.
-    assert reported["kills"] >= 10 and reported["kills with progress"] >= 5
+    assert reported["kills"] >= attempts * 2 // 5 and reported["kills with progress"] >= attempts // 5
     assert reported["rows"] == reported["distinct"] == reported["expected"]
