@@ -19,8 +19,10 @@ from forebay.registry import default_registry
 
 
 def finding(check: str, **changed: str):
-    """Return the finding of one check, with changed environment variables."""
-    (found,) = [one for one in check_environment({**os.environ, **changed}) if one.check == check]
+    """Return the finding of one check, with changed environment variables; the others find no program to start."""
+    absent = {"JAVA_HOME": "/nowhere", "PYSPARK_PYTHON": "no-such-python"}
+    absent.pop({"Java": "JAVA_HOME", "Spark's workers": "PYSPARK_PYTHON"}.get(check, ""), None)
+    (found,) = [one for one in check_environment({**os.environ, **absent, **changed}) if one.check == check]
     return found
 
 
@@ -107,17 +109,23 @@ def test_a_missing_extra_is_optional(monkeypatch):
     assert (said.state, said.found, said.advice) == ("missing", "not installed: boto3", 'pip install "forebay[s3]"')
 
 
-def test_doctor_reaches_a_source(capsys):
+@pytest.fixture
+def healthy(monkeypatch):
+    """The environment is taken for granted: Java and Python need not be started to see what is said of a source."""
+    monkeypatch.setattr(sources, "check_environment", list)
+
+
+def test_doctor_reaches_a_source(capsys, healthy):
     assert main(["doctor", "forebay_rate", "-o", "rows=1"]) == 0
     assert "reached; columns: timestamp, value, split" in capsys.readouterr().out
 
 
-def test_doctor_says_why_a_source_cannot_be_reached(capsys):
+def test_doctor_says_why_a_source_cannot_be_reached(capsys, healthy):
     assert main(["doctor", "forebay_files", "-o", "path=/no/such/place", "-o", "fileFormat=text"]) == 1
     assert "/no/such/place" in capsys.readouterr().out
 
 
-def test_a_connector_that_raises_anything_is_a_finding(capsys, monkeypatch):
+def test_a_connector_that_raises_anything_is_a_finding(capsys, monkeypatch, healthy):
     def refuse(source, rows):
         raise OSError("no route to the service")
 
@@ -127,7 +135,7 @@ def test_a_connector_that_raises_anything_is_a_finding(capsys, monkeypatch):
     assert last["state"] == "wrong" and "no route to the service" in last["found"]
 
 
-def test_a_broker_that_cannot_be_reached_is_named(capsys):
+def test_a_broker_that_cannot_be_reached_is_named(capsys, healthy):
     options = ["subscribe=t", "kafka.bootstrap.servers=127.0.0.1:1", "fetchOffset.numRetries=0"]
     options += ["kafka.default.api.timeout.ms=500"]
     assert main(["doctor", "forebay_kafka", *(part for one in options for part in ("-o", one))]) == 1
