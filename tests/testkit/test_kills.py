@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,20 +19,34 @@ from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.testkit.kills import POINTS, Kill, KillList, MicroBatchFiles, restart_until_done, run_until_done
 from forebay.testkit.servers.processes import alive, end_session, parent_jvm, session_of
 
-VISITOR = """
-import sys
+# Imports the kit once, and forks a process for each visit.
+VISITORS = """
+import json, os, sys
 from forebay.testkit.kills import KillList
-kills = KillList(sys.argv[1])
-for _ in range(int(sys.argv[3])):
-    kills.meet(sys.argv[2])
-print("lived")
+for line in sys.stdin:
+    directory, point, times = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        kills = KillList(directory)
+        for _ in range(times):
+            kills.meet(point)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def visit(kills, point, times=1):
+@pytest.fixture(scope="module")
+def visit():
     """Come to a point so many times, in a process of its own; return its exit code."""
-    command = [sys.executable, "-P", "-c", VISITOR, kills.directory, point, str(times)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).returncode
+    command = [sys.executable, "-P", "-c", VISITORS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as visitors:
+
+        def come(kills, point, times=1):
+            visitors.stdin.write(json.dumps([kills.directory, point, times]) + "\n")
+            visitors.stdin.flush()
+            return int(visitors.stdout.readline())
+
+        yield come
 
 
 @pytest.fixture
@@ -39,7 +54,7 @@ def kills(tmp_path) -> KillList:
     return KillList(tmp_path / "kills")
 
 
-def test_a_process_dies_at_the_visit_that_was_armed_and_only_once(kills):
+def test_a_process_dies_at_the_visit_that_was_armed_and_only_once(kills, visit):
     kills.arm(Kill("plan-ends", at=3))
     assert visit(kills, "plan-begins", 5) == 0
     assert visit(kills, "plan-ends", 2) == 0
@@ -50,7 +65,7 @@ def test_a_process_dies_at_the_visit_that_was_armed_and_only_once(kills):
     assert kills.fired() == [Kill("plan-ends", at=3)]
 
 
-def test_a_kill_that_another_process_takes_meanwhile_is_not_listed(kills):
+def test_a_kill_that_another_process_takes_meanwhile_is_not_listed(kills, visit):
     kills.arm(Kill("read-first", at=2))
     (Path(kills.directory) / "armed" / "read-first.9").symlink_to("taken")  # named, and not there any more
     assert kills.armed() == [Kill("read-first", at=2)]
@@ -58,12 +73,12 @@ def test_a_kill_that_another_process_takes_meanwhile_is_not_listed(kills):
     assert visit(kills, "read-first") == 0
 
 
-def test_two_kills_at_one_point_are_two_deaths(kills):
+def test_two_kills_at_one_point_are_two_deaths(kills, visit):
     kills.arm(Kill("read-first"), Kill("read-first", at=2))
     assert [visit(kills, "read-first") for _ in range(3)] == [-signal.SIGKILL, -signal.SIGKILL, 0]
 
 
-def test_visits_of_many_threads_have_different_numbers(kills):
+def test_visits_of_many_threads_have_different_numbers(kills, visit):
     kills.arm()
     with ThreadPoolExecutor(8) as pool:
         numbers = list(pool.map(lambda _: kills._visit("read-first"), range(400)))
@@ -79,7 +94,7 @@ def test_another_process_can_be_the_victim(kills):
         assert other.wait() == -signal.SIGKILL
 
 
-def test_a_broker_dies_at_a_point_only_while_it_runs(kills):
+def test_a_broker_dies_at_a_point_only_while_it_runs(kills, visit):
     kills.arm(Kill("read-first", "broker"), Kill("read-first", "broker"))
     for left in (1, 0):
         with subprocess.Popen(["sleep", "600"]) as broker:
