@@ -293,10 +293,11 @@ def test_a_source_becomes_killable_by_one_more_base(kills):
     assert (done.stdout, done.returncode) == ("1\n", -signal.SIGKILL), done.stderr
 
 
-@pytest.mark.parametrize(("rows", "handed_on"), [([4], [2]), ([1], [1]), ([3, 2], [1]), ([1, 1], [1])])
-def test_a_task_of_a_single_record_batch_has_a_middle_too(kills, rows, handed_on):
-    """In a process of its own, with a task of these record batches: what it has handed on when it dies."""
+def test_a_task_of_a_single_record_batch_has_a_middle_too(kills):
+    """In processes of their own, with tasks of these record batches: what each has handed on when it dies."""
+    handed_on = {(4,): [2], (1,): [1], (3, 2): [1], (1, 1): [1]}
     program = f"""
+        import os, sys
         import forebay, pyarrow as pa
         from forebay.framework.microbatch.read_task import Delivered
         from forebay.spark import batch
@@ -305,18 +306,24 @@ def test_a_task_of_a_single_record_batch_has_a_middle_too(kills, rows, handed_on
             def schema(self): return pa.schema([("n", pa.int64())])
             def read(self, split): yield {{"n": 1}}
         class KillableNumbers(Killable, Numbers): name = "killable_numbers"
-        def task(task, *, runtime=None):
-            for count in {rows}:
+        def task(rows, *, runtime=None):
+            for count in rows:
                 yield Delivered("all", pa.record_batch({{"n": list(range(count))}}), count)
         batch.run_task = task
-        KillList({kills.directory!r}).arm(Kill("read-middle"))
         KillableNumbers(kills={kills.directory!r})
-        for delivered in batch.run_task(None):
-            print(delivered.batch.num_rows, flush=True)
+        for rows in {list(handed_on)}:
+            KillList({kills.directory!r}).arm(Kill("read-middle"))
+            child = os.fork()
+            if child == 0:
+                for delivered in batch.run_task(rows):
+                    print(delivered.batch.num_rows, end=" ", flush=True)
+                os._exit(0)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     """
     command = [sys.executable, "-P", "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.stdout.split(), done.returncode) == ([str(n) for n in handed_on], -signal.SIGKILL), done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = [[int(number) for number in line.split()] for line in done.stdout.splitlines()]
+    assert found == [[*rows, -signal.SIGKILL] for rows in handed_on.values()], done.stderr
 
 
 def test_every_point_is_described():
