@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -76,7 +77,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
     """Where a fixture has loaded moto: let it list its services once, not at each request (1 ms), and freeze it too."""
-    backends = sys.modules.get("moto.backends")
+    backends: Any = sys.modules.get("moto.backends")
     if backends is not None and not hasattr(backends.list_of_moto_modules, "cache_info"):
         names = tuple(backends.list_of_moto_modules())
         backends.list_of_moto_modules = cache(lambda: names)

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "forebay"
@@ -43,23 +42,26 @@ def length(function: Function) -> int:
     return lines
 
 
-def functions(path: Path) -> list[tuple[int, str]]:
-    """The functions of a file, each as (lines, place)."""
+@cache
+def read(path: Path) -> tuple[str | None, list[tuple[int, str]]]:
+    """The docstring of a file, and its functions, each as (lines, place)."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     name = path.relative_to(ROOT)
-    return [
-        (length(node), f"{name}:{node.lineno} {node.name}") for node in ast.walk(tree) if isinstance(node, Function)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, Function)]
+    return ast.get_docstring(tree), [(length(node), f"{name}:{node.lineno} {node.name}") for node in nodes]
+
+
+def test_each_file_names_its_licence():
+    lacking = [
+        named(path)
+        for path in shipped() + programs() + suites()
+        if not path.read_text(encoding="utf-8").startswith("# SPDX-License-Identifier: Apache-2.0\n")
     ]
+    assert lacking == []
 
 
-@pytest.mark.parametrize("path", shipped() + programs() + suites(), ids=named)
-def test_a_file_names_its_licence(path):
-    assert path.read_text(encoding="utf-8").startswith("# SPDX-License-Identifier: Apache-2.0\n")
-
-
-@pytest.mark.parametrize("path", shipped() + programs(), ids=named)
-def test_a_module_says_in_its_docstring_what_it_is(path):
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+def test_each_module_says_in_its_docstring_what_it_is():
+    assert [named(path) for path in shipped() + programs() if not read(path)[0]] == []
 
 
 def test_files_stay_near_300_lines(record_property):
@@ -70,7 +72,7 @@ def test_files_stay_near_300_lines(record_property):
 
 
 def test_functions_stay_near_40_lines(record_property):
-    found = sorted((entry for path in shipped() for entry in functions(path)), reverse=True)
+    found = sorted((entry for path in shipped() for entry in read(path)[1]), reverse=True)
     over = [f"{lines} {place}" for lines, place in found if lines > AIM_FUNCTION]
     record_property("report", f"functions over {AIM_FUNCTION} lines: {', '.join(over) or 'none'}")
     assert [f"{lines} {place}" for lines, place in found if lines > LIMIT_FUNCTION] == []

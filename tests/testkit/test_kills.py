@@ -40,11 +40,13 @@ def visit():
     """Come to a point so many times, in a process of its own; return its exit code."""
     command = [sys.executable, "-P", "-c", VISITORS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as visitors:
+        asked, answers = visitors.stdin, visitors.stdout
+        assert asked is not None and answers is not None
 
         def come(kills, point, times=1):
-            visitors.stdin.write(json.dumps([kills.directory, point, times]) + "\n")
-            visitors.stdin.flush()
-            return int(visitors.stdout.readline())
+            asked.write(json.dumps([kills.directory, point, times]) + "\n")
+            asked.flush()
+            return int(answers.readline())
 
         yield come
 
