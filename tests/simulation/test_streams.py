@@ -220,9 +220,10 @@ def digested(monkeypatch):
     monkeypatch.setattr(codec, "_MOST_WHOLE", -1)
 
 
-def test_seeds_of_streams_are_clean_with_digests_in_place_of_splits(digested, monkeypatch, capsys):
+@pytest.mark.parametrize("seeds", [60, pytest.param(1000, marks=pytest.mark.soak)])
+def test_seeds_of_streams_are_clean_with_digests_in_place_of_splits(digested, monkeypatch, capsys, seeds):
     """S15: through kills and replays; and where digests are not written, that is found."""
-    assert main(["--streams", "--seeds", "60"]) == 0, capsys.readouterr().out
+    assert main(["--streams", "--seeds", str(seeds)]) == 0, capsys.readouterr().out
     monkeypatch.setattr(InlineOffsetCodec, "_condensed", lambda self, done: {})
     assert main(["--streams", "--seeds", "60"]) == 1
 
