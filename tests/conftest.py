@@ -70,8 +70,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     global _file  # noqa: PLW0603 - the process runs one test at a time
     if item.path != _file:
         _file = item.path
-        gc.collect()
-        gc.freeze()
+        _freeze()
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -81,7 +85,7 @@ def pytest_runtest_call() -> None:
     if backends is not None and not hasattr(backends.list_of_moto_modules, "cache_info"):
         names = tuple(backends.list_of_moto_modules())
         backends.list_of_moto_modules = cache(lambda: names)
-        pytest_collection_finish()
+        _freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -24,9 +24,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql.functions import make_valid_utf8
 from pyspark.sql.types import StructType
 
-from forebay.spark.conform import arrow_schema
+from forebay.spark.arrow.conform import arrow_schema
 from forebay.spark.data_source import format_class
-from forebay.spark.origin import Installed, Session
+from forebay.spark.session.origin import Installed, Session
 
 Write = Callable[..., str]
 Row = tuple[int, str | None]
