@@ -237,7 +237,7 @@ def _remote_cause(lines: Sequence[str]) -> RemoteTraceback | None:
 
 
 def _inside(text: str, at: int) -> bool:
-    """Return whether another error quotes the one at index `at`: its line is indented, or begins with another error."""
+    """Return whether the error at index `at` is only quoted: its line is indented, or begins with another error."""
     before = text[text.rfind("\n", 0, at) + 1 : at]
     return before.startswith(INDENT) or _HEAD.search(before) is not None
 
@@ -251,7 +251,7 @@ def _ends_message(line: str) -> bool:
 
 
 def _escaped_line(line: str) -> str:
-    """Return a line of a message for printing, indented if `parse_text` would not take it as part of the message."""
+    """Return a line of a message for printing, indented once more if `parse_text` would not restore it otherwise."""
     return INDENT + line if line.startswith(INDENT) or _ends_message(line) or _HEAD.search(line) else line
 
 

@@ -18,7 +18,7 @@ def lazy_names(
     """Return the functions `__getattr__` and `__dir__` of a module.
 
     Args:
-        door: The module.
+        door: The full name of the module.
         modules: The module that defines each lazy name. A name may be a module of the package `door` itself.
         names: All public names, also those that are not lazy.
         extras: The optional packages that the lazy names need, each with the extras of forebay that have it.

@@ -171,7 +171,8 @@ class Registry:
             f"no source has the name {name!r}{meant}" + "".join(f"; {problem}" for problem in self._broken),
             source=name,
             advice=f"use one of the known sources ({', '.join(known.values()) or 'none'}), register your own class by "
-            "forebay.register(spark, ItsClass), or install the package that provides the source",
+            "forebay.register(spark, ItsClass) (on the command line: give MODULE:Class), or install the package that "
+            "provides the source",
         )
 
 
@@ -246,7 +247,7 @@ def _load(entry: Entry, kind: str) -> type:
         raise ConfigurationError(
             f"the {kind} {entry.name!r} ({entry.origin}) is not a class: {entry.target} is {type(found).__name__}",
             source=entry.name,
-            advice=f"make the entry point name the class of the {kind}, as in package.module:Class",
+            advice=f"write the entry point as package.module:Class, where Class is the class of the {kind}",
         )
     return found
 

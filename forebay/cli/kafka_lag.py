@@ -77,7 +77,7 @@ def lag(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     max_lag: Annotated[
-        int | None, typer.Option(min=0, help="Exit with code 3 if the lag is higher or unknown.")
+        int | None, typer.Option(min=0, help="Exit with code 3 if the total lag is higher, or unknown for a partition.")
     ] = None,
 ) -> None:
     """Show how far a streaming query, or a consumer group, is behind its topics: partition by partition."""
@@ -107,7 +107,7 @@ def _check_lag(found: Sequence[LagReport], most: int) -> None:
     worst = max((one.lag.total for one in found), default=0)
     unknown = [one for report in found for one in report.lag.partitions if one.lag is None]
     if worst > most:
-        say(f"forebay: the lag is {worst:,}, above {most:,}", err=True)
+        say(f"forebay: the total lag is {worst:,}, above --max-lag {most:,}", err=True)
     for one in unknown:
         say(f"forebay: the lag of {one.topic}/{one.partition} is unknown: {one.note}", err=True)
     if worst > most or unknown:

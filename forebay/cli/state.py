@@ -110,7 +110,7 @@ def reshard(
         done = reshard_state(_state(location, name, option), shards, lambda number: bar.update(task, completed=number))
     say(
         f"{name}: {done.before} shards are now {done.after}, with {done.entries:,} entries in {done.size:,} bytes; the "
-        f"last micro-batch is {done.version}"
+        f"last micro-batch in the state is {done.version}"
     )
 
 

@@ -27,7 +27,7 @@ def target_source(target: str, given: Mapping[str, str]) -> Source:
 
     Raises:
         ConfigurationError: There is no such source, or an option is unknown, missing or invalid.
-        ForebayError: The source's own check failed.
+        ForebayError: The source's own `check()` failed.
     """
     found = target_class(target)
     with wrap_errors(found.name, "check()"):

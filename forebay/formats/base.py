@@ -32,8 +32,9 @@ class InputFile(Protocol):
     def open(self) -> BinaryIO:
         """Open the file as a seekable stream with no buffer or a small one. The caller closes the stream.
 
-        The stream of a store with slow requests may also have a method `expect(groups)`. A format passes it the ranges
-        that it will read: for each row group, the column chunks as pairs of start and end. The stream prefetches them.
+        The stream of a store with slow requests may also have a method `expect(groups, *, whole=None)`. A format passes
+        it the ranges that it will read, as pairs of start and end: one list for each row group or stripe. The stream
+        prefetches them, and may fetch a group of up to `whole` bytes as a whole.
 
         Raises:
             DataError: The file no longer exists, or has changed since it was listed.

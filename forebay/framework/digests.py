@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores finished splits as hashes, if whole splits would be too long for a checkpoint.
 
-A split takes about 13 characters: a key of 64 bits and a mark of 32. The keys are sorted, and the bytes of their
-differences are compressed column by column, which leaves 49 bits of each of 200,000 keys.
+A split takes about 13 characters: its key, a hash of 64 bits, and a mark of 32 bits. The sorted keys are stored as
+differences, whose bytes are compressed column by column: with 200,000 keys, to 49 bits each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY: Final = 8
 """Bytes of a key. The probability that a new split collides with one of 400,000 is 2 in 10^14."""
 
 _GROWTH: Final = 2
-"""A new segment is merged with each older one that has fewer than this many times as many splits."""
+"""A new segment is merged with each older one that has fewer than `_GROWTH` times its number of splits."""
 
 _LEVEL: Final = 1
 """Compression level: only the upper columns of keys are compressible, at any level."""
@@ -82,7 +82,7 @@ class SplitDigests:
 
     @property
     def characters(self) -> int:
-        """The length of the stored form, in characters."""
+        """The length of the stored entries, in characters."""
         return sum(len(segment.text) for segment in self._segments)
 
     def mark(self, key: str) -> int | None:
@@ -196,5 +196,8 @@ def _unpacked(text: str) -> dict[int, int]:
 def _checked(entry: Any) -> _Segment:  # noqa: ANN401 - any JSON value
     until, splits, text = entry if isinstance(entry, list) and len(entry) == 3 else (None, None, None)
     if not (isinstance(until, int) and isinstance(splits, int) and isinstance(text, str)):
-        raise ValueError("the digests of finished splits are not a list of segments")  # noqa: TRY004 - a damaged text
+        raise ValueError(  # noqa: TRY004 - a damaged text
+            "the hashes of finished splits (digests) contain an entry that is not a segment: "
+            "[moment, number of splits, text]"
+        )
     return _segment(until, splits, text)

@@ -71,7 +71,7 @@ class DiscoveryEnumerator(ABC):
     """Whether a stream reads splits one after the other, in the order of `discover`, as it does with files.
 
     If False, all splits share the limits of each micro-batch. If True, a stream stores a split only when it begins to
-    read it, so `discover` must return every split that has not begun at each call.
+    read it, so each call of `discover` must return every split that was not yet begun.
     """
 
     in_stages: bool = False
@@ -93,7 +93,7 @@ class DiscoveryEnumerator(ABC):
     After five seconds without new data, results are cached for at least 0.1 s."""
 
     discovery_floor: float | None = None
-    """The minimum for `discover`, if new splits are rarer than new records; None = `refresh_floor` for both."""
+    """As `refresh_floor`, for `discover` only: for sources whose new splits are rare. None = `refresh_floor`."""
 
     refresh_share: float = 0.05
     """Maximum share of a stream's time spent on `latest` and on `discover`: slow results are cached for longer."""
@@ -153,8 +153,9 @@ class DiscoveryEnumerator(ABC):
         a split if neither record is known, or if the record has no event time. Called by the planner of a stream with
         `alignmentMaxDrift`, for splits whose position has moved. May block.
 
-        With `in_order`, return the first event time of each split, where known. The planner passes the first splits of
-        `discover`, which should be sorted by event time, and once no splits. Returning None is then an error.
+        With `in_order`, return the first event time of each split, where known; returning None is an error. The first
+        call passes no splits, to check this. Later ones pass the next splits to read, in the order of `discover`, which
+        should be that of their event times.
 
         Args:
             splits: Each at its position for the next micro-batch, with its present end.
@@ -190,7 +191,7 @@ class DiscoveryEnumerator(ABC):
         """Return the position `rows` rows or about `byte_budget` bytes after the split's position; None = unknown.
 
         Return at most the split's end. For `rows`, return the position after exactly that many rows, or the end if
-        there are fewer. The framework does not check the number of rows. It takes int positions for row numbers.
+        there are fewer. The framework does not check this. For rows, it treats int positions as row numbers.
         """
         return None
 

@@ -27,8 +27,8 @@ class SplitEnumerator(ABC):
     """Discovers splits and assigns them to readers; one per query.
 
     The host calls all methods on the coordinator thread, one at a time (ENU-1). No method may block: run slow work with
-    `SplitEnumeratorContext.call_async`. Most authors extend `DiscoveryEnumerator` instead, which assigns splits, takes
-    them back and stores state.
+    `SplitEnumeratorContext.call_async`. Most authors extend `DiscoveryEnumerator` instead: the framework then
+    assigns splits, takes them back and stores state.
 
     On Spark there is one virtual reader, subtask 0. It requests splits only while the micro-batch has room. A split
     that is assigned to it becomes part of the micro-batch.

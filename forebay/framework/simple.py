@@ -54,7 +54,7 @@ class SimpleSource(Source):
     def extra_keys(self) -> bool:
         """Whether dicts, also inside columns, may have keys that are not in the schema: True drops these keys.
 
-        If False, such a key is an error: usually it is misspelt in `read`.
+        If False, such a key is an error: usually it is misspelt in `read`. A dict with only such keys always is.
         """
         return False
 
@@ -77,7 +77,7 @@ class SimpleSource(Source):
         """
 
     def splits(self) -> Iterable[Split | str]:
-        """Return the parts that can be read independently: ids or Split objects. Repeated for an unbounded source."""
+        """Return the parts that can be read independently: ids or Split objects. Called repeatedly if unbounded."""
         return [_ONE_SPLIT]
 
     def latest(self, split: Split) -> Position | None:

@@ -83,7 +83,10 @@ class Source(ABC):
 
     @property
     def bounded(self) -> bool:
-        """Whether the source has finitely many splits, and each ends (SRC-5). An unbounded source may still stop."""
+        """Whether the source has finitely many splits, and each ends (SRC-5).
+
+        A `SplitEnumerator` may end an unbounded source too, by `signal_no_more_splits` for all readers.
+        """
         return True
 
     @property

@@ -137,7 +137,7 @@ def normalise(position: object, split_id: str) -> Position:
         return tuple(normalise(part, split_id) for part in position)
     advice = "use an int, a str, or a tuple of these"
     if isinstance(position, float):
-        advice = "a float is not exact: use an int (a count, an id, microseconds) or the number as text"
+        advice = "a float is not exact: use an int (a count, an id, microseconds); or text, and override order_key()"
     elif hasattr(position, "isoformat"):
         advice = "use an int of microseconds since 1970, or .isoformat() as text"
     raise ContractError(

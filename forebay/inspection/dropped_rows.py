@@ -85,10 +85,11 @@ def _aligned(source: Mapping[str, Any], state: EventTimeState, spark: datetime |
         parts[0] += " (idle)" if earliest.idle else ""
     if state.late and earliest is None and not state.idle:  # such as files, which are never idle
         parts.append(
-            f"new splits came {state.late:,} times later than watermarkDelay allows: set a longer watermarkDelay"
+            f"{state.late:,} new split{'' if state.late == 1 else 's'} began earlier in event time than "
+            "watermarkDelay allows: set a longer watermarkDelay"
         )
     elif state.late or (earliest is not None and earliest.idle):
-        parts.append("a split that was idle or new came back with old records: set a longer idleTimeout")
+        parts.append("other splits did not wait for an idle or new split: set a longer idleTimeout")
     least = state.max_drift + state.delay
     parts.append(
         f"withWatermark needs a delay of at least alignmentMaxDrift + watermarkDelay, {span(least)}, and more for "

@@ -39,12 +39,13 @@ class EventTimeState:
         delay: `watermarkDelay`, in seconds.
         held: The number of splits that alignment stops before their present ends.
         idle: The number of splits that no other split waits for.
-        late: How often an idle or new split became active with records before the watermark of the other splits.
+        late: How often an idle or new split had records before the watermark of the other splits. If splits are read in
+            order: how many began more than `watermarkDelay` earlier in event time than splits that were read before.
         slowest: The split with the lowest watermark, for which held splits wait; empty if unknown.
         why: Why the slowest split holds back others: `unread` (it has unread records) or `caught up`.
         splits: The slowest and the fastest splits.
-        limit: The event time up to which splits may be read. Splits that are read in order may begin up to this time.
-            None before the first limit.
+        limit: The event time up to which splits may be read. If splits are read in order, a split whose first record
+            is later waits. None if not known yet.
     """
 
     watermark: datetime | None
@@ -99,7 +100,7 @@ def event_time_words(state: EventTimeState) -> str:
     if state.idle:
         parts.append(f"{_count(state.idle)} idle")
     if state.late:
-        parts.append(f"{state.late:,} times late after being idle or new")
+        parts.append(f"idle or new splits were late {state.late:,} time{'' if state.late == 1 else 's'}")
     return ", ".join(parts)
 
 
@@ -111,7 +112,7 @@ def _limit_words(state: EventTimeState) -> str:
     if state.idle:
         parts.append(f"{_count(state.idle)} idle")
     if state.late:
-        parts.append(f"{state.late:,} times late by more than watermarkDelay ({span(state.delay)})")
+        parts.append(f"{_count(state.late)} late by more than watermarkDelay ({span(state.delay)})")
     return ", ".join(parts)
 
 

@@ -89,7 +89,7 @@ def record_metrics(read: Run, *, every: float = 10.0) -> RecordedRun:
 
     Args:
         read: The result of `forebay.run`, before its first record batch.
-        every: Seconds between two records of lag, splits and watermark.
+        every: Minimum seconds between two recordings of lag, splits and watermark.
 
     Returns:
         An iterator of the run's record batches, which closes the run at the end of a `with` block.
@@ -105,7 +105,7 @@ class RecordedRun(Iterator[pa.RecordBatch]):
 
     Args:
         run: The run, before its first record batch.
-        every: Seconds between two records of lag, splits and watermark.
+        every: Minimum seconds between two recordings of lag, splits and watermark.
     """
 
     def __init__(self, run: Run, every: float) -> None:

@@ -295,8 +295,8 @@ def _claims(offset: Offset, at: object) -> dict[str, Claim]:
     begun = begun_of(offset.query, offset.n)
     if calls.call("reading", lambda: store.get(begun)) is None:
         raise ConfigurationError(
-            f"the stream keeps its state in {begun}, which does not exist below {at}",
-            advice="restore or mount this directory",
+            f"the state location {at} lacks the file {begun}, which each micro-batch with negotiated ends has",
+            advice="restore or mount the state location",
         )
     claims = {}
     for split in splits:

@@ -69,7 +69,7 @@ def _text(column: pa.ChunkedArray) -> str:
 
 
 def _has_nanoseconds(column: pa.ChunkedArray) -> bool:
-    """Return whether a value is finer than a microsecond. With pandas installed, Arrow cuts it off silently."""
+    """Return whether a value is finer than a microsecond. `to_pylist` silently shortens such a time of day."""
     if not kinds.is_temporal(column.type) or getattr(column.type, "unit", "") != "ns":
         return False
     nanos = pc.cast(column, pa.int64())

@@ -78,7 +78,7 @@ def parse_options(
 
 
 def explain_names(cls: type[T]) -> type[T]:
-    """Make the generated constructor of a dataclass name unknown and missing options in its error; return the class."""
+    """Let the constructor of a dataclass raise errors that name unknown and missing options; return the class."""
     generated = cls.__init__
 
     @functools.wraps(generated)

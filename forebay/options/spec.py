@@ -218,9 +218,11 @@ class OptionSpec:
             text = ""
         shown = "(hidden)" if self.hides(key) or self.kind.holds_secret else _shown(value)
         raise ConfigurationError(
-            f"the value {shown} of the option {self.name!r} cannot be written as text",
+            f"the value {shown} of the option {self.name!r} has no text form that is parsed as this value, so a "
+            "checkpoint cannot keep it",
             option=self.name,
-            advice="use another value, or pass the source to forebay as a Python object instead of as texts",
+            advice="use another value; or, in the connector, give the option a type without a union, such as Path "
+            "instead of Path | str, or declare it with may_change=True",
         )
 
     def hides(self, key: str = "") -> bool:

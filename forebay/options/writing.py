@@ -176,7 +176,8 @@ def _map_texts(
         parsed = sort_out(specs, {name: ""})[0].get(spec.python_name)
         if not masked and (not key or parsed != [Given(name, "", key)]):
             raise ConfigurationError(
-                f"the key {key!r} of {spec.name!r} cannot be written: {name!r} is invalid or another option's name",
+                f"the key {key!r} of {spec.name!r} cannot be kept in a checkpoint: {name!r} is invalid or "
+                "another option's name",
                 option=name,
                 advice=f"remove it from {spec.name!r}",
             )

@@ -209,7 +209,7 @@ class RateEnumerator(DiscoveryEnumerator):
         return found
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
-        """Return the number of the first unread row of each split with an event time ≥ `event_time` (µs since 1970)."""
+        """Return for each split the first unread row with an event time ≥ `event_time` (µs since 1970), or its end."""
         found: dict[str, Position] = {}
         for split in cast("Sequence[RateSplit]", splits):
             start, end = _range(split)
@@ -223,7 +223,7 @@ class RateEnumerator(DiscoveryEnumerator):
         return None if end is None else max(0, end - start) * _ROW_BYTES
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Cut the unread rows into `count` equal slices. Without an end, or with fewer rows, it is not cut."""
+        """Cut the unread rows into `count` equal slices. A split without an end, or with fewer rows, is not cut."""
         start, end = _range(split)
         if end is None or end - start < count:
             return [split]

@@ -144,9 +144,10 @@ def _in_program(name: str) -> bool:
 
 
 def _refuse_table(options: Mapping[str, str], source: str) -> None:
-    """Refuse `CREATE TABLE … USING` without columns. Spark infers the schema with the table's properties as options.
+    """Refuse `CREATE TABLE … USING` without columns.
 
-    Reads of the table get none of its options, so they would read something else.
+    Spark gives a table's options to a Python source when it infers the schema, but not when a query reads the table. So
+    a query would read something else.
 
     Raises:
         ConfigurationError: The options are the properties of a table.

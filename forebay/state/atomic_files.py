@@ -72,7 +72,7 @@ def _write_beside(path: Path, data: bytes) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Create a directory and its parents if they do not exist, each durable in its parent. For any thread."""
+    """Create a directory and its missing parents; flush the entry of each to disk. For any thread."""
     if directory.is_dir():
         return
     make_directory(directory.parent)

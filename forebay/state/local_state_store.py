@@ -69,7 +69,10 @@ class LocalStateStore:
         return sorted(prefix + name for name in found)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete facts, and directories that become empty; a write to one at that moment raises a RetriableError."""
+        """Delete facts, and directories that become empty.
+
+        A write to such a directory at the same moment raises a RetriableError.
+        """
         directories: set[Path] = set()
         for name in names:
             path = self._root / name

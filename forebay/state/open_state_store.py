@@ -51,7 +51,8 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
         return S3StateStore(location, StorageOptions(options))
     if scheme not in _LOCAL:
         raise ConfigurationError(
-            f"{scheme}: cannot keep the state of a stream: only local directories and S3 create files atomically",
+            f"stateLocation cannot be a URL with the scheme {scheme!r}: only local directories and S3 create files "
+            "atomically",
             option=OPTION,
             advice="give a directory of this machine or of a file system mounted on all of them, or s3://bucket/prefix",
         )

@@ -158,8 +158,8 @@ class S3StateStore:
     def _store_error(self, error: Exception, doing: str) -> ForebayError:
         if is_unsupported(error):
             return ConfigurationError(
-                f"the store does not support If-None-Match: could not {doing} the state of the stream below "
-                f"{self.location!r} ({error})",
+                f"the store does not support If-None-Match or the request itself: could not {doing} the state of "
+                f"the stream below {self.location!r} ({error})",
                 option=OPTION,
                 advice=_OTHER_STORE,
             )

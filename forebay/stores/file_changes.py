@@ -10,7 +10,10 @@ from forebay.stores.file_status import FileStatus
 
 
 def changed(then: FileStatus | None, now: FileStatus, doing: str) -> str:
-    """Return the text that a file has changed since it was `doing` (listed, read). `then` is the old status or None."""
+    """Return an error text: a file has changed since it was `doing`, which is "listed" or "read".
+
+    `then` is its status at that time, or None if that is unknown.
+    """
     if then is None:
         return f"the file {now.path!r} has changed since it was {doing} (now {_shown(now)})"
     return f"the file {then.path!r} has changed since it was {doing} (then {_shown(then)}; now {_shown(now)})"

@@ -16,7 +16,7 @@ _CHUNK = 1 << 16
 
 
 class FileTable(Sequence[FileStatus]):
-    """Listed files in columns: 32 bytes per file, and its texts. A list of `FileStatus` takes three times the memory.
+    """Listed files in columns: 32 bytes of memory each, plus path and etag. A list of `FileStatus` takes 3× as much.
 
     Each access makes a new `FileStatus`. Not thread-safe while it grows.
     """

@@ -159,8 +159,8 @@ def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({error.strerror})",
             option="path",
-            advice=f"give the user of this process the permission to {doing} it; if it is durable state, use a file "
-            "system with hard links",
+            advice=f"give the user of this process the permission to {doing} it; a directory of state or checkpoints "
+            "must be on a file system with hard links",
         )
     if error.errno == errno.ELOOP:
         return _loop(path)

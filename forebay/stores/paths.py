@@ -91,7 +91,7 @@ def refuse_password(path: str, *, option: str = "path") -> None:
             f"a URL with the scheme {found[1]!r} contains a password",
             option=option,
             advice="remove the password from the URL, because plans and errors show URLs; set storage.username and "
-            "storage.password",
+            "storage.password, or for S3 storage.key and storage.secret",
         )
 
 

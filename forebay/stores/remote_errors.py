@@ -51,10 +51,11 @@ def remote_error(error: Exception, path: str, said: str, doing: str = "read") ->
         )
     if _refused(error, status):
         return ConfigurationError(
-            f"the store cannot serve {path!r} ({said})", option="path", advice="check the URL and storage options"
+            f"the store refuses to {doing} {path!r} ({said})", option="path", advice="check the URL and storage options"
         )
     return RetriableError(
-        f"the store did not serve {path!r} ({said})", advice="check that the server is up and the network reaches it"
+        f"could not {doing} {path!r} in its store ({said})",
+        advice="check that the server is up and the network reaches it",
     )
 
 

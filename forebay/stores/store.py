@@ -41,7 +41,7 @@ class Store(Protocol):
         """Whether `a//b`, `a/./b` and `a/b` are three files, as in an object store."""
 
     def stat(self, path: str) -> FileStatus | Directory | None:
-        """Return the file or directory at a path; None if nothing is there. Anything else, such as a pipe, raises."""
+        """Return the file or directory at a path; None if nothing is there. Anything else raises ConfigurationError."""
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
         """Return the entries of a directory; None if it does not exist.

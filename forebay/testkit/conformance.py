@@ -22,8 +22,9 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
     """Run every conformance check that needs only a source and its present input.
 
     Use it in a test or at a prompt: ``print(testkit.check(Orders(url=…)))``. The checks discover and read the source
-    many times, up to its present end. Of more than 64 splits or 10,000 rows, they read only a sample. They do not
-    change the input: they never call `finished` and `committed` of the enumerator.
+    many times, up to its present end. Most checks read at most 4 splits, and the first 120 rows or more of each. Of an
+    input of more than 64 splits or 10,000 rows, no check reads more than that sample. The checks do not change the
+    input: they never call `finished` and `committed` of a `DiscoveryEnumerator`.
 
     Args:
         source: The source. An unbounded source is read until it is caught up.
@@ -41,8 +42,8 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
 
     Raises:
         ConformanceError: A rule is broken. The first line has the rule, what happened, and the next step.
-        ConfigurationError: The argument is not a source, has no splits to check, or has a wrong configuration. The
-            source's other external errors are raised too: `RetriableError`, `DataError` and `DataLossError`.
+        ConfigurationError: The argument is not a source, has no splits to check, or has a wrong configuration.
+        RetriableError, DataError, DataLossError: The first call of `schema` or discovery raised this error.
     """
     require_source(source, "check()")
     started = time.monotonic()

@@ -15,7 +15,7 @@ class Finding(Exception):
         saw: What happened, or why the check did not run.
         advice: The author's next step.
         rule: The broken rule; by default the rule of the check.
-        hangs: Whether a call of the connector did not return. The thread of the check is abandoned.
+        hangs: Whether a call of the connector did not return, so that the thread of the check was abandoned.
     """
 
     outcome: ClassVar[Outcome]
@@ -65,5 +65,5 @@ class AuthorMistake(AssertionError):
 
 def unfit_rows(why: str) -> AuthorMistake:
     """Return the error for a `write()` that returned rows which cannot be compared."""
-    must = "write() must return the n rows that it wrote, as dicts that fit schema(), converted as by read()"
+    must = "write() must return the n rows that it wrote, as dicts of the values to be read, of the types in schema()"
     return AuthorMistake(f"{must}: {why}")

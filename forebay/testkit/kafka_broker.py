@@ -227,10 +227,10 @@ class KafkaBroker:
 
     @contextmanager
     def appending(self) -> Iterator[Callable[[str, Mapping[int, bytes]], None]]:
-        """Yield a function that writes encoded record batches, one per partition, and waits for the acknowledgements.
+        """Yield a function that writes encoded Kafka record batches to a topic, and waits for acknowledgements.
 
-        Its arguments are a topic, and a record batch by partition. Use it to write many records fast, or batches that
-        no producer writes. The broker sets the offsets.
+        Its arguments are the topic, and one Kafka record batch for each partition number. Use it to write many records
+        fast, or batches that no producer writes. The broker sets the offsets.
         """
         from kafka.errors import for_code
         from kafka.protocol.producer import ProduceRequest

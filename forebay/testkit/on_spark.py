@@ -34,7 +34,7 @@ _RESTARTS = 100
 
 
 def check_on_spark(spark: SparkSession, source: Source, **options: Any) -> Report:  # noqa: ANN401 - values of any option
-    """Check how a source reads on Spark: as a batch, as micro-batches with a crash in each, and by its options.
+    """Check how a source reads on Spark: as a batch, as a stream that crashes, and by its format name.
 
     Use it in a test, after `check`. The input must be small, because the driver collects it several times. It must not
     change.

@@ -51,7 +51,7 @@ class CountingSplitReader(SplitReader):
         self._paused: set[str] = set()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """Add splits at the end of the turns."""
+        """Add splits, whose first turns come after those of the present splits."""
         for split in splits:
             self._splits[split.id] = split
             self._turns.append(split.id)

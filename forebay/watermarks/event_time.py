@@ -100,8 +100,8 @@ class ColumnTimestamps:
             raise ConfigurationError(
                 f"the event time column {self.column!r} {what}; the columns are {', '.join(map(repr, schema.names))}",
                 option=self.option,
-                advice="name one existing column, or a field of a struct as 'column.field', of a timestamp type or "
-                "int64 microseconds",
+                advice="name one existing column of a timestamp type or of int64 microseconds; write a field of a "
+                "struct as 'column.field'",
             )
         kind = found[0].kind
         if not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):

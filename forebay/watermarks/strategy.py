@@ -80,7 +80,7 @@ class WatermarkStrategy:
         return replace(self, idle_timeout=check_timeout(_seconds(timeout, "idleTimeout")))
 
     def with_alignment(self, max_drift: DurationLike) -> WatermarkStrategy:
-        """Return this strategy with alignment: splits more than `max_drift` ahead of the slowest pause (AL-2, AL-6).
+        """Return this strategy with alignment: a split more than `max_drift` ahead of the slowest pauses (AL-2, AL-6).
 
         Args:
             max_drift: A duration of event time, 0 or more; infinite seconds disable alignment (AL-9).

@@ -77,7 +77,7 @@ def test_a_source_that_is_held_back_is_not_called_slow():
 def test_idle_and_late_splits_are_counted():
     state = QueryProgress()
     state.update("q", report(source({**ALIGNED, "held": 0, "idle": 1, "late": 3})))
-    assert "drift 45 s of 60 s, 1 split idle, 3 times late after being idle or new" in one_line(state)
+    assert "drift 45 s of 60 s, 1 split idle, idle or new splits were late 3 times" in one_line(state)
     state = QueryProgress()
     state.update("q", report(source({"held": 0, "idle": 0, "late": 0, "delay": 0.0, "maxDrift": 9.0})))
     assert "no event time of a split is known" in one_line(state)
@@ -88,10 +88,10 @@ def test_of_splits_in_order_the_limit_is_shown():
     state = QueryProgress()
     state.update("q", report(source(files), dropped=1))
     words = (
-        "event time limit 2024-01-01 00:01:10 UTC (alignmentMaxDrift 60 s), 2 times late by more than watermarkDelay"
+        "event time limit 2024-01-01 00:01:10 UTC (alignmentMaxDrift 60 s), 2 splits late by more than watermarkDelay"
     )
     assert f"    {words} (5 s)" in lines(state)
-    assert "new splits came 2 times later than watermarkDelay allows" in state.advice
+    assert "2 new splits began earlier in event time than watermarkDelay allows" in state.advice
     assert "idleTimeout" not in state.advice and NEEDED in state.advice
 
 

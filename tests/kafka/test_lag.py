@@ -108,7 +108,7 @@ def test_no_such_group_and_too_much_lag_have_exit_codes(run_lag, kafka, orders):
     assert run_lag("--group", group, "-b", kafka.address, "--max-lag", "500")[0] == 0
     code, shown, said = run_lag("--group", group, "-b", kafka.address, "--max-lag", "499")
     assert code == 3 and "2,500" in shown
-    assert said == "forebay: the lag is 500, above 499\n"
+    assert said == "forebay: the total lag is 500, above --max-lag 499\n"
 
 
 def test_a_lag_that_is_not_known_is_no_small_one(run_lag, kafka, orders):

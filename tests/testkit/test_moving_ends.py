@@ -69,7 +69,7 @@ class CountedNow(ReportsItsEnd):
 @pytest.mark.parametrize(
     ("kind", "saw", "step"),
     [
-        (Now, "to a fifth of its time", "if the service knows only a time, change nothing"),
+        (Now, "(at most a fifth of the time)", "if the service knows only a time, change nothing"),
         (ReportsItsEnd, "moved from", "return the position after the newest complete record"),
         (CountedNow, "although positions_are_rows is True", "or remove positions_are_rows"),
         (ExactNow, "no record follows 10, although exact_ends is True", "or remove exact_ends"),

@@ -163,7 +163,8 @@ def test_what_write_returns_is_checked_before_the_source_is_blamed(returned, why
     with pytest.raises(AssertionError) as caught:
         author.test_sr_2_rows_are_those_written()
     assert str(caught.value).startswith(
-        f"write() must return the n rows that it wrote, as dicts that fit schema(), converted as by read(): {why}"
+        "write() must return the n rows that it wrote, as dicts of the values to be read, of the types in schema(): "
+        f"{why}"
     ), caught.value
     assert not isinstance(caught.value, ConformanceError)
 

@@ -132,7 +132,7 @@ class _Bytes:
         self.at = 0
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes; raise Malformed if the header or the file ends before."""
+        """Return the next `size` bytes; raise Malformed if the file ends first or the header exceeds its limit."""
         stop = self.at + size
         if size < 0 or stop > self._limit:
             raise Malformed(f"the header of the file states a negative length, or more than {self._limit} bytes")

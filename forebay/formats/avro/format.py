@@ -101,8 +101,8 @@ class AvroOptions:
 class AvroFormat(FileFormat):
     """Reads Avro object container files.
 
-    A position is the offset of a sync marker, or any offset before it. A record belongs to the slice in which the
-    marker before its block begins, as in Spark.
+    A position is any byte offset: reading starts at the first sync marker at or after it. A block belongs to the slice
+    in which its preceding sync marker begins, as in Spark.
     """
 
     name: ClassVar[str] = "avro"

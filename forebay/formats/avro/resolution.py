@@ -51,7 +51,7 @@ class Resolver:
         """Return the conversion from the file's records to the values of field `place` of the reader's record.
 
         Raises:
-            ConfigurationError: The types cannot be resolved, or the file lacks the field and it has no default.
+            ConfigurationError: Types cannot be resolved, or a field is missing in the file and has no default.
         """
         name = reader.names[place]
         renamed = self._fields.get(self._name(writer), {})
@@ -180,7 +180,10 @@ class Resolver:
         return convert
 
     def _branch(self, writer: Node, reader: Node, column: str) -> Node:
-        """Return the branch of the reader's union for a type: of the same name, of the same structure, or wider."""
+        """Return the branch of the union `reader` that takes values of the file's type `writer`.
+
+        It is a branch of the same type and name, else a record that can be resolved, else a wider type.
+        """
         alike = [branch for branch in reader.children if branch.kind == writer.kind]
         name = self._name(writer)
         for branch in alike:
@@ -220,7 +223,7 @@ class Resolver:
         return self._names.get(writer.name, writer.name)
 
     def _collect_aliases(self, node: Node) -> None:
-        """Collect the aliases of types, and of fields by the name of their record, as Avro does."""
+        """Collect the aliases of all types, and for each record the aliases of its fields, as Avro does."""
         self._names |= dict.fromkeys(node.aliases, node.name)
         for name, aliases in zip(node.names, node.field_aliases, strict=True):
             self._fields.setdefault(node.name, {}).update(dict.fromkeys(aliases, name))

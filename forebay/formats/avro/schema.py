@@ -104,7 +104,7 @@ class _Parser:
     def _with_bytes(array: Node) -> Node:
         if not array.children[0].least_bytes:
             raise ConfigurationError(
-                "the Avro schema has an array whose items take no bytes, so a small block could state any number",
+                "the Avro schema has an array whose items take no bytes, so a tiny file could state billions of them",
                 advice="read the file with Spark's own reader",
             )
         return array
@@ -212,7 +212,8 @@ def spark_type(node: Node, naming: Naming) -> pa.DataType:
         if node.precision > _MAX_DECIMAL_DIGITS:
             raise ConfigurationError(
                 f"the Avro schema has a decimal of {node.precision} digits, but Spark supports {_MAX_DECIMAL_DIGITS}",
-                advice="read the file with a schema that leaves that column out",
+                advice="give a schema, or an avroSchema, without the column whose Avro type has "
+                f'"precision": {node.precision}',
             )
         return pa.decimal128(node.precision, node.scale)
     if node.logical is not None:

@@ -90,7 +90,7 @@ class Bzip2Blocks:
         return self._after_header(-(-after // 8) * 8)
 
     def _after_header(self, bit: int) -> tuple[int, bytes, int] | None:
-        """Return the first block of the stream whose header is at `bit`, after zero padding; None at the end."""
+        """Skip zero padding at `bit`; return the first block of the stream that follows, None at the file's end."""
         while self._has(bit, 8) and self._bits(bit, 8) == 0:
             bit += 8
             self._drop(bit)

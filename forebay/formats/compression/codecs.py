@@ -234,7 +234,7 @@ def _lz4_size(chunk: bytes) -> int:
 
 
 def lz4_run(chunk: bytes, at: int, length: int) -> tuple[int, int]:
-    """Return the offset after a length of LZ4 that goes on at `at`, and the length. `length` is what the token has."""
+    """Return the offset after an LZ4 length, and the length: `length` from the token, plus the bytes from `at` on."""
     if length == 15:
         while at < len(chunk):
             length += chunk[at]

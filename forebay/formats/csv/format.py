@@ -48,7 +48,7 @@ class CsvFormat(FileFormat):
         return [] if self.options.multi_line else self.options.blocks().borders(file, target_bytes)
 
     def join(self, contents: Sequence[bytes]) -> JoinedContents | None:
-        """See `FileFormat.join`. Returns None with `lineSep` or `comment`: the header may not be the first line."""
+        """See `FileFormat.join`. Returns None with `lineSep` or `comment`, because then a line need not be a row."""
         if self.options.line_sep is not None or self.options.comment:
             return None
         return join_lines(contents, header=self.options.header, not_one_row=[b"\n"])

@@ -32,13 +32,15 @@ def merged_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
     """Infer the schema: names from the longest header, types from all files; empty if no file has a record.
 
     Raises:
-        ConfigurationError: A header is not the beginning of the longest one, or `mode` or `enforceSchema` forbids this.
+        ConfigurationError: A header is not the beginning of the longest one, `mode` is not PERMISSIVE, or
+            `enforceSchema` is false.
     """
     if options.mode != "PERMISSIVE" or not options.enforce_schema:
         raise ConfigurationError(
-            "CSV files whose columns differ in number need mode=PERMISSIVE and enforceSchema=true",
+            "to infer one schema from CSV files that may differ in the number of columns, forebay needs "
+            "mode=PERMISSIVE and enforceSchema=true",
             option="enforceSchema" if options.mode == "PERMISSIVE" else "mode",
-            advice="leave the option out, or give a schema",
+            advice="leave out either mode and enforceSchema, or schemaEvolution",
         )
     found = [(file, first) for file in files if (first := _first_record(options, file)) is not None]
     headers = [(_names(options, tokens), file.path) for file, (tokens, _) in found]
@@ -49,7 +51,7 @@ def merged_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
                 f"{path} has the columns {', '.join(header)}, and {longest} has {', '.join(names)}: columns of CSV "
                 "files match by position, so new ones must come last",
                 option="header",
-                advice="give a schema, or exclude one kind of files with pathGlobFilter",
+                advice="exclude one kind of files with pathGlobFilter, or give a schema and leave schemaEvolution out",
             )
     return _typed(options, names, [(file, text) for file, (_, text) in found])
 

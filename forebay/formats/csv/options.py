@@ -14,7 +14,7 @@ from forebay.options import option
 REFUSED = {
     "charToEscapeQuoteEscaping": "the character that escapes the escape character cannot be chosen",
     "codec": "it is for writing; a file's suffix says how it is compressed",
-    "columnPruning": "records are always parsed as a whole; select columns with the option columns",
+    "columnPruning": "records are always parsed as a whole; select columns with the option `columns`",
     "compression": "it is for writing; a file's suffix says how it is compressed",
     "escapeQuotes": "it is for writing",
     "extension": "it is for writing",

@@ -152,7 +152,8 @@ class CsvReading:
                 source=self._file.path,
                 position=f"byte {window.base}",
                 option="maxRecordBytes",
-                advice="close the quote that opens at this position, raise maxRecordBytes, or set multiLine to false",
+                advice="if the record that begins at this position has a quote that is not closed, correct the file; "
+                "else raise maxRecordBytes, or set multiLine to false",
             )
         window.fill(max(self._options.block_bytes, len(window.data)))
 

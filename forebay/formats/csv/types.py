@@ -116,7 +116,7 @@ def _precision(kind: pa.DataType) -> int:
 
 
 def _decimal_type(token: str) -> pa.DataType | None:
-    """Return the decimal type for an integer of any length; None if the token is no integer, or above 38 digits."""
+    """Return the decimal type for an integer of at most 38 digits; None for any other token."""
     try:
         number = decimal.Decimal(token) if token.isascii() and "_" not in token and token.strip() == token else None
     except decimal.InvalidOperation:

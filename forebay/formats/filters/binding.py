@@ -39,7 +39,7 @@ def bind(expression: Expression, schema: pa.Schema, zone: Zone, option: str) -> 
         option: The name of the option, for errors.
 
     Raises:
-        ConfigurationError: A column does not exist, or a literal cannot be compared with it.
+        ConfigurationError: A column does not exist or is ambiguous, or a literal cannot be compared with it.
     """
     return transformed(expression, lambda leaf: _bound(leaf, _field(leaf.column, schema, option), zone, option))
 

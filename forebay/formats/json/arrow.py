@@ -74,7 +74,8 @@ class ArrowReader:
     def read(self, lines: bytes | bytearray, count: int) -> tuple[pa.RecordBatch, list[int]]:
         """Parse `count` lines, each of which begins with `{` and ends with `}`.
 
-        Returns the record batch, and the indexes of its rows that another reader must read.
+        Returns a batch with a row for each line, and the indexes of its rows that may be wrong: another reader must
+        read their lines again.
 
         Raises:
             NotSafe: Arrow cannot parse the lines as Spark does.

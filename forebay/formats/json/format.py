@@ -45,7 +45,7 @@ class JsonFormat(FileFormat):
         return infer_schema(files, self.options, self._blocks)
 
     def sliceable(self, file: InputFile) -> bool:
-        """Return whether the file is uncompressed and has one record per line."""
+        """Return whether the file is uncompressed UTF-8 with one record per line."""
         return not self.options.multi_line and self.options.blocks().sliceable(file)
 
     def borders(self, file: InputFile, target_bytes: int) -> list[int]:

@@ -51,7 +51,7 @@ def refuse_constant(text: str) -> None:
 
 
 class RecordReader:
-    """Reads single records of one schema, which may be malformed. See `JacksonParser` for `embedded`."""
+    """Reads single records, which may be malformed, by one schema. See `JacksonParser` for `embedded`."""
 
     def __init__(self, fields: list[pa.Field], options: JsonOptions, *, embedded: bool = False) -> None:
         self._convert = _struct(pa.struct(fields), options)

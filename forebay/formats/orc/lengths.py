@@ -2,10 +2,11 @@
 """Bounds the memory for a record batch of a stripe: reads the lengths of strings, lists and maps before their content.
 
 ORC C++ trusts these lengths. It allocates memory for their sum, and a negative or huge length crashes the process.
-Lengths are unsigned numbers. No type of Arrow's reader returns these unchanged, so they are read as other types:
+Lengths are unsigned numbers. No type of Arrow's reader returns these unchanged, so they are read as two other types:
 
-* as BIGINT, hence as signed numbers: a length is at most four times the absolute value of the result, plus one;
-* as the nanoseconds of timestamps: the result has the sign of the length, unless the length is huge.
+* as BIGINT, which decodes a length n to a signed number s, where n is at most 4 × |s| + 1;
+* as the nanoseconds of timestamps: the result is negative if ORC C++ would take the length as negative, unless the
+  length is huge.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Scan: TypeAlias = Callable[[Sequence[Pick], int, int | None], Iterator[pa.Record
 
 MOST_ROWS = 16_384
 _TARGET = 64 << 20
-"""Target bytes of a record batch, by the upper bound of its lengths."""
+"""Target bytes of a record batch, by the upper bound that its lengths give."""
 _MOST_BYTES = 1 << 30
-"""The most bytes of one row, or of a dictionary, by the upper bound of their lengths."""
-_TOO_LONG = "may take more than 1 GB, by the upper bound of its lengths"
+"""The most bytes of one row, or of a dictionary, by the upper bound that their lengths give."""
+_TOO_LONG = "may take more than 1 GB of memory, by an estimate that may be several times too high"
 _ELEMENT_BYTES = 16
 """The assumed bytes of one value inside a list or map."""
 _BASE_NS = 1_420_070_400_000_000_000
@@ -86,7 +87,7 @@ def _dictionary(pick: Pick, footer: StripeFooter, scan: Scan) -> int:
 
 
 def _lengths(pick: Pick, depth: int, footer: StripeFooter, leaf: Callable[[Pick], Pick]) -> Pick | None:
-    """Return a column with only the lengths at a nesting depth, which `leaf` picks; None if there are none."""
+    """Return a column with only the lengths at a nesting depth; None if there are none. `leaf` picks the lengths."""
     if pick.kind is Kind.LIST or pick.kind in _STRINGS:
         dictionary = pick.kind is not Kind.LIST and footer.encodings[pick.source.id][0] in DICTIONARIES
         if depth == 0:

@@ -67,7 +67,7 @@ class Times:
         """Convert timestamps to instants in microseconds; raise DataError for times before the year 1.
 
         Args:
-            array: Structs of the stored seconds, and of the nanoseconds, which were read as a timestamp after 2015.
+            array: Structs of two fields: the stored seconds, and a timestamp that is 2015-01-01 plus the nanoseconds.
             column: The name of the column, for errors.
             local: Whether the times are wall-clock times (TIMESTAMP), not instants.
         """

@@ -46,14 +46,15 @@ def group_bytes(parquet: OpenParquet, file_size: int) -> list[int]:
 
 
 def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[Leaf]) -> None:
-    """Check that row groups can be read: their columns are not encrypted, and have as many values as rows.
+    """Check that row groups can be read: no column is encrypted, and each has the right number of values.
 
-    Without this check, Spark and Arrow drop the values beyond the row count of the row group, and Spark fills in
+    Spark and Arrow do not check the number: both drop values beyond the row count of the row group, and Spark fills in
     missing ones.
 
     Raises:
         ConfigurationError: A column is encrypted.
-        DataError: A column has another number of values than its row group has rows.
+        DataError: A column has fewer values than its row group has rows or, if it is not repeated, more.
+        OSError: The metadata of a column are damaged.
     """
     chosen = list(groups)
     _refuse_encrypted(parquet, leaves, chosen)

@@ -120,7 +120,8 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa
     except NoArrowForm as error:
         raise ConfigurationError(
             f"{path} was written by Spark with a column of type {error}, which Arrow does not have",
-            advice="read the file with a schema that leaves that column out",
+            advice="read the file with a schema that leaves that column out; to find it, call "
+            "spark.read.parquet(…).printSchema() for this file",
         ) from None
     if schema is None:
         schema = pa.schema([pa.field(node.name, _spark_type(node, node.name, path)) for node in columns_of(file)])
@@ -150,8 +151,8 @@ def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
         if found is None:
             raise ConfigurationError(
                 f"column {column!r} of {path} has the type {node.leaf}, which Spark does not read",
-                advice="read the file with a schema that leaves this column out, or that gives it a type as "
-                "which Spark can read it (BIGINT, BINARY)",
+                advice="read the file with a schema that leaves this column out or, unless it is a DECIMAL, declares "
+                "it by its physical type (INT for INT32, BIGINT for INT64, BINARY for bytes)",
             )
         return found
     if pa.types.is_struct(node.type):

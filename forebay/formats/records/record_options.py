@@ -29,7 +29,7 @@ class RecordOptions(TimeOptions):
     column_name_of_corrupt_record: str = "_corrupt_record"
     sampling_ratio: float = 1.0
     max_record_bytes: int = MAX_RECORD_BYTES
-    """Bytes; a longer record is malformed. Not an option of Spark."""
+    """Bytes; a longer record is malformed, or an error in CSV with `multiLine`. Not an option of Spark."""
     block_bytes: int | None = None
     """How many bytes to read and parse at a time. Not an option of Spark."""
 

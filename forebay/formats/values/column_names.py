@@ -18,9 +18,8 @@ def folded(name: str, case_sensitive: bool) -> str:
 def ambiguous(column: str, found: Iterable[str], path: str) -> ConfigurationError:
     """Return the error for a column of the schema that matches several columns of a file."""
     return ConfigurationError(
-        f"the column {column!r} of the schema matches several columns of {path} if case is ignored: "
-        + ", ".join(map(repr, found)),
-        advice="set caseSensitive=true, or remove the column from the schema",
+        f"the column {column!r} of the schema matches several columns of {path}: " + ", ".join(map(repr, found)),
+        advice="if these differ in case only, set caseSensitive=true; otherwise remove the column from the schema",
     )
 
 
@@ -58,4 +57,4 @@ def check_names(fields: Iterable[pa.Field], path: str, *, case_sensitive: bool, 
     """
     found = same_names(fields, case_sensitive)
     if found is not None:
-        raise ConfigurationError(f"{path} has {found}", advice=f"give a schema without these columns{hint}")
+        raise ConfigurationError(f"in {path}, {found}", advice=f"give a schema without these columns{hint}")

@@ -236,8 +236,8 @@ def _known(name: str) -> pa.DataType:
 def _decimal(precision: int, scale: int) -> pa.DataType:
     if not 1 <= precision <= _MAX_PRECISION or not 0 <= scale <= precision:
         raise SchemaError(
-            f"DECIMAL({precision},{scale}) has more than {_MAX_PRECISION} digits, or a scale that is negative or "
-            "above its precision"
+            f"DECIMAL({precision},{scale}) is not valid: the precision must be from 1 to {_MAX_PRECISION}, "
+            "and the scale from 0 to the precision"
         )
     return pa.decimal128(precision, scale)
 

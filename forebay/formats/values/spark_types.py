@@ -66,6 +66,6 @@ def _merged_type(left: pa.DataType, right: pa.DataType, path: str, name: str, ca
     if left == right:
         return left
     raise DataError(
-        f"column {name!r} is {right} in {path} but {left} in files before it: mergeSchema cannot merge them",
+        f"column {name!r} is {right} in {path} but {left} in files before it: these types cannot be merged",
         advice="give a schema, or exclude one kind of files with pathGlobFilter",
     )

@@ -26,7 +26,7 @@ def slices_within(batch: pa.RecordBatch, *, max_rows: int, max_bytes: int) -> It
 
 
 def _rows_within(batch: pa.RecordBatch, max_bytes: int) -> int:
-    """Return how many of the first rows of a batch fit into `max_bytes`, at least 1; the whole batch does not fit."""
+    """Return how many of the first rows of a batch fit, at least 1. Requires that the batch exceeds `max_bytes`."""
     low, high = 1, max(2, batch.num_rows)
     while high - low > 1:
         middle = (low + high) // 2

@@ -27,9 +27,9 @@ class ConversionError(Exception):
 
 
 def is_safe_cast(have: pa.DataType, want: pa.DataType) -> bool:
-    """Whether the type `have` can be cast to `want` without loss; a single value may still be out of range.
+    """Whether values of the type `have` may be cast to `want`; `cast_array` still refuses a value that would lose data.
 
-    Casts that parse text, turn numbers into text, or drop digits are not safe: they would hide a mistake in the
+    Casts that parse text, turn numbers into text, or round floats are not safe: they would hide a mistake in the
     connector.
     """
     if have == want or kinds.is_null(have):

@@ -60,7 +60,7 @@ class ValueCheck(ABC):
 
     @abstractmethod
     def check(self, values: Sequence[object], *, convert: bool = False) -> None:
-        """Check that `pa.array` converts the values without loss. It refuses by itself what it cannot convert at all.
+        """Check that `pa.array` converts the values without loss. Values that `pa.array` refuses need no check.
 
         With `convert`, each value is also converted alone, to find the one that Arrow refuses.
 
@@ -80,7 +80,7 @@ class ValueCheck(ABC):
 def value_check(path: str, kind: pa.DataType, *, extra_keys: bool = False) -> ValueCheck:
     """Return the check for values of the type `kind` at `path`: a column, or a place inside it.
 
-    With `extra_keys`, keys that are not fields of a struct are ignored instead of refused.
+    With `extra_keys`, keys that are not fields of a struct are ignored, unless a dict has only such keys.
     """
 
     def inside(name: str, type_inside: pa.DataType) -> ValueCheck:

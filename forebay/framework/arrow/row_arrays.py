@@ -29,7 +29,7 @@ class RowConverter:
     """Converts dicts and tuples to record batches of a schema. One per read of a split; not thread-safe.
 
     `labels` takes a row number and returns the labels (source, split, position) of an error about this row. With
-    `extra_keys`, keys of dicts that are not in the schema are dropped instead of refused.
+    `extra_keys`, keys of dicts that are not in the schema are dropped, unless a dict has only such keys.
     """
 
     def __init__(self, schema: pa.Schema, labels: Callable[[int], dict[str, str]], *, extra_keys: bool) -> None:

@@ -93,8 +93,8 @@ class RowPacker:
         """Add an item that `read()` yielded; return the record batch if it is now full, else None.
 
         Raises:
-            ContractError: The item is not of a type that `read()` may yield, or its position breaks the contract.
-            DataError: A value does not fit the schema.
+            ContractError: The item's type, its position, or a value in it breaks the contract or the schema.
+            DataError: A value is null in a field that is not nullable.
         """
         if isinstance(item, Batch):
             self._add_batch(item)

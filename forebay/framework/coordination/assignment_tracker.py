@@ -42,7 +42,7 @@ class AssignmentTracker:
     def take(self, subtask: int, restored_checkpoint: int) -> list[Split]:
         """Remove and return the splits that a reader got after `restored_checkpoint`, in assignment order (TRK-2).
 
-        Checkpoint ids increase. If `restored_checkpoint` is below all of them, all splits of the reader are returned.
+        Checkpoint ids increase. For a `restored_checkpoint` below all of them, all recorded splits are returned.
         """
         taken: list[Split] = []
         for key in sorted(self._cut):

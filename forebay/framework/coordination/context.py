@@ -35,7 +35,7 @@ class CoordinatorContext(SplitEnumeratorContext):
     """
 
     start_positions: StartPositions | None = None
-    """Start positions for the splits of a raw `SplitEnumerator`; a `DiscoveringEnumerator` applies its own."""
+    """Start positions for a connector's own `SplitEnumerator`; `DiscoveringEnumerator` applies them itself."""
 
     def __init__(
         self, source: str, runtime: Runtime, inbox: Inbox, tracker: AssignmentTracker, parallelism: int
@@ -101,7 +101,7 @@ class CoordinatorContext(SplitEnumeratorContext):
     # ---- called by the coordinator
 
     def register(self, subtask: int, host: str | None, gateway: Gateway) -> None:
-        """Register a reader and the host name of its machine; `gateway` sends messages to it."""
+        """Register a reader and the host name of its machine; `gateway` sends messages to the reader."""
         self._gateways[subtask] = gateway
         self._hosts = MappingProxyType(dict(sorted({**self._hosts, subtask: host}.items())))
 

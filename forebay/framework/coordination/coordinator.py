@@ -66,7 +66,7 @@ class Coordinator:
         return self._enumerator if isinstance(self._enumerator, DiscoveringEnumerator) else None
 
     def warn_of_unused_positions(self) -> None:
-        """Log the start positions that no split of a raw enumerator used. Called when all splits are read."""
+        """Log the start positions that a connector's own `SplitEnumerator` did not use, once all splits are read."""
         if self._context.start_positions is not None:
             self._context.start_positions.warn_of_unused()
 
@@ -98,7 +98,7 @@ class Coordinator:
         self._inbox.post(lambda: self._begin(splits, starts))
 
     def register_reader(self, subtask: int, host: str | None, gateway: Gateway) -> None:
-        """Register a reader and the host name of its machine; `gateway` sends messages to it (ENU-4)."""
+        """Register a reader and the host name of its machine; `gateway` sends messages to the reader (ENU-4)."""
 
         def register(enumerator: SplitEnumerator) -> None:
             self._context.register(subtask, host, gateway)

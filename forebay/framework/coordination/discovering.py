@@ -35,7 +35,7 @@ class Backlog:
         splits: The number of known splits.
         finished: The number of known splits that have been delivered to their end.
         bytes_left: Estimated bytes of the unfinished splits, each counted from the position of its last assignment;
-            None if unknown.
+            None if those of any split are unknown.
     """
 
     splits: int

@@ -47,7 +47,7 @@ class LifeCycle:
         return KnownSplits(MappingProxyType(unfinished), MappingProxyType(finished))
 
     def has_unfinished(self) -> bool:
-        """Whether a split is NEW or ASSIGNED."""
+        """Whether any split is NEW or ASSIGNED."""
         return bool(self._new or self._owner)
 
     def state(self, split_id: str) -> SplitState:

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 class StartPositions:
     """Moves each split to its start position, once. Used on the coordinator thread only.
 
-    A split is moved when it is discovered, or when a raw `SplitEnumerator` first assigns it.
+    A split is moved when it is discovered, or when a connector's own `SplitEnumerator` first assigns it.
     """
 
     def __init__(self, source: str, positions: Mapping[str, Position]) -> None:

@@ -27,7 +27,7 @@ def checked_enumerator(source: Source, made: object) -> SplitEnumerator | Discov
             f"{type(made).__name__} has both in_stages and in_order",
             source=source.name,
             rule="DIS-7",
-            advice="set one of them only: a stage begins after all splits are finished, in any order",
+            advice="set only one of them to True: in_stages reads the splits of a stage in no fixed order",
         )
     if isinstance(made, (SplitEnumerator, DiscoveryEnumerator)):
         return made
@@ -56,9 +56,9 @@ def checked_discovery(source: Source, result: object) -> tuple[Discovered, dict[
 
 
 def checked_splits(source: Source, result: object) -> Sequence[Split]:
-    """Check `result` as `checked_discovery` does; return its splits. A lazy sequence stays lazy.
+    """Check `result` as `checked_discovery` does; return its splits.
 
-    The check takes 8 bytes for each split.
+    A lazy sequence is returned as it is: the check makes each split once, and needs about 24 bytes of memory for each.
 
     Raises:
         ContractError: See `checked_discovery`.

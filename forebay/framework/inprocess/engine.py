@@ -211,15 +211,15 @@ class Engine:
         return [found[split_id] for split_id in sorted(found)]
 
     def backlog(self) -> Backlog | None:
-        """Return the amount of work done and left; None for a raw `SplitEnumerator`. Takes about 1 µs per split."""
+        """Return the work done and left; None for a connector's own `SplitEnumerator`. Takes about 1 µs per split."""
         discovering = self._coordinator.discovering
         return None if discovering is None else discovering.backlog()
 
     def caught_up(self) -> bool:
         """Whether the readers have caught up with every split at least once, after a discovery of this run.
 
-        It becomes true even if new records keep arriving. A raw `SplitEnumerator` must also have handled all requests
-        and events of the readers, because only its assignments tell which splits exist.
+        It becomes true even if new records keep arriving. A connector's own `SplitEnumerator` must also have handled
+        all requests and events of the readers, because only its assignments tell which splits exist.
         """
         if len(self._outputs) or self._ready is not None:
             return False

@@ -75,8 +75,8 @@ class ReaderFailures:
 def may_pass(error: BaseException) -> bool:
     """Whether a new reader may succeed after this error.
 
-    True for a `RetriableError` and for exceptions of client libraries. False for all other errors of forebay (options,
-    data, contract, loss), and for mistakes in the connector's code.
+    True for a `RetriableError` and for exceptions of client libraries, also if a `FatalError` wraps them. False for all
+    other errors of forebay (options, data, contract, loss), and for mistakes in the connector's code.
     """
     if isinstance(error, FatalError) and error.__cause__ is not None:
         return may_pass(error.__cause__)  # the framework wrapped an exception of the connector
@@ -86,7 +86,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 def may_restart(error: BaseException, times: int, retries: int) -> bool:
-    """Whether a reader is replaced after it has failed `times` times in a row.
+    """Whether a reader is replaced after it has failed `times` times in a row, now with `error`.
 
     Each failure with a `RetriableError` counts as the `1 + retries` tries of its fetcher. By default there are four
     tries in total, as for a Spark task.

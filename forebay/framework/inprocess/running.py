@@ -250,14 +250,14 @@ def run(  # noqa: PLR0913 - all but the first are optional
         checkpoint_interval: The time between checkpoints: seconds, a timedelta, or a text such as `"10s"`.
         positions: Start positions by split id, instead of a checkpoint: from `Run.positions` or `Run.delivered` of an
             earlier run. A split of an unbounded source that is not among them starts like a split that is discovered
-            during the run. A raw `SplitEnumerator` starts without state and must assign the same ids again: each split
-            gets its position when it is assigned.
+            during the run. A connector's own `SplitEnumerator` starts without state and must assign the same ids again:
+            each split gets its position when it is assigned.
         until_caught_up: End the run of an unbounded source when the readers have caught up with each split of the
-            first discovery. A raw `SplitEnumerator` must also have handled each request, and each call that it started
-            without a delay. A bounded source ends anyway.
+            first discovery. A connector's own `SplitEnumerator` must also have handled each request, and each call that
+            it started without a delay. A bounded source ends anyway.
         poll_timeout: The time that `next` waits for a record batch before it raises TimeoutError; None for no limit.
         watermarks: How event time is processed. A strategy without a timestamp assigner reads the column that the
-            source declares as `event_time`. It cannot be combined with the options `event_time_column`,
+            source declares as `event_time`. `watermarks` cannot be combined with the options `event_time_column`,
             `watermark_delay`, `alignment_max_drift` and `idle_timeout`: these make a strategy for bounded
             out-of-orderness.
         options: The options of the host.

@@ -66,7 +66,7 @@ class RangeProbe:
     def due_soon(self, since: float, within: float) -> float | None:
         """Return the seconds until the next probe, None if the caller should not wait for it.
 
-        It should wait if `finds_nothing` returned True, under the conditions of `RefreshPolicy.due_soon`.
+        The caller should wait if `finds_nothing` returned True, under the conditions of `RefreshPolicy.due_soon`.
         """
         return self._refresh.due_soon(since, within) if self._holding else None
 

@@ -201,7 +201,7 @@ _UNKNOWN: Final = _Amount(None, None)
 
 
 class _Rest(NamedTuple):
-    """An available split, its position after the micro-batch, and how much is left then; `left` is None for nothing."""
+    """An available split, its position after the micro-batch, and how much is `left` then; None if nothing is."""
 
     planned: Planned
     at: To | None

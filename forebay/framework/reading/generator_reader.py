@@ -80,11 +80,11 @@ class GeneratorSplitReader(SplitReader):
         self._workers.clear()
         if blocked:
             raise FatalError(
-                "read() did not return within closeTimeout; its thread was abandoned",
+                "read() did not return within 80 % of closeTimeout; its thread was abandoned",
                 source=self._source.name,
                 split=", ".join(blocked),
                 rule="RDR-9",
-                advice="give the connector's network calls a time-out shorter than closeTimeout",
+                advice="give the connector's network calls a shorter time-out, or raise the option closeTimeout",
             )
 
     def _start_workers(self) -> None:

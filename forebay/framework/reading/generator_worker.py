@@ -57,8 +57,8 @@ class GeneratorSource(Protocol):
 class GeneratorWorker:
     """Runs `read(split)` once and packs its rows, at most `_MAX_PACKED` record batches ahead of the fetcher.
 
-    If the split has no end, the source's `latest` gives one. With `ends_are_promises`, the next read starts at the end,
-    so it is an error if the generator returns before it. The worker sets `ready` when `take` has a result.
+    If the split has no planned end, the source's `latest` gives an end. With `ends_are_promises`, the next read starts
+    at the planned end, so a generator must not return before it. The worker sets `ready` when `take` has a result.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class GeneratorWorker:
         self.signal.set()
 
     def preempt(self) -> None:
-        """End the worker after the next record of the generator. This record and all before it are delivered."""
+        """End the worker: it takes at most one more item from the generator, and delivers all that it has taken."""
         self.preempted = True
         self.close()
 

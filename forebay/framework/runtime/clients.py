@@ -25,7 +25,7 @@ C = TypeVar("C")
 
 
 class Configuration(Protocol):
-    """The identity of a source's clients: its format name, and its options as dataclass fields."""
+    """What `cached` needs of a source: its format name and its options (dataclass fields) identify its clients."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

@@ -107,7 +107,7 @@ def _pieces(points: Sequence[tuple[datetime, float | None]]) -> Iterator[list[tu
 
 
 def longest_interval(times: Sequence[datetime]) -> float:
-    """Return the maximum seconds between two reports that are not a gap in the recording."""
+    """Return the longest interval between two reports, in seconds, that is not a gap in the recording."""
     usual = median([(after - before).total_seconds() for before, after in pairwise(times)] or [0.0])
     return _GAP * usual if usual > 0 else math.inf
 

@@ -97,7 +97,7 @@ def _watermarks(history: History, source: SourceHistory, splits: Sequence[str]) 
     drawn = _by_split(source, splits, [{one.split: one.watermark.timestamp() for one in s.splits} for s in _of(source)])
     if not splits:
         limits = [(at, state.limit.timestamp() if state.limit else None) for at, state in source.states]
-        drawn.append(Line("limit: splits that begin later wait", "limit", limits))
+        drawn.append(Line("limit: splits whose first record is later wait", "limit", limits))
     return [*drawn, Line("Spark's watermark", "spark", [(at, mark.timestamp()) for at, mark in history.watermarks])]
 
 

@@ -61,7 +61,7 @@ _ALIKE = 0.7
 REFUSED = {
     "archivePathFilter": "files inside archives are not read",
     "discardCachedInputRatio": _LISTING,
-    "ignoredPathSegmentRegex": "forebay always skips hidden names: those that begin with a dot or an underscore",
+    "ignoredPathSegmentRegex": "forebay always skips hidden names, such as .tmp and _temporary",
     "ignoreInvalidPartitionPaths": "forebay refuses directories that contradict each other; set path to those to read",
     "maxCachedFiles": _LISTING,
 }

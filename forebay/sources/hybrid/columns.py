@@ -18,8 +18,8 @@ def common_schema(
 ) -> pa.Schema:
     """Return the schema to which every leg (source) of a hybrid can be cast without loss.
 
-    The type of a column is the widest of its types in the legs to which all the others can be cast. A column is
-    nullable if it is nullable in any leg.
+    The type of a column is one of its types in the legs: the widest one to which all the others can be cast. A column
+    is nullable if it is nullable in any leg.
 
     Args:
         schemas: The schema of each leg.

@@ -133,7 +133,10 @@ class HybridEnumerator(DiscoveryEnumerator):
         return Discovered(splits, horizon=self._horizon(found.horizon), state=self._snapshot())
 
     def _known_live(self, known: KnownSplits) -> KnownSplits:
-        """Return the known splits of the last leg. `known` may hold many other splits, so search it only once."""
+        """Return the known splits of the last leg.
+
+        Only the first call searches all of `known`, because it may hold many splits of other legs.
+        """
         if self._live is None:
             self._live = {split.id for split in known.values() if own_split(split).leg == self._last}
         unfinished, finished = (
@@ -146,9 +149,9 @@ class HybridEnumerator(DiscoveryEnumerator):
         return KnownSplits(unfinished, finished)
 
     def _horizon(self, inner: Callable[[Split], bool] | None) -> Callable[[Split], bool]:
-        """Return the `Discovered.horizon` of the last leg.
+        """Return the `Discovered.horizon` of the hybrid. For splits of the last leg, `inner` (its horizon) decides.
 
-        Finished splits of the other legs are forgotten too, unless a restart may pass them to the switch function.
+        Finished splits of the other legs are forgotten, unless a restart may pass them to the switch function.
         """
         mapping, last, switches = self._mapping, self._last, self._source.switch is not None
 
@@ -160,7 +163,7 @@ class HybridEnumerator(DiscoveryEnumerator):
         return below
 
     def _all_legs(self) -> list[HybridSplit]:
-        """Return the splits of all legs, if the first discovery covers all of them."""
+        """Return the splits of all legs. Called only if the first discovery covers all legs."""
         splits: list[HybridSplit] = []
         before: list[Split] = []
         for leg in range(self._last):
@@ -229,7 +232,7 @@ class HybridEnumerator(DiscoveryEnumerator):
         return self._by_leg(splits, lambda leg, inner: leg.positions_at(event_time, inner) or {})
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int | None] | None:
-        """Return by id the event times that the enumerators of the legs know; None for the splits of all other legs.
+        """Return by id the event times that the legs' enumerators know; None for splits of a leg that knows none.
 
         Raises:
             ConfigurationError: A leg does not know event times and reads its splits whole, as the file source does.
@@ -264,7 +267,10 @@ class HybridEnumerator(DiscoveryEnumerator):
         return [self._mapping.outer(own.leg, one, whole=own.whole and one.end is None) for one in inner]
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
-        """Return the slices of each task, as the leg's enumerator decides; None if the slices are of several legs."""
+        """Return the slices of each task, as the enumerator of their leg decides.
+
+        None if it leaves the decision to the host, or if the slices are of several legs.
+        """
         parts = by_leg(slices)
         if len(parts) != 1:
             return None

@@ -115,7 +115,10 @@ class LegReaderContext(SourceReaderContext):
 
     @property
     def ends_are_promises(self) -> bool:
-        """Whether the next read starts where these splits end. False for each leg but the last, as it is read once."""
+        """Whether the next read starts at the ends of this leg's splits.
+
+        False for each leg before the last one, because such a leg has no next read.
+        """
         return self._last and self._outer.ends_are_promises
 
     def current_parallelism(self) -> int:

@@ -87,7 +87,8 @@ class HybridLegs(Source):
         """Return a copy whose sources read with the user's schema; None if the schemas of all sources are fixed.
 
         Raises:
-            ConfigurationError: A source with a fixed schema lacks a column of the user's schema, or has another type.
+            ConfigurationError: A source with a fixed schema lacks a column of the user's schema, or the column's types
+                in both schemas cannot be cast to one of them.
         """
         given = [leg.with_schema(schema) for leg in self._legs]
         if not any(given):
@@ -110,7 +111,7 @@ class HybridLegs(Source):
         return leg, self._legs[leg].order_key(inner)
 
     def _with(self, legs: Sequence[Source], schema: pa.Schema) -> Self:
-        """Return a copy with these sources, which returns `schema`. Sources skip other columns if they can."""
+        """Return a copy with these sources and the common schema `schema`. Sources skip other columns if they can."""
         columns = tuple(schema.names)
         narrowed = [
             leg if tuple(resolved_schema(leg).names) == columns else leg.with_columns(columns) or leg for leg in legs

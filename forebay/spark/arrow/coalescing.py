@@ -18,7 +18,7 @@ _BURST_SECONDS: Final = 0.05
 def coalesced(batches: Iterable[pa.RecordBatch], *, max_rows: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `batches` in order, in fewer record batches. Called on the thread of a task.
 
-    The first batch is yielded at once, and so is each batch of a slow source.
+    A batch that arrives 0.05 s or more after the last yielded one is yielded at once, and so is the first batch.
 
     Args:
         batches: Record batches of one schema, each within the two limits.

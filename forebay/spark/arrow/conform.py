@@ -76,7 +76,7 @@ class Conformer:
 
     Args:
         target: The Arrow schema that Spark expects.
-        promised: The column names in the schema of the source. A batch must have exactly these columns.
+        promised: The column names in the schema of the source. A batch has only these, and at least those of `target`.
         source: The format name, for errors.
         max_rows: Maximum rows of one batch.
         max_bytes: Maximum bytes of one batch, unless it is a single row.
@@ -159,10 +159,10 @@ def check_user_schema(user: pa.Schema, own: pa.Schema, source: str) -> None:
     theirs = {field.name: field for field in own}
     for field in user:
         if field.name not in theirs:
-            problems.append(f"{field.name!r} does not exist")
+            problems.append(f"{field.name!r} does not exist in this source")
         elif not _same_type(theirs[field.name].type, field.type):
-            problems.append(f"{field.name!r} is {theirs[field.name].type}, not {field.type}")
-    problems += [f"{name!r} is missing" for name in own.names if name not in user.names]
+            problems.append(f"{field.name!r} is {theirs[field.name].type}, not {field.type}, in this source")
+    problems += [f"{name!r} is missing in .schema(…)" for name in own.names if name not in user.names]
     if problems:
         raise ConfigurationError(
             "the schema given with .schema(…) is not the schema of this source: " + "; ".join(problems),

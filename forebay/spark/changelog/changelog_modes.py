@@ -56,7 +56,8 @@ def _refuse_updates(plan: PlanNode) -> None:
         updating = [child for child in node.children if _updates(child)]
         streams = [child for child in node.children if child.streaming]
         if updating and (node.kind == "Window" or (node.kind == "Join" and len(streams) > 1)):
-            name, advice = ("a window function", "materialize the changes, and apply it to the rows of the target")
+            name = "a window function"
+            advice = "materialize the changes, and apply the window function to the rows of the target"
             if node.kind == "Join":
                 name, advice = ("a join of two streams", "use changelog_join, which takes changes on both sides")
             got = ALL if any(column.name == CHANGE_TYPE for column in updating[0].output) else UPDATES

@@ -37,7 +37,8 @@ def payload_fields(df: DataFrame) -> list[StructField]:
     """Return the payload columns of a DataFrame: all except the changelog's own, such as `_change_type`.
 
     Raises:
-        ConfigurationError: A column has a name that is reserved for the state.
+        ConfigurationError: A name begins with `__forebay_`, or differs from `_change_type` or `_commit_version` only
+            in upper and lower case.
     """
     # Spark does not distinguish upper and lower case in names.
     alike = [name for name in df.columns if name.lower() in (CHANGE_TYPE, COMMIT_VERSION)]
@@ -75,7 +76,8 @@ def check_comparable(fields: Iterable[StructField], option: str) -> None:
             raise ConfigurationError(
                 f"the column {field.name!r} has {reason}, which cannot be compared",
                 option=option,
-                advice="convert it to an array or a string first (map_entries, to_json), or drop the column",
+                advice="convert it first (a map by map_entries, a variant by to_json, a collated string by collate to "
+                "UTF8_BINARY), or drop the column",
             )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts DataFrames of change events to changelogs, and back (C17). All functions take batches and streams."""
+"""Converts DataFrames of change events to changelogs, and back (C17). They take batch and streaming DataFrames."""
 
 from __future__ import annotations
 

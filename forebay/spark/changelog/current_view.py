@@ -36,10 +36,10 @@ def current_view(
     Args:
         df: A batch or streaming DataFrame: a changelog (`_change_type`), or plain rows with a deletion flag.
         key: The columns that identify a row; by default the primary key that `key_by` or the source declared, with its
-            deletion flag and, in batch, its ordering columns (K20).
+            deletion flag and, for a batch DataFrame, its ordering columns (K20).
         deleted: The boolean column that marks deleted rows; not for a changelog, which has `_change_type` for it.
-        ordering: Columns whose largest value marks the newest row; by default `_sequence`, or `_pos` within a `_split`.
-            In a stream without these, the row of the later micro-batch is newer.
+        ordering: Columns whose largest value marks the newest row; by default `_sequence`, else `_pos` within a
+            `_split`, else `_commit_version`. For a stream, this is `sequence_by` of `latest_per_key`.
         null_keys: For a NULL in a key column: `error` fails, `allow` takes NULL as a value, `drop` drops the row.
         name: Names the state below `state_location`. Give each stateful function of a query its own name.
         options: For a streaming DataFrame: `state_location`, and other arguments of `latest_per_key`.

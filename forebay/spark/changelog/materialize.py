@@ -46,7 +46,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
 
     The input is a changelog (`_change_type`), or plain rows, which count as inserts. Each micro-batch gives at most one
     change for each key (two with `preimages`), and only for keys whose row changed. A sink that applies these changes
-    to a table gets the current rows of the input. In batch, all rows of the result are inserts.
+    to a table gets the current rows of the input. For a batch DataFrame, all rows are inserts.
 
     | strategy | correct if | state |
     |---|---|---|

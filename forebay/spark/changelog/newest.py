@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the newest row of each key in batch; an ambiguous order is an error that names the key (K7, K8)."""
+"""Finds the newest row of each key of a batch DataFrame; an ambiguous order is an error that names the key (K7, K8)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def newest(
     If the two rows of an update have the same place, `update_postimage` is the newer one.
 
     Args:
-        df: Rows or changes, in batch.
+        df: A batch DataFrame of rows or changes.
         keys: The columns of the key.
         order: Columns whose largest value marks the newest row.
         within: `order` compares only rows with the same value of this column, such as `_split`. It is an error if the

@@ -96,7 +96,7 @@ def _column_warnings(one: Declaration, losses: KeyLosses) -> list[str]:
 
 
 def _key_gone(losses: KeyLosses) -> list[str]:
-    """Return a warning for each lost column of the keys that lost all columns."""
+    """Return warnings for a DataFrame that lost all keys: why a key was lost, else where its columns were lost."""
     if losses.whole:
         return [f"the key is lost: {how}" for how in dict.fromkeys(losses.whole.values())]
     where = [(name, how) for one in losses.columns.values() for name, how in one.items()]

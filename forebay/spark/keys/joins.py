@@ -15,9 +15,10 @@ from forebay.table.changelog.shape import CHANGE_TYPE
 def joined(node: PlanNode, left: Lineage, right: Lineage) -> Lineage:
     """Return the lineage of the rows that a join puts out.
 
-    A join shuffles each side by the columns that its condition equates, unless the other side is broadcast. If each row
-    of a side finds at most one row of the other side, the keys of this side stay keys. If neither side has such keys, a
-    key of each side together is a key.
+    A join shuffles each side by the columns that its condition equates, unless the other side is broadcast. A semi
+    or anti join keeps the keys of the left side. Another join keeps the keys of a side if each row of this side finds
+    at most one row of the other side, and the join adds no rows without this side. If no key is kept, each key of the
+    left side and each key of the right side are a key together.
     """
     how = join_type(node)
     pairs = equal_columns(node.expressions("condition"), left.origins, right.origins)

@@ -51,7 +51,7 @@ _JOIN_TYPES: Final[dict[str, JoinType]] = {
 
 @dataclass
 class KeyLosses:
-    """What a plan loses of declared keys. Each field is by the id of the key's declaration."""
+    """What a plan loses of declared keys. Each field is a dict by the id of the key's declaration."""
 
     stateful: dict[str, str] = field(default_factory=dict)
     """The stateful operator that loses the primary key."""

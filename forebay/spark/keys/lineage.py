@@ -19,7 +19,7 @@ class UniqueKey:
 
     Args:
         columns: The columns, each by its origin (see `Origins`).
-        spread: The origins of the columns by which shuffles have spread the rows; None: not by columns.
+        spread: The origins of the columns by which shuffles have spread the rows; None: one was not by columns.
         ordered: Whether the changes of a key were in order before these shuffles.
         once: Whether a key changes at most once in a micro-batch, so that no shuffle can disorder its changes.
     """

@@ -57,9 +57,9 @@ def within(columns: Sequence[frozenset[str]], names: Iterable[str]) -> bool:
 def guarantee(df: DataFrame) -> Guarantee:
     """Return the promise about the order of rows: the weakest one of all steps from the source on (K15, K27).
 
-    Rows keep the order of the key columns as they were at the source, also after these columns are dropped or
-    overwritten, until the next `key_by` or shuffle. The columns `_split` and `_pos` restore the order after a shuffle,
-    `_sequence` also after a `key_by` by other columns.
+    Rows with equal key columns at the source stay in order, also after these columns are dropped or overwritten, until
+    the next `key_by` or shuffle. The columns `_split` and `_pos` restore the order after a shuffle, `_sequence`
+    also after a `key_by` by other columns.
     """
     return row_order(df, analysed_plan(df)).guarantee
 

@@ -37,7 +37,7 @@ def key_by(
         columns: The columns of the partition key.
         cdc: Make them the primary key too: the latest row of a key is the current one.
         deleted: The boolean column that is true if the record is deleted; NULL counts as false.
-        ordering: Columns whose largest value marks the latest row in a batch. Streams ignore them (K20).
+        ordering: Columns whose largest value marks the latest row of a batch DataFrame. Streams ignore them (K20).
 
     Returns:
         The DataFrame with the key.

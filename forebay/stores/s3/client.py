@@ -204,7 +204,7 @@ def _session(settings: S3Settings) -> Any:  # noqa: ANN401 - botocore has no typ
 
 
 def _moment(value: object) -> dt.datetime:
-    """Return a time in an answer of S3. botocore's parser takes most of the time of a listing, and 0.1 ms of a GET."""
+    """Parse a time in an answer of S3. botocore's own parser would take most of the time of a listing."""
     if isinstance(value, str):
         for parse in (dt.datetime.fromisoformat, email.utils.parsedate_to_datetime):  # of a listing, of a header
             try:

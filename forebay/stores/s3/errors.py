@@ -114,7 +114,7 @@ def _answer_error(error: Any, request: Request, said: str) -> ForebayError:  # n
     if code in _BUSY or status in _TEMPORARY or (status >= 500 and status != 501):
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         return RetriableError(
-            f"the store is too busy to {request.doing} ({said})",
+            f"the store is too busy or has failed: could not {request.doing} ({said})",
             option=request.option,
             advice="wait; or read with fewer tasks (numPartitions); or spread the objects over more prefixes",
             retry_after=_seconds(headers.get("retry-after")),

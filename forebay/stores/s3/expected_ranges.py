@@ -74,9 +74,9 @@ class ExpectedRanges:
         return _bytes(self._groups[number]) <= self._whole
 
     def _of_group(self, number: int, position: int) -> tuple[Range, bytearray] | None:
-        """Return the fetched piece of a group at a position, None without one; fetch this group and the next one.
+        """Return the fetched range of a group that contains a position, or None; request this group and the next one.
 
-        The groups around them are kept: the columns of a file do not reach the next group at the same time.
+        Neighbouring groups stay in memory, because the columns of a file do not reach the next group together.
         """
         kept = {each: pieces for each, pieces in self._fetched.items() if number - 1 <= each <= number + 2}
         for each in (number, number + 1):

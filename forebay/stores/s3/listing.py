@@ -108,7 +108,12 @@ class Listing:
             if time.monotonic() - reported >= _REPORT_SECONDS:
                 reported = time.monotonic()
                 _log.info(
-                    "listed %d objects below %s%s, %d of %d ranges", len(found), self._root, prefix, number, len(work)
+                    "listed %d objects below %s%s; %d of %d ranges of keys are done",
+                    len(found),
+                    self._root,
+                    prefix,
+                    number,
+                    len(work),
                 )
         return found
 

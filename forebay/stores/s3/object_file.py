@@ -203,7 +203,7 @@ class ObjectFile(io.RawIOBase):
             start = where.end
 
     def _chunk(self, start: int, wanted: int) -> Range:
-        """Return the next range to request. Ranges grow in length, and include a short rest before the limit."""
+        """Return the next range to request. Ranges grow in length; `CHUNK` bytes or less before the limit are one."""
         if start >= self._limit:
             return Range(start, min(self._size, start + max(wanted, _TAIL)))
         length, self._step = max(wanted, self._step), min(CHUNK, self._step * 2)

@@ -115,7 +115,7 @@ def _without_hadoop(given: Mapping[str, object], prefix: str) -> Mapping[str, ob
         raise ConfigurationError(
             f"{prefix}{min(settings)} and options of S3 are both set",
             option=f"{prefix}{min(settings)}",
-            advice=f"give either options of S3 ({prefix}*) or {prefix}fs.s3a.*",
+            advice=f"remove {prefix}fs.s3a.*, or all other options {prefix}*",
         )
     return hadoop.from_s3a(settings) if settings else given
 

@@ -2,7 +2,7 @@
 """Stores the key in the metadata of its columns, because engines have no place for the key of a whole schema.
 
 The metadata of each key column hold the whole declared key, the declared name of the column, and the id of the
-declaration. So a later reader finds lost columns, and distinguishes the keys of two joined tables. Spark carries the
+declaration. So later code finds lost columns, and distinguishes the keys of two joined tables. Spark carries the
 metadata with the column.
 """
 
@@ -20,7 +20,7 @@ from forebay.table.keys.propagation import after_loss, after_rename
 FIELD_KEY: Final = "forebay.key"
 """The name of the metadata entry."""
 PARTITIONING: Final = "includeInPartitioning"
-"""The name of a second entry, for readers that know Foundry's schemas (K21)."""
+"""The name of a second entry, for programs that know Foundry's schemas (K21)."""
 
 _VERSION: Final = 1
 
@@ -63,7 +63,7 @@ class Declaration:
         for declared, present in self.columns.items():
             if len(present) > 1 and declared not in present and not lenient:
                 raise ConfigurationError(
-                    f"the columns {' and '.join(map(repr, present))} are both the key column {declared!r}",
+                    f"the columns {' and '.join(map(repr, present))} are copies of the key column {declared!r}",
                     option="columns",
                     advice="call key_by again with the column that is the key",
                 )

@@ -19,7 +19,7 @@ class KeySpec:
         partition: Rows that are equal in these columns keep their order. They are not deduplicated (K1).
         primary: The latest row for each value of these columns is the current one; None: there is no primary key (K5).
         deleted: A boolean column: true if the record is deleted (K7).
-        ordering: Columns whose largest value marks the latest row in a batch; ignored by streams (K20).
+        ordering: Columns whose largest value marks the latest row of a batch DataFrame; ignored by streams (K20).
 
     Raises:
         ConfigurationError: A column is named twice, or `deleted` or `ordering` is given without a primary key.

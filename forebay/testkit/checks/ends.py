@@ -96,7 +96,7 @@ def _newest_left_out(probe: Subject, split: Split, enumerator: DiscoveryEnumerat
         return ""
     near, far = _rows_beyond(probe, split, end, 1), _rows_beyond(probe, split, end, _FAR)
     if near is None or far is None:
-        return f"split {split.id!r}: latest() returned {end!r}, which is not a number, so it is not read further"
+        return f"split {split.id!r}: latest() returned {end!r}, which is no number, so the next position is unknown"
     if near and near == far and probe.latest([split], enumerator).get(split.id) == end:
         raise Broken(
             f"split {split.id!r}: latest() returned {end!r}, which is the position of the newest row: that row would "
@@ -162,8 +162,8 @@ def _warning(subject: Subject, enumerator: DiscoveryEnumerator, trace: Trace, sa
             f"{advice}; or remove {flag}, so that the planner reads a first record before it plans a micro-batch",
         )
     return Warned(
-        f"{saw}: a Spark stream reads a first record before it plans a micro-batch, which takes up to a fifth of its "
-        "time, and plans one without rows every ten minutes",
+        f"{saw}: the planner of a Spark stream must read a first record before it plans a micro-batch (at most a "
+        "fifth of the time), and after ten minutes without a record plans a micro-batch without rows",
         f"{advice}; if the service knows only a time, change nothing",
     )
 

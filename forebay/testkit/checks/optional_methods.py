@@ -79,7 +79,8 @@ def positions_at_lose_nothing(subject: Subject) -> None:
                     )
                 if any(time >= wanted for time in _event_times(subject, column, split.slice(split.position, answer))):
                     raise Broken(
-                        f"split {split.id!r}: positions_at() returned {answer!r}, after rows of {wanted} µs or later",
+                        f"split {split.id!r}: positions_at({wanted} µs) returned {answer!r}, but a row before it has "
+                        "this event time or a later one",
                         "return the first position whose event time is t or later",
                     )
 
@@ -88,7 +89,7 @@ def positions_at_lose_nothing(subject: Subject) -> None:
 def event_times_are_those_of_the_rows(subject: Subject) -> None:
     """DIS-6: event_times() returns the event time of the row at a position; at the end, of the last row."""
     column = subject.source.event_time
-    with _overriding(subject, "event_times", "the planner of a stream reads first records") as enumerator:
+    with _overriding(subject, "event_times", "the planner of a stream reads the first unread records") as enumerator:
         if column is None:
             raise NotApplicable("the source has no event_time")
         for trace in subject.filled:
@@ -162,7 +163,7 @@ def check_position(position: object, split: Split, name: str) -> None:
     try:
         split.at(position)  # type: ignore[arg-type]  # an author may return anything
     except Exception as error:
-        why = f"split {split.id!r}: {name} returned {position!r}"
+        why = f"split {split.id!r}: {name} returned {position!r}, which is not a position"
         raise Broken(why, "return an int, a str or a tuple of these") from error
 
 
@@ -170,7 +171,7 @@ def _check_within(subject: Subject, position: Position, split: Split) -> None:
     at: Any = subject.source.order_key(position)
     beyond = split.end is not None and at > subject.source.order_key(split.end)
     if beyond or (split.position is not None and at < subject.source.order_key(split.position)):
-        raise Broken(f"advance() returned {position!r} for {split!r}", "stay between the split's position and its end")
+        raise Broken(f"advance() returned {position!r}, outside of {split!r}", "stay between its position and its end")
 
 
 def _event_times(subject: Subject, column: str, split: Split) -> list[int]:

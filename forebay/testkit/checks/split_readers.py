@@ -116,7 +116,7 @@ def fetch_pauses(subject: Subject) -> None:
             for split_id, count in before.items():
                 if len(reading.rows[split_id]) > count:
                     raise Broken(
-                        f"pause_or_resume_splits() returned True, but fetch() still returned rows of {split_id!r}",
+                        f"pause_or_resume_splits() returned True, but fetch() returned rows of split {split_id!r}",
                         "fetch nothing of paused splits, or return False to let the framework pause them",
                     )
             reading.pause_or_resume([], paused)

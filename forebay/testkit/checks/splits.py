@@ -96,7 +96,7 @@ def round_trip(subject: Subject) -> None:
         back = through_json(split, subject)
         if back.position != split.position:
             why = f"split {split.id!r} lost its position {split.position!r} in to_json() and from_json()"
-            raise Broken(why, "write `position` in to_json()", rule="SER-3")
+            raise Broken(why, "write `position` in to_json(), and read it in from_json()", rule="SER-3")
         if back != split or _json_of(back) != _json_of(split):
             raise Broken(
                 f"{split!r}\nwas restored from JSON as\n{back!r}",

@@ -106,7 +106,7 @@ def _position(parts: Sequence[Sequence[_Function]], count: int, row: Row, *, is_
 
 
 def _before(parts: Sequence[Sequence[_Function]], after: Position) -> Position | None:
-    """Return the position before a row, from `after`, the position after it; None unless it depends on an id only."""
+    """Return the position before a row, given the one after it; None unless that ends with the row's id."""
     kinds = [{kind for kind, _ in functions} for functions in parts]
     last: Any = after[-1] if isinstance(after, tuple) else after
     if any("count" in one for one in kinds) or not kinds[-1] & {"same", "next"} or not isinstance(last, int):

@@ -153,7 +153,7 @@ class ReaderSession(Closing):
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Poll until `until()` holds, or the input ends; wait only for the availability future.
 
-        Without `until`, the polling of a source's own reader ends when it is caught up: it cannot be told to read once.
+        Without `until`, also stop when a source's own `SourceReader` is caught up, because it may never end the input.
         """
         silence = Silence(self._subject.patience)
         done = until or (lambda: self._subject.has_own_reader and bool(self.given) and self.caught_up())
@@ -221,8 +221,8 @@ class ReaderSession(Closing):
             )
         if left:
             raise Broken(
-                f"END_OF_INPUT came although the splits {sorted(left)} were not released",
-                "return END_OF_INPUT only when every split is read",
+                f"END_OF_INPUT came although output.split_released() was not called for the splits {sorted(left)}",
+                "return END_OF_INPUT only when every split is read and released",
                 rule="RDR-6",
             )
 

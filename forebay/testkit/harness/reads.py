@@ -113,7 +113,7 @@ def compare_written(subject: Subject, got: Mapping[str, Sequence[str]], written:
     for split_id, rows in written.items():
         subject.compare(split_id, got.get(split_id, []), rows, how, "return every existing record once, in order")
     if surplus := sorted(split_id for split_id in got.keys() - written.keys() if got[split_id]):
-        raise Broken(f"rows came for the splits {surplus}, which have no written rows, {how}", _DISCOVER)
+        raise Broken(f"rows came for the splits {surplus}, to which the test wrote none ({how})", _DISCOVER)
 
 
 def misordered(split_id: str, before: Position, after: Position) -> Broken:

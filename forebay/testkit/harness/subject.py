@@ -32,7 +32,7 @@ class Subject(SourceCalls):
         self.plain: PlainRead | None = None
 
     def on(self, source: Source, *, patience: float | None = None) -> Subject:
-        """Return a subject for another source of the same input, with this deadline and without a plain read.
+        """Return a subject for another source of the same input, with the deadline of this one and no plain read.
 
         Args:
             source: The other source.

@@ -34,7 +34,7 @@ def killable_state(kills: KillList, *, small: int = 0) -> Iterator[None]:
 
     Args:
         kills: The kill list.
-        small: Runs of at most this many entries are merged with each new run, instead of the default 4,096.
+        small: The state merges stored runs of at most this many entries with each new run (without kills, 4,096).
     """
     from forebay.spark.changelog import stateful
 

@@ -67,7 +67,7 @@ def run_until_done(
 
     For kills of the driver, its JVM or its Python process. Workers and stream runners of a dead driver end by
     themselves, as on a real machine. The function waits for a JVM that outlives its driver, because two drivers on one
-    checkpoint are an operator's error.
+    checkpoint are a mistake of the user.
 
     Args:
         command: The program; it calls `KillList.these_are`.

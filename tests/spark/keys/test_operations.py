@@ -237,7 +237,7 @@ def test_a_key_on_the_right_side_alone_is_no_key(table):
 def test_two_copies_of_a_key_column_are_ambiguous(table):
     """§2.2: id AS k, id AS l."""
     twice = table.select(F.col("a").alias("k"), F.col("a").alias("l"), "b", "f")
-    with pytest.raises(ConfigurationError, match="'k' and 'l' are both the key column 'a'"):
+    with pytest.raises(ConfigurationError, match="'k' and 'l' are copies of the key column 'a'"):
         keys_of(twice)
     assert keys_of(twice, lenient=True) == KeySpec(("k", "b"), ("k", "b"), "f")
 

@@ -65,7 +65,7 @@ def test_two_copies_of_a_key_column_are_ambiguous():
     """§2.2: id AS k, id AS l. The lenient rule takes the first one."""
     entry = fields(KeySpec(("id",)))["id"]
     (found,) = declarations([("k", entry), ("l", entry)])
-    with pytest.raises(ConfigurationError, match="'k' and 'l' are both the key column 'id'"):
+    with pytest.raises(ConfigurationError, match="'k' and 'l' are copies of the key column 'id'"):
         found.present()
     assert found.present(lenient=True) == KeySpec(("k",))
 

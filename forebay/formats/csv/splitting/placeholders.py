@@ -13,13 +13,13 @@ _CANDIDATES = [chr(code).encode() for code in range(0xFDD0, 0xFDF0)]
 
 
 class NoPlaceholder(Exception):
-    """A block contains all characters that can replace others."""
+    """Raised if a block contains all characters that could be placeholders."""
 
 
 class Placeholders:
     """Replaces characters in one block by placeholders, and keeps the originals.
 
-    Methods that replace characters raise `NoPlaceholder` if the block leaves no character for it.
+    Methods that replace characters raise `NoPlaceholder` if the block contains all possible placeholders.
     """
 
     def __init__(self) -> None:
@@ -54,9 +54,9 @@ class Placeholders:
         return data
 
     def hide_stray_quotes(self, data: bytes | bytearray, starts: re.Pattern[bytes], sep: str, quote: str) -> bytes:
-        """Return `data` with placeholders for the opening quote of, and separators in, each field with a stray quote.
+        """In each field with a stray quote, replace the opening quote and the separators before the stray quote.
 
-        The first group of `starts` matches the text of such a field before its stray quote.
+        Return `data` with the placeholders. The first group of `starts` matches the text between the two quotes.
         """
         sep_byte, quote_byte = sep.encode(), quote.encode()
         opening = self._new(data, quote_byte, quote_byte)

@@ -37,7 +37,7 @@ class Tokens:
 
 
 class Splitter:
-    """The base class of splitters.
+    """The base class for splitting blocks of CSV text into columns of tokens.
 
     Create one for each read, because it learns how many fields the file's records have.
     """
@@ -52,7 +52,10 @@ class Splitter:
         self._arrow_width = max(1, width)
 
     def by_arrow(self, data: bytes | bytearray, quoting: Quoting, placeholders: Placeholders) -> ArrowRows:
-        """Split a safe block with Arrow. If most records have another number of fields, split again with that one."""
+        """Split a safe block with Arrow.
+
+        If most records do not have the expected number of fields, expect their most common number and split again.
+        """
         found = self._arrow.split(data, quoting, self._arrow_width, placeholders)
         if len(found.fallback_rows) > max(_FEW, found.rows):
             # Most records have another number of fields than the schema: expect that number from now on.

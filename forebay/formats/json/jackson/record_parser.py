@@ -110,9 +110,9 @@ def _value_converter(data_type: pa.DataType, options: JsonOptions) -> _Converter
 
 
 def _of_kind(kind: int, convert: _Converter) -> _Converter:
-    """Return `convert` for tokens of one kind, and refuse other tokens.
+    """Return a converter that calls `convert` for tokens of one kind, and refuses other tokens.
 
-    For another token that is a string, Spark first reads its text, which may be malformed.
+    As in Spark, it reads the text of a string before it refuses the string, because the text may be malformed.
     """
 
     def checked(tokens: Tokens) -> Any:  # noqa: ANN401 - a value of any type

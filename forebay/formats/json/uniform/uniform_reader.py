@@ -43,10 +43,12 @@ class UniformReader:
         self._unsafe: set[int] = set()
 
     def read(self, values: Values) -> tuple[pa.RecordBatch, list[int]]:
-        """Return the rows of a split block, and the indexes of the rows that another reader must read.
+        """Convert the values of a block, as `LineSplitter` found them, to a record batch.
+
+        Returns the batch, and the indexes of its rows that may be wrong: another reader must read their lines again.
 
         Raises:
-            NotSafe: The values cannot be converted.
+            NotSafe: Another reader must read the whole block.
         """
         read = values.by_piece
         self._rows, self._unsafe = len(values.rows.starts), set()

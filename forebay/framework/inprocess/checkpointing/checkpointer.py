@@ -72,11 +72,11 @@ class Checkpointer:
     def periodic(self, source: str) -> bool:
         """Take a checkpoint if one is due; return whether one was due.
 
-        A transient failure is logged with the name of the source, `source`. The next checkpoint is due one interval
-        later.
+        A failed snapshot, and a `RetriableError` of the store, are only logged, with the name of the source, `source`.
+        The next checkpoint is due one interval later.
 
         Raises:
-            ForebayError: The store failed permanently.
+            ForebayError: The checkpoint could not be written, and trying again would not help.
         """
         if self.due_in() > 0:
             return False

@@ -21,15 +21,21 @@ _BYTES: Final = "maxBytesPerTrigger"
 _WAYS_OUT: Final = {
     _ROWS: (
         "rows",
-        "set positions_are_rows = True, or implement advance(), and give the split an end in latest()",
+        (
+            "use maxFilesPerTrigger instead; or, in the connector, return the split's end from latest(), and either "
+            "set positions_are_rows = True or implement advance()"
+        ),
     ),
     _MIN_ROWS: (
         "rows",
-        "set positions_are_rows = True, or implement advance() with positions that count rows",
+        "in the connector set positions_are_rows = True, or implement advance() with positions that count rows",
     ),
-    _BYTES: ("bytes", "implement size() and advance() of a DiscoveryEnumerator"),
+    _BYTES: (
+        "bytes",
+        "use maxFilesPerTrigger instead; or, in the connector, implement size() and advance() of a DiscoveryEnumerator",
+    ),
 }
-"""For each option, the quantity that is unknown, and what the connector's author must do to provide it."""
+"""For each option, the quantity that is unknown, and what to do instead of removing the option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +102,8 @@ class Admission:
         If some splits are read whole, to their own end, such as the files of a hybrid's history, only these are taken.
 
         Args:
-            available: The splits with data, each up to its present end. The first one has waited longest and is always
-                included, so no split starves.
+            available: The splits with data, each up to its present end. The first one has waited longest; unless only
+                whole splits are taken, it is always included, so no split starves.
         """
         if whole := [planned for planned in available if _is_whole(planned)]:
             return self._admit_whole(whole)
@@ -222,7 +228,8 @@ class Admission:
     def _one_record(self, planned: Planned, weight: int, budget: int, option: str) -> Planned:
         """Return a planned split cut after about one record, even beyond the byte limit: else it would never be read.
 
-        `weight` is the number of bytes of the whole split. `budget` bytes are tried first, then ever twice as many.
+        `weight` is the number of bytes of the whole split. `budget` bytes were too few for a record, so twice as many
+        are tried, and so on.
         """
         if option == _ROWS:
             raise self._stuck(planned.split, budget)
@@ -297,13 +304,13 @@ class Admission:
         )
 
     def _unmeasured(self, split: Split, option: str) -> ConfigurationError:
-        quantity, connector = _WAYS_OUT[option]
+        quantity, instead = _WAYS_OUT[option]
         return ConfigurationError(
             f"the source does not support {option}: the number of {quantity} before a position is unknown",
             source=self._source,
             split=split.id,
             option=option,
-            advice=f"remove {option}, or use maxFilesPerTrigger; or, in the connector, {connector}",
+            advice=f"remove {option}; or {instead}",
         )
 
 

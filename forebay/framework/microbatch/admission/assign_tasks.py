@@ -25,7 +25,7 @@ def spread(
 
     Args:
         enumerator: Provides `tasks`, `size` and `slices`; None = a raw `SplitEnumerator`, which has none of them.
-        splits: The splits to read; a lazy sequence stays lazy.
+        splits: The splits to read, maybe a lazy sequence: they are accessed one at a time, and not kept in a list.
         options: The host's options; only `num_partitions` is used.
         cores: The number of tasks that can run at once.
         uncut: Ids of splits that must not be cut into slices.
@@ -104,7 +104,7 @@ def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> 
     """Check and return `tasks`, the result of the enumerator's `tasks(slices)`; None if it is None.
 
     Raises:
-        ContractError: `tasks` contains a split that is not in `slices`, or leaves one out.
+        ContractError: `tasks` contains a split that is not in `slices`, or leaves out one that is not empty.
     """
     if tasks is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the range of each split that can be read now. A micro-batch is planned within it, and never goes back (S4)."""
+"""Finds the range of each split that can be read now. A micro-batch stays within it and never goes backwards (S4)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class AvailableRange:
     def planned(self, split: Split, latest: Position | None) -> Planned:
         """Return the split planned up to `latest`, or up to its own end if that comes first.
 
-        If `latest` is None, that is the split's own end, or an end that tasks negotiate.
+        Without `latest`, the split is planned to its own end, or to an end that tasks negotiate.
 
         Raises:
             ConfigurationError: No end is known, and none can be negotiated.

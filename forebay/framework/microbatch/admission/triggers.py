@@ -21,9 +21,9 @@ class Trigger:
 
     @property
     def fresh(self) -> bool:
-        """Whether this call of `latest` asks the source instead of using cached answers, and raises if that fails.
+        """Whether this call of `latest` must ask the source: it uses no cached answer, and raises if the source fails.
 
-        Otherwise an outage would end a run as if there were no data.
+        A run that ends by itself needs this: else an outage would end it as if there were no data.
         """
         return False
 

@@ -214,10 +214,10 @@ class ChunkReader:
         )
 
     def _check_forward(self, end: Position | None) -> None:
-        """Check that an end is the current position or after it: readers compare positions to find the end.
+        """Check that the end of a chunk is at or after the current position: readers compare positions to find it.
 
         Raises:
-            ContractError: The end is not after the position.
+            ContractError: The end is neither at the position nor after it.
         """
         position = self._position
         if end == position or position is None:

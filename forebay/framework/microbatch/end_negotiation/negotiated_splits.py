@@ -219,7 +219,7 @@ class NegotiatedSplits:
     def begin(self, query: str, n: int, taken: Sequence[Planned]) -> None:
         """Write the marker file of micro-batch `n`, which shows that its claims are below this `stateLocation`.
 
-        Another directory, or an old copy, lacks it. Nothing is written if all ends in `taken` are known.
+        Another directory, or an old copy, lacks that file. Nothing is written if all ends in `taken` are known.
         """
         if not any(planned.to is UnknownEnd.NEGOTIATED for planned in taken):
             return

@@ -18,7 +18,7 @@ on time   at most watermarkDelay older than every earlier record of the split; r
 active    each split from its discovery on, except while it is
   idle      each lookup of this process, for longer than idleTimeout, found that the split had caught up
   done      the split has reached its end of an AvailableNow run
-  undated   this process saw no event time of the split: it has caught up, or four lookups in a row found none
+  undated   this process saw no event time of it: it has caught up, or more than four lookups in a row found none
 ```
 Proof. Let n be the latest event time of a next or a last record that was seen in an active split.
 1. An unread record on time is n - delay or later, so it is above the split's watermark w = n - delay - 1 µs.
@@ -61,7 +61,7 @@ _LEAST_DRIFT: Final = 0.001
 all reading."""
 
 _UNDATED_LOOKUPS: Final = 4
-"""Lookups in a row without an event time, after which a split that never had one no longer holds back the others."""
+"""If more lookups in a row find no event time, a split that never had one no longer holds back the others."""
 
 
 class StreamAlignment:

@@ -22,9 +22,9 @@ _MOST_STEPS: Final = 20
 
 
 class _Answer(NamedTuple):
-    """A cached answer: up to `end`, the first record from `position` on that is later than `latest` is at `to`.
+    """A cached answer: `to` is the position of the first record in [`position`, `end`) that is later than `latest`.
 
-    If no record is later, `to` is `end`.
+    If no such record exists, `to` is `end`.
     """
 
     latest: int

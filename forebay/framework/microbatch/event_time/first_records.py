@@ -39,7 +39,8 @@ _Place: TypeAlias = "tuple[str, Position | None]"
 class FirstRecords:
     """Reads the first record from the position of each split, and remembers its event time.
 
-    Called on the planning thread. If a split gives no record in time, its read continues until the next call.
+    Called on the planning thread. If a split gives no record in time, its read goes on, and a call for the same splits
+    continues to wait for it.
 
     Args:
         source: The source.
@@ -71,10 +72,10 @@ class FirstRecords:
 
         Args:
             splits: The splits, each with its position and end.
-            needed: Planning cannot go on without an answer: wait for `planningTimeout` instead of ten seconds.
+            needed: Planning cannot go on without an answer: wait up to `planningTimeout`, not up to ten seconds.
 
         Raises:
-            RetriableError: A split gave no record in time. The next call continues its read.
+            RetriableError: A split gave no record in time. Its read goes on, and a retry continues to wait for it.
             ForebayError: The source failed.
         """
         missing = {

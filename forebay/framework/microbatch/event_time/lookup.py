@@ -50,7 +50,7 @@ class EventTimeLookup:
 
         Args:
             splits: The splits, each with its position and present end.
-            needed: Planning cannot go on without an answer: wait for `planningTimeout` instead of ten seconds.
+            needed: Planning cannot go on without an answer: wait up to `planningTimeout`, not up to ten seconds.
 
         Raises:
             ForebayError: The source failed.

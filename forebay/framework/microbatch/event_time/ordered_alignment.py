@@ -98,9 +98,9 @@ class OrderedAlignment:
     def hold_back(
         self, available: Sequence[Planned], splits: Mapping[str, Split], *, ending: bool
     ) -> Sequence[Planned]:
-        """Return the leading splits, before the first one that begins more than `alignmentMaxDrift` after the earliest.
+        """Return the leading splits: those before one that begins more than `alignmentMaxDrift` after the first.
 
-        A split without an event time is taken with the others, and ends no micro-batch.
+        A split without an event time is taken with the others, and does not end the micro-batch.
 
         Args:
             available: The unread splits in order; those that were begun come first.
@@ -168,8 +168,9 @@ class OrderedAlignment:
         before, self._ahead = self._ahead, time > self._future()
         if self._ahead and not before:
             _log.warning(
-                "%s: the oldest unread split, %r, begins at the event time %d us, more than a day in the future; it is "
-                "read, and its rows raise Spark's watermark unless the query drops them before withWatermark",
+                "%s: the oldest unread split, %r, begins at the event time %d us since 1970, more than a day in the "
+                "future; it is read, and its rows raise Spark's watermark unless the query drops them before "
+                "withWatermark",
                 self._source.name,
                 split.id,
                 time,

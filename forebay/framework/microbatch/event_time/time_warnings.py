@@ -35,8 +35,8 @@ class TimeWarnings:
         time.warned = True
         self._future += 1
         _log.warning(
-            "%s: the split %r has a record at %s whose event time, %d us, is more than a day in the future; it is read "
-            "without alignment, and raises Spark's watermark unless the query drops it before withWatermark",
+            "%s: the split %r has a record at %s whose event time, %d us since 1970, is more than a day in the future; "
+            "it is read without alignment, and raises Spark's watermark unless the query drops it before withWatermark",
             self._source,
             split.id,
             split.position,

@@ -103,7 +103,7 @@ class OffsetCodec(ABC):
 class InlineOffsetCodec(OffsetCodec):
     """Keeps all state of the stream in its offsets, and raises an error if an offset would be too long (S15).
 
-    If `stateLocation` is set then, a `SpillingOffsetCodec` can continue from the offset before it.
+    If the user then sets `stateLocation`, a `SpillingOffsetCodec` continues from the last offset that was written.
 
     Args:
         source: The source.

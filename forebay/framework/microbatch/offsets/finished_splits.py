@@ -20,13 +20,14 @@ _SEGMENT: Final = "\0"
 class FinishedSplits(Mapping[str, Split]):
     """Finished splits by id, each rebuilt only when it is accessed.
 
-    The mapping holds whole splits. Splits that were condensed to digests are in `digests` only. It is changed on the
-    planning thread, but never while a discovery reads it on another thread.
+    The mapping holds whole splits. Splits that were condensed to digests are in `digests` only. Both are changed on
+    the planning thread only, and never while a discovery reads them on another thread.
 
     Args:
         split_class: The class of the splits.
         entries: `[id, fields]` of each split, as returned by `entries()`.
-        digests: The enumerator's digests, which recognise condensed splits; they are emptied. None = there are none.
+        digests: The enumerator's digests, which recognise condensed splits; emptied by the constructor. None = there
+            are none.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ line 1   {"v": 1, "n": …, "after": [name, digest] | null, "parts": {"splits": 
 others   [[id, fields?], …]        finished splits, some hundreds in a line
 ```
 `n` is the number of the micro-batch. Files are compressed by zlib. The finished splits are stored in a chain of
-segments: each one drops and adds some entries of the segment before it (`after`). A base begins a chain.
+segments: each one drops entries that the segments before it (`after`) added, and adds new ones. A base begins a chain.
 """
 
 from __future__ import annotations

@@ -264,7 +264,8 @@ class SpillingOffsetCodec(OffsetCodec):
         if at == here:
             text = f"the segment {name!r} that the query needs is missing from {here!r}"
             advice = (
-                "restore the file from a backup or a version of the bucket, or start with a new checkpoint location"
+                "restore the file from a backup or an older version in the bucket, or start with a new checkpoint "
+                "location"
             )
         else:
             text = f"the query kept its state in {at!r}, and the file {name!r} is missing from {here!r}"

@@ -179,7 +179,7 @@ def _roots(store: Store, path: str, options: ListOptions) -> list[FileStatus | D
 def _stat_plain(store: Store, path: str, place: PathParts) -> FileStatus | Directory | None:
     """Look up a path without wildcards; return None if nothing is there.
 
-    In an object store, first try the key as written, then the key without empty names.
+    In an object store, first try the key as written, then without empty names (`a//b` as `a/b`).
     """
     exact = split_path(path, keep_empty=True) if store.paths_are_keys else place
     found = store.stat(_path(exact, exact.parts))
@@ -244,7 +244,7 @@ def _is_listed(name: str) -> bool:
 
 
 def _walked(found: Sequence[FileStatus], root: str) -> tuple[Sequence[FileStatus], list[str]]:
-    """Split a recursive listing of a store: data files, and the directories with the log of a Spark sink."""
+    """Return from a store's recursive listing the data files, and the directories with the log of a Spark sink."""
     if isinstance(found, FileTable) and not found.mentions(f"/{sink_log.DIRECTORY}/"):
         return found, []
     files: list[FileStatus] = []

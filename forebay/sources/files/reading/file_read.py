@@ -31,7 +31,8 @@ class FileRead:
     """A file or slice being read.
 
     The record batches of the file format are cut to the host's limits. The position after a cut is a pair: the position
-    before the record batch, and the number of its rows before the cut. If the format counts rows, it is a row index.
+    before the record batch, and the number of its rows before the cut. For a format whose positions are row indexes,
+    such as Parquet, the position after a cut is a row index too.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class FileRead:
     def _rows_of_block(self, offset: int, start: int, stop: int) -> Parts:
         """Yield the rows `[start, stop)`, counted from the row at `offset`.
 
-        Each position is the pair of `offset` and a number of rows, so it sorts before the split's end.
+        Each position is a pair of `offset` and a number of rows, as the split's end is, so none is after that end.
         """
         before = 0
         with closing(self._batches(offset, None)) as batches:

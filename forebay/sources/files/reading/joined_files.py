@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses small files of a task together, because starting the parser for each file costs more than its rows."""
+"""Parses small files of a task together: for a small file, starting the parser costs more than parsing the rows."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class FileSplitReader(SplitReader):
         return [part]
 
     def wake_up(self) -> None:
-        """Do nothing: a fetch never waits for new data, and ends after one block."""
+        """Do nothing: a fetch never waits for new data, and returns after the next record batch."""
 
     def close(self) -> None:
         """Close the current file, and cancel the requests of files that were requested in advance."""
@@ -182,7 +182,7 @@ class FileSplitReader(SplitReader):
         return FileRead(split, stored, read, self._options, row_filter, counts_rows=self._format.counts_rows)
 
     def _checked(self, read: ReadRange, stored: StoredFile) -> ReadRange:
-        """Return `read`; if `schemaEvolution` adds columns, with a check for new columns at the start of the file."""
+        """Return `read`, preceded at the start of a file by a check for new columns if `schemaEvolution` adds them."""
         full, schema, _ = self._schemas
         source = self._source
         # If the option `columns` selects from the known columns, new columns are not read, so they need no check.

@@ -79,7 +79,7 @@ class Cleaner:
                 failures.append(f"{split.path}: {error.message}")
         if failures:
             _log.warning(
-                "%s: cleanSource=%s failed for %d files, which stay where they are, such as %s",
+                "%s: cleanSource=%s failed for %d files, which stay where they are; the first one: %s",
                 self._source.name,
                 self._source.clean_source,
                 len(failures),
@@ -130,7 +130,7 @@ class Cleaner:
                 return
 
     def _drop_link(self, path: str) -> None:
-        """Remove the symbolic link at `path` if its target was cleaned, so that it is broken."""
+        """Remove a symbolic link at `path` that is broken, because its target was cleaned."""
         if is_url(path):
             return
         try:
@@ -221,8 +221,8 @@ def check_cleaning(source: FileScan) -> None:
                 "again",
                 source=source.name,
                 option="sourceArchiveDir",
-                advice="set sourceArchiveDir to a path that differs from the paths of the stream in a part without "
-                "wildcards",
+                advice="set sourceArchiveDir to a directory outside the paths of the stream: a part of the path "
+                "without wildcards must differ",
             )
 
 

@@ -70,9 +70,9 @@ class EventTimes:
         return sorted(splits, key=self._order)
 
     def first_times(self, splits: Sequence[FileSplit]) -> Mapping[str, int]:
-        """Return the known first event times by split id, in µs since 1970.
+        """Return the first event times of files by split id, in µs since 1970; omit files without an event time.
 
-        Files that the last discovery did not return are looked up in the store.
+        Event times are cached for the files of the last discovery, and found now for other files.
 
         Raises:
             ConfigurationError: The option `fileEventTime` does not fit a file.

@@ -185,7 +185,7 @@ class FileTracker:
         Args:
             then: The file as it was read; None if only its digest is known.
             now: The file as it is listed.
-            choice: The value of `onChangedFile` to recommend.
+            choice: The end of the advice: the value of `onChangedFile` to recommend, possibly with its effect.
         """
         return DataError(
             changed(then, now, "read"),
@@ -198,7 +198,7 @@ class FileTracker:
     def _move_horizon(self) -> None:
         """Move the horizon, the time of change before which files are skipped, and forget the digests of older files.
 
-        If the clock is set back, the horizon stays: files before the horizon are forgotten, and would be read twice.
+        If the clock is set back, the horizon stays, because the files before it are forgotten and would be read twice.
         """
         if self._max_age is None or self._newest is None:
             return

@@ -34,7 +34,11 @@ def client_error(error: Exception, doing: str, options: ClientOptions) -> Foreba
             text, option="subscribe", advice="correct the name: topic names have only letters, digits, dots, _ and -"
         )
     if isinstance(error, kafka_errors.KafkaConfigurationError):
-        return ConfigurationError(text, option="kafka.*", advice="change the option that the text names")
+        return ConfigurationError(
+            text,
+            option="kafka.*",
+            advice="change the option that this error names (kafka-python's fetch_max_bytes is kafka.fetch.max.bytes)",
+        )
     if isinstance(error, (kafka_errors.UnsupportedVersionError, kafka_errors.UnrecognizedBrokerVersion)):
         return FatalError(text, advice="upgrade the brokers, or remove the option that needs newer ones")
     if isinstance(error, (kafka_errors.CorruptRecordError, kafka_errors.UnsupportedCodecError)):
@@ -52,7 +56,7 @@ def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
         return found
     if isinstance(error, UnansweredError) and isinstance(error.last_error, kafka_errors.IncompatibleBrokerVersion):
         return ConfigurationError(
-            f"{', '.join(options.servers)} speaks Kafka but serves no topics: it is a controller, or too old",
+            f"a server of {', '.join(options.servers)} speaks Kafka but serves no topics: a controller, or too old",
             option="kafka.bootstrap.servers",
             advice="give the addresses of brokers, as in their advertised.listeners",
         )

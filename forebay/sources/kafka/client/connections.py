@@ -154,7 +154,7 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
         """Return a new or existing connection to a broker.
 
         Raises:
-            KafkaError: A login was refused before the first connection: another attempt may lock the account.
+            KafkaError: A login was refused, and the client was never connected: another attempt may lock the account.
         """
         if self.refusal is not None and not self.bootstrapped:
             raise self.refusal

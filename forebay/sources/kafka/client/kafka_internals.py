@@ -84,7 +84,7 @@ def unexpected_receiver_internal() -> str | None:
 def _first_without(*classes: tuple[Any, str]) -> str | None:
     """Return the first attribute that the constructor of its class does not set; None if all are set.
 
-    Each pair is a class and the name of an attribute.
+    Each pair is a class and the names of attributes, separated by spaces.
     """
     for cls, names in classes:
         for name in names.split():
@@ -151,7 +151,7 @@ def _raw_records(base: Any, consumer: Any, wanted: Callable[[str, int, int], Raw
 
 
 def ask_ahead(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-    """Make a consumer request the next bytes now; `poll` would request them only if it did not have to wait."""
+    """Make a consumer request the next bytes now. After a `poll` that had to wait, they are not requested yet."""
     consumer._fetcher.send_fetches()  # noqa: SLF001 - see the module
 
 
@@ -185,9 +185,9 @@ def receive_fast(consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no t
 
 
 class _Receiver:
-    """Receives the bytes of a connection: all bytes of a response except the last go directly into the parser's buffer.
+    """Receives the bytes of a connection: those between a response's head and last byte go into the parser's buffer.
 
-    The last byte, and the head of a response, reach the parser in kafka-python's usual way.
+    The head and the last byte reach the parser in kafka-python's usual way.
     """
 
     def __init__(self, transport: Any) -> None:  # noqa: ANN401 - kafka-python has no types

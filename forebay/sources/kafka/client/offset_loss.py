@@ -24,7 +24,7 @@ Bounds = tuple[int, int]
 
 
 class PositionLostError(Exception):
-    """The error that offsets of a range no longer exist. `error()` returns the `DataLossError` for users.
+    """Says that offsets of a range no longer exist. `error()` returns the `DataLossError` for users.
 
     Args:
         topic: The topic of the range.
@@ -62,11 +62,11 @@ class PositionLostError(Exception):
 
     def error(self) -> DataLossError:
         """Return the error to raise if `failOnDataLoss` is set."""
-        upto = "" if self.end is None else f" up to {self.end}"
+        upto = " on" if self.end is None else f" up to {self.end}"
         now = "" if self.earliest is None else f"; the partition has offsets {self.earliest} to {self.latest} now"
         return DataLossError(
-            f"topic {self.topic}, partition {self.partition}: offset {self.offset}{upto} no longer exists: "
-            f"{self.reason}{now}",
+            f"topic {self.topic}, partition {self.partition}: some or all records from offset {self.offset}{upto} no "
+            f"longer exist: {self.reason}{now}",
             position=self.offset,
             advice="read the rest with failOnDataLoss=false, or start a new checkpoint; retain records for longer",
         )
@@ -77,14 +77,14 @@ def _reason(offset: int, bounds: Bounds | None) -> str:
         return "the partition does not exist; its topic may have been deleted"
     if offset < bounds[0]:
         return "retention or a user removed the records"
-    return "the partition ends before this offset: the topic may have been recreated, or the log truncated"
+    return "the partition ends before them: the topic may have been recreated, or the log truncated"
 
 
 class BoundsProbe:
     """Asks the brokers for the bounds of partitions, with a timeout. Called on the consumer's thread.
 
     If `consumer` gets no answer, `connect` makes a second consumer from the same arguments. If the second consumer gets
-    no answer either, the method raises `RetriableError`.
+    no answer either, a `RetriableError` is raised.
     """
 
     def __init__(self, consumer: Any, connect: Callable[..., Any], arguments: Mapping[str, object]) -> None:  # noqa: ANN401
@@ -112,7 +112,7 @@ class BoundsProbe:
                 ) from error
 
     def written(self, keys: Sequence[Key]) -> dict[Key, int]:
-        """Return the high watermarks of partitions; records of open transactions are before them."""
+        """Return the high watermarks of partitions: the ends, including records of open transactions."""
         if not keys:
             return {}
         with self._new_consumer(isolation_level="read_uncommitted") as probe, must_answer(self._arguments):

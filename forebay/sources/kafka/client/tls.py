@@ -87,7 +87,11 @@ class Tls:
         try:
             context.load_verify_locations(cadata=pem)
         except ssl.SSLError as error:
-            raise _wrong(name, f"the value contains no certificate in PEM: {error.reason}", "check the file") from error
+            raise _wrong(
+                name,
+                f"no certificate in PEM can be read: {error.reason}",
+                "check the value, or the file it names",
+            ) from error
 
     def _identify(self, context: ssl.SSLContext) -> None:
         password = self._text("ssl.key.password")
@@ -110,7 +114,9 @@ class Tls:
         except (ssl.SSLError, ValueError) as error:
             why = getattr(error, "reason", None) or "the key needs a password"
             raise _wrong(
-                name, f"the certificate and its key cannot be read: {why}", "check kafka.ssl.key.password"
+                name,
+                f"the certificate and its key cannot be read: {why}",
+                "check kafka.ssl.key.password; the key and the certificate must match",
             ) from None
         finally:
             os.unlink(path)

@@ -115,10 +115,10 @@ class KafkaEnumerator(DiscoveryEnumerator):
         ]
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the end offset of each partition under the isolation level, or of its ending time if that is lower.
+        """Return the end offset of each partition under the isolation level; if lower, the offset of its ending time.
 
         Raises:
-            DataLossError: A partition ends before its position: it was truncated or recreated.
+            DataLossError: A partition no longer exists or ends before its position, and `failOnDataLoss` is set.
         """
         own = {split.topic_partition: split for split in map(_own, splits)}
         ends = ask_until(  # a new leader may not know its end yet (KAFKA-7703)
@@ -143,18 +143,18 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return {own[partition].id: end for partition, end in ends.items()}
 
     def vanished(self, splits: Sequence[Split]) -> bool:
-        """Return True, which drops partitions that no longer exist or whose topic was recreated.
+        """Log a warning, and return True, so that these splits, which the last discovery did not find, are dropped.
 
         Raises:
-            DataLossError: A partition is missing or was recreated, and `failOnDataLoss` is set.
+            DataLossError: `failOnDataLoss` is set.
         """
         split = splits[0]
         if split.id in self._recreated:
-            why = "its topic was deleted and created again, and the unread records of the old one no longer exist"
+            why = "its topic was deleted and created again, and the unread records of the old topic no longer exist"
         else:
             why = "its topic was deleted, or the query no longer reads it"
         more = f" (and {len(splits) - 1} more partitions)" if len(splits) > 1 else ""
-        self._report_loss(f"the partition no longer exists: {why}{more}", split)
+        self._report_loss(f"the partition was not found: {why}{more}", split)
         return True
 
     # ---- planning
@@ -173,9 +173,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
         )
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
-        """Return the timestamp of each split's next record in µs since 1970.
+        """Return the timestamp of each split's next record, or else of its last record, in µs since 1970.
 
-        None if `column` is part of keys or values.
+        None if `column` is not the column `timestamp`. For splits that are omitted, see `RecordTimes.of`.
         """
         return self._record_times.of(map(_own, splits)) if column == "timestamp" else None
 
@@ -211,7 +211,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
         """Return the position after at most `rows` offsets (exact), or after about `byte_budget` bytes (estimated).
 
-        None if the user lacks the permission to see the sizes.
+        None if there is a byte budget, and the user lacks the permission to see the size of the partition.
         """
         own = _own(split)
         limits = [own.end] if isinstance(own.end, int) else []
@@ -271,7 +271,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return None if end is None else max(end, position)
 
     def _ends(self, own: Mapping[TopicPartition, KafkaSplit]) -> dict[TopicPartition, int]:
-        """Return the end of each partition; its position if an open transaction sets the end before the position."""
+        """Return the end of each partition; or its position, if only an open transaction puts the end before it."""
         ends = self._existing_ends(own)
         if self._source.client_options.read_committed:
             before = [partition for partition, split in own.items() if ends[partition] < split.start]

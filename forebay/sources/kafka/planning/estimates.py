@@ -44,10 +44,10 @@ class SizeEstimates:
         self._mean = fmean(self._per_offset.values()) if self._per_offset else GUESS
 
     def due(self, last: Mapping[TopicPartition, int]) -> bool:
-        """Return whether to call `refresh`: a minute has passed, or a partition with records has no estimate.
+        """Return whether to call `refresh`: at once for a new partition, otherwise a minute after the last call.
 
-        A new partition makes a refresh due at once. After a failed request there is a pause first, because a failing
-        request may block for long.
+        After two seconds already, if a partition with records has no estimate. After a failed request, a new partition
+        waits these two seconds too, because a failing request may block for long.
         """
         if self._asked_at is None or (not self._failed and not self._asked_for.issuperset(last)):
             return True

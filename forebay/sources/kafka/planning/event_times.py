@@ -50,22 +50,21 @@ class RecordTimes:
         self._noted: dict[str, tuple[int, int]] = {}
 
     def note(self, records: Mapping[str, tuple[int, int]]) -> None:
-        """Store by split id the offset and timestamp (ms since 1970) of a record, as a broker reported them.
+        """Store by split id the offset and timestamp (ms since 1970) of a record; ignore negative timestamps.
 
-        A micro-batch often ends before this record, so `of` often needs its timestamp next. Under `read_committed`, the
-        record may belong to an aborted transaction. In that case, the stored timestamp does not belong to the next
-        record read.
+        A micro-batch often ends before this record, so `of` often needs its timestamp next. Under `read_committed`,
+        nothing is stored, because the record may belong to an aborted transaction, and is not read then.
         """
         if not self._source.client_options.read_committed:
             self._noted |= {split_id: (offset, time) for split_id, (offset, time) in records.items() if time >= 0}
 
     def of(self, splits: Iterable[KafkaSplit]) -> dict[str, int]:
-        """Return by split id the timestamp of the next record in µs since 1970.
+        """Return by split id the timestamp of the next record before the split's end, in µs since 1970.
 
-        If there is no next record, return the timestamp of the last record before the position.
+        If the split is at its end, return the timestamp of the last record among the 16 offsets before the position.
 
-        A partition is omitted if it has neither record, if its records have no timestamps, or if its offsets no longer
-        exist. The split reader reports lost offsets.
+        A split is omitted if there is no such record, if it has no timestamp, or if the first offset to read no longer
+        exists. At the end of a split, this is the first of the 16 offsets, even if the last record still exists.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse.
@@ -80,13 +79,14 @@ class RecordTimes:
         """Return by split id the first offset at or after both the split's position and a time (µs since 1970).
 
         Brokers search from the beginning of a partition, also among records of aborted transactions. If a broker's
-        answer is before the position, the method reads timestamps from the position on. It stops at the record, at the
-        end of the split, or after about 100,000 records, and returns the offset where it stopped. A split whose offsets
-        no longer exist is left out.
+        answer is before the position (under `read_committed`, also at it), the method reads timestamps from there on.
+        It stops at the record, at the end of the split, or after about 100,000 records, and returns the offset where it
+        stopped. If a broker found no record, the split's end is returned. A split whose offsets no longer exist is left
+        out.
 
         Args:
             event_time: The time in µs since 1970.
-            found: Each split with its end, and the offset and timestamp (ms since 1970) that a broker found; -1 = none.
+            found: Splits with an end, and for each the offset and timestamp (ms since 1970) from a broker; -1 = none.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse.

@@ -68,8 +68,9 @@ class TopicDiscovery:
     def partitions(self, known: Collection[KafkaSplit], *, first: bool) -> TopicIdentity:
         """Ask the brokers for the partitions to read, and compare them with the known splits.
 
-        A broker with stale metadata may miss new topics and partitions, or still report a deleted topic. Such a request
-        is repeated a few times. Each topic that the options of a new query name must exist.
+        A broker with stale metadata may miss topics and partitions, or report an earlier topic of the same name. If an
+        answer may be stale, the request is repeated a few times. In a new query, each topic that the options name must
+        exist; later, if `failOnDataLoss` is set, each such topic without a known split.
 
         Raises:
             RetriableError: A broker still reports a topic that was recreated.

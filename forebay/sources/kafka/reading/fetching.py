@@ -251,9 +251,10 @@ class PartitionFetcher:
         return PositionLostError(*key, offset, end, bounds, reason)
 
     def _check_stalls(self) -> None:
-        """Ask the brokers why ranges make no progress, and raise an error if it is lasting.
+        """Ask the brokers why ranges make no progress. Raise an error if the offsets of such a range no longer exist.
 
-        A range with an end must make progress. For a range without an end, it is enough that the brokers answer.
+        For a range with an end, also raise an error if it makes no progress for `poll_timeout`. A range without an end
+        may wait for ever, while the brokers answer.
         """
         now = self._clock.monotonic()
         patience = min(_STALL, self._timeout)
@@ -272,10 +273,10 @@ class PartitionFetcher:
                 raise stuck(*one.key, one.offset, now - one.progress_at, found[1], held.get(one.key))
 
     def _bounds(self, ranges: Sequence[FetchRange]) -> tuple[dict[Key, Bounds | None], dict[Key, int]]:
-        """Return the bounds of the partitions, and the last stable offsets that hold back wanted records.
+        """Return the bounds of the partitions, and for partitions with held-back records the last stable offset.
 
-        A micro-batch planned before a change to read_committed may end inside an open transaction. Its
-        records exist, so the first result then includes them.
+        Under read_committed, an open transaction holds back the records of a micro-batch that was planned before this
+        isolation level was set. As these records exist, the bounds of such a partition end at the high watermark.
         """
         bounds = self._probe.bounds([one.key for one in ranges])
         if not self._committed:

@@ -102,7 +102,7 @@ class KafkaSplitReader(SplitReader):
         return True
 
     def close(self) -> None:
-        """Stop using the leased consumer, without this task's ranges, and log how many records were dropped."""
+        """Remove this task's ranges from the leased consumer, stop using it, and log how many records were dropped."""
         self._release()
         if self._decoder is not None:
             self._decoder.close()
@@ -136,9 +136,9 @@ class KafkaSplitReader(SplitReader):
         return self._fetcher
 
     def _assign(self, fetcher: PartitionFetcher) -> list[Fetched]:
-        """Assign waiting splits to the fetcher; return reports of splits that end thereby.
+        """Assign waiting splits to the fetcher; return a finished `Fetched` for each split that they replace.
 
-        A waiting split of a recreated topic ends the split of the old topic.
+        A waiting split of a recreated topic replaces the split of the old topic.
         """
         paused, finished = [], []
         for split in self._pending:

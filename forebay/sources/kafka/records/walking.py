@@ -144,9 +144,9 @@ def _long_ones(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Iterato
 
 
 def _pieces(source: Bytes, at: Ints, limits: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Walk pieces in lockstep; return a row of record positions per piece, padded with -1, and which reached its limit.
+    """Walk pieces in lockstep. Return the record positions of each piece, padded with -1, and whether it hit its limit.
 
-    A piece at its limit stays there. A length of more than two bytes stops a piece, which fails.
+    The walk of a piece stops at its limit, or before a record whose length field has more than two bytes.
     """
     rows: list[Ints] = []
     live = at < limits
@@ -158,10 +158,10 @@ def _pieces(source: Bytes, at: Ints, limits: Ints) -> tuple[Ints, npt.NDArray[np
 
 
 def _guesses(source: Bytes, begin: int, end: int, count: int) -> Ints:
-    """Return the first record of a batch, and a plausible record begin in each of several equal spans.
+    """Return the begin of a batch's first record, and at most one plausible record begin for each of several spans.
 
-    The attributes byte after a record's length is 0. A guess is a zero byte whose preceding length leads to a record
-    with a zero byte at the same position, and so on for `_CHAIN` records.
+    A record begins with its length and the attributes byte 0. A plausible record begins so, and its length leads to
+    another begin of this form, and so on for `_CHAIN` records.
     """
     pieces = count // _PIECE
     span = (end - begin) // pieces

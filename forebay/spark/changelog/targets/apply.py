@@ -44,7 +44,7 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
         checkpoint_location: The checkpoint of the query.
         sequence_by: A column, or SQL text of an expression, that orders all changes of a key. The target stores it, so
             a change that arrives in a later micro-batch than a newer one has no effect. Without it, changes are
-            ordered within a micro-batch only: by `_sequence`, or by `_pos` within a `_split`.
+            ordered within a micro-batch only: by `_sequence`, else `_pos` within a `_split`, else `_commit_version`.
         apply_as_deletes: A condition, as a column or SQL text, that marks plain rows as deletes. NULL is false.
         except_column_list: Columns that the target does not store.
         stored_as_scd_type: 1 keeps the row of each key; 2 keeps all versions, from `__START_AT` to `__END_AT`.

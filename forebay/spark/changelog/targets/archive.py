@@ -44,7 +44,7 @@ class ArchiveTarget(Target):
 
     Each micro-batch is a directory `_commit_version=N`, which gets this name when it is complete. It also holds a file
     with the query and the micro-batch id. `_schema.json` has the keys and the schema of the archive. With
-    `stored_as_scd_type=1` a micro-batch holds the last change of each key, with 2 all changes.
+    `stored_as_scd_type=1` a micro-batch holds the last change of each key, with 2 that of each key and sequence.
 
     Args:
         path: A directory that all machines share; created by the first micro-batch.
@@ -78,7 +78,7 @@ class ArchiveTarget(Target):
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise ConfigurationError(
                     f"version {version} of the archive {self._root} could not be put in its place: {error.strerror}",
-                    advice="give the driver's user the right to rename directories there, and see that its disk works",
+                    advice="give the driver's user the right to rename directories there, and check the disk",
                 ) from error
             raise ConfigurationError(
                 f"another query wrote version {version} of the archive {self._root} meanwhile",
@@ -180,7 +180,7 @@ def _stored(changes: Changes) -> DataFrame:
 
 
 def _nullable(schema: StructType) -> StructType:
-    """Return the schema with all fields, elements and map values nullable. In that of `array(1)`, elements are not."""
+    """Return the schema with all fields, elements and map values nullable, to compare types without nullability."""
 
     def whole(kind: DataType) -> DataType:
         if isinstance(kind, ArrayType):

@@ -38,7 +38,7 @@ def _tainted(node: PlanNode) -> tuple[set[int], list[str]]:
 
 
 def _nondeterministic(node: PlanNode) -> tuple[set[int], bool]:
-    """Return the ids of the columns that non-deterministic expressions make, and whether there are other such ones."""
+    """Return the ids of columns that non-deterministic expressions make, and whether one of these makes no column."""
     made: set[int] = set()
     others = False
     if not node.jvm.deterministic():  # False also if only a node below it is not

@@ -36,7 +36,7 @@ class ChangeEvents:
         before: The rows before the changes, as structs; only those of updates and deletes are used.
         after: The rows after the changes, as structs; only those of inserts, updates and upserts are used.
         columns: The other columns of the changelog that the format fills, such as `_sequence`.
-        reason: Takes the row of a malformed event in the batch, and returns why the event is malformed.
+        reason: Takes the row number of a malformed event in the batch, and returns why the event is malformed.
     """
 
     kinds: npt.NDArray[np.int8]

@@ -114,7 +114,7 @@ class DebeziumJsonReader:
                 batch,
                 int(unknown[0]),
                 f"unknown op {op[int(unknown[0])].as_py()!r} in a Debezium event",
-                "filter out such events first, such as messages of the database; known are c, r, u, d and t",
+                "filter out such events first, such as logical decoding messages (op m); known are c, r, u, d and t",
             )
         truncates = np.flatnonzero((codes == _TRUNCATE) & ~found.bad)
         if len(truncates) and self._truncate == "error":
@@ -165,7 +165,7 @@ class DebeziumJsonReader:
         if found.bad[row]:
             return f"value: {found.reason(row)}"
         if unavailable[row]:
-            return f"value: a field of after is {_UNAVAILABLE}, and before does not have it"
+            return f"value: a field of after is {_UNAVAILABLE}, and before does not have the value of this field"
         op = found.fields["op"][row].as_py()
         if op is None:
             return "value: it has no field op"
@@ -178,7 +178,7 @@ class DebeziumJsonReader:
 
 
 def _filled(before: pa.Array, after: pa.Array, rows: pa.Schema) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Return `after` with Debezium's placeholders replaced by values of `before`, and the rows without such a value."""
+    """Return `after` with placeholders replaced by values of `before`, and a mask of the rows without such a value."""
     columns, lost = children(after), np.zeros(len(after), np.bool_)
     changed = False
     for place, (old, new) in enumerate(zip(children(before), columns, strict=True)):

@@ -28,7 +28,7 @@ class Texts:
     Args:
         fields: The column of each field, by name.
         bad: For each text, whether it is malformed or does not fit the types.
-        reason: Takes the row of a bad text, and returns why it is bad.
+        reason: Takes the row number of a bad text, and returns why the text is bad.
     """
 
     fields: dict[str, pa.Array]

@@ -90,7 +90,8 @@ class MaxwellJsonReader:
                 batch,
                 int(unknown[0]),
                 f"unknown type {form[int(unknown[0])].as_py()!r} in an event of Maxwell",
-                f"filter out such events first, such as changes of tables; known are {', '.join(_TYPES.to_pylist())}",
+                "filter out such events first, such as changes of table definitions; known are "
+                f"{', '.join(_TYPES.to_pylist())}",
             )
         kinds = _KINDS[codes]
         without = (kinds == EventKind.UPDATE) & ~valid(old) & ~found.bad

@@ -23,7 +23,7 @@ class UpsertJsonReader:
     Key columns always come from the key, so the value may leave them out. A delete has the key's columns only.
 
     Args:
-        payload: The columns of the value.
+        payload: The columns of a row; those of the key may be left out.
         key: The columns of the key.
         options: How to read JSON.
         columns: The columns of a row to read; None: all.

@@ -150,7 +150,8 @@ def _check(events: Events, whole: pa.RecordBatch) -> None:
             raise DataError(
                 f"the key column {name!r} is NULL in the row {shown_key(events, place)}",
                 position=shown_position(whole, place),
-                advice='filter out such rows first, or give null_keys="allow" to take NULL as a value of the key',
+                advice="filter out such rows first; materialize can also take NULL as a value of the key, with "
+                'null_keys="allow"',
             )
 
 

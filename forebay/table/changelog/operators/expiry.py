@@ -37,7 +37,7 @@ class Expiry:
         return max([*times, *([] if self.before is None else [self.before])], default=None)
 
     def cutoff(self, events: Events) -> int | None:
-        """Return the latest time of a key's last event at which the key expires; None if nothing can expire."""
+        """Return the cutoff: a key expires if its last event is at this time or before; None if no key can expire."""
         now = self.clock(events)
         return None if now is None or self.time_to_live is None else now - self.time_to_live
 
@@ -57,9 +57,9 @@ class Expiry:
     def expired(self, codes: Ints, entries: Entries, events: Events) -> npt.NDArray[np.bool_]:
         """Return for each entry whether its key expires before the events of the micro-batch.
 
-        A key with events expires if its first event comes at least the time to live after its last stored event. A key
-        without events expires if the clock is at least as much later. A key that expires only after its events is
-        removed in the next micro-batch.
+        A key expires if at least the time to live lies between its last stored event and its first event in the
+        micro-batch, or the clock after the micro-batch if it has no event there. A key whose new events are too old
+        themselves expires in the next micro-batch.
 
         Args:
             codes: The code of the key of each entry, then of each event.

@@ -71,9 +71,9 @@ class Join:
         return Result(changes, rows.entries(), expiry.clock(events), counted)
 
     def _alone(self, groups: RowGroups, left: Ints, right: Ints, before: Ints, after: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return left rows to put out without a right row (which is -1), and the change of the count of each.
+        """Return left rows that the result has without a right row, -1 for each, and the change of each count.
 
-        These are the rows without a match; for `semi`, the rows with a match.
+        For `left` and `anti`, these are the left rows without a match; for `semi`, those with a match.
         """
         size = int(groups.codes.max()) + 1 if len(groups) else 0
         matched = []

@@ -104,6 +104,6 @@ def _refuse_ties(keys: TouchedKeys, members: Ints, last: Ints, ranks: Ints, adds
     place = int(np.flatnonzero(keys.codes[len(keys.entries) :] == code)[0])
     raise DataError(
         f"two different rows of the key {shown_key(keys.events, place)} have the same place in the order of changes",
-        advice="give sequence_by columns that order all changes of a key, such as a log position; for positions of the "
-        "source itself, read with rowPositions=true",
+        advice="give sequence_by columns that order all changes of a key, such as a log position; or `_pos` of a "
+        "Kafka source (rowPositions=true), if all changes of a key come from one split",
     )

@@ -87,8 +87,8 @@ def _check_schema(before: Manifest, layout: Layout) -> None:
             )
         own = name.startswith(PREFIX)
         raise ConfigurationError(
-            f"{'the order of changes' if own else f'the column {name!r}'} has "
-            f"{'no column' if was is None else f'the type {was}'} in the state, and is "
+            f"{'a column that orders changes' if own else f'the column {name!r}'} "
+            f"{'does not exist' if was is None else f'has the type {was}'} in the state, and is "
             f"{'missing' if found is None else f'of type {found}'} in the query",
             option="sequence_by" if own else None,
             advice=f"{'keep the columns that order changes' if own else _KEEP}, or {_NEW}",

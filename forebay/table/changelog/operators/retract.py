@@ -92,7 +92,7 @@ class Retract:
         return last_of(groups.codes, len(counted.keys), live, sign * order, groups.row_hashes, groups.ordinals)
 
     def _unmatched(self, counted: CountedRows) -> int:
-        """Return by how many the retractions without a row grow in this micro-batch; warn or raise by `on_missing`."""
+        """Return how many retractions this micro-batch adds to those without a row; warn or raise by `on_missing`."""
         missing = np.maximum(-counted.after, 0) - np.maximum(-counted.before, 0)
         places = np.flatnonzero(missing > 0)
         total = int(missing[places].sum())
@@ -102,7 +102,7 @@ class Retract:
                 raise DataError(
                     f"{total} retractions have no row to retract; the first one is of the key {key}",
                     advice="if changes may arrive in any order or over several micro-batches, give "
-                    'on_missing_retraction="hold"; if not, find the source that lost rows',
+                    'strategy="retract" and on_missing_retraction="hold"; if not, find the source that lost rows',
                 )
             _log.warning(
                 "%d retractions have no row to retract yet, and are held until their rows arrive; the first key is %s",

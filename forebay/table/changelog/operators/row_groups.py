@@ -70,7 +70,7 @@ def row_groups(keys: TouchedKeys) -> RowGroups:
 
 
 def _told_apart(keys: TouchedKeys, found: RowGroups, bad: Ints) -> RowGroups:
-    """Split groups whose rows have equal hashes but differ. Rare, so row by row in Python."""
+    """Divide groups whose rows have equal hashes but differ. Rare, so row by row in Python."""
     stored = len(keys.entries)
     members = np.flatnonzero(np.isin(found.groups, bad))  # entries first
     rows = row_keys(keys.take(members, keys.events.layout.identity))

@@ -16,7 +16,7 @@ def entry_times(keys: TouchedKeys, groups: Ints, size: int, expired: npt.NDArray
 
     Args:
         keys: The touched keys, of a state with a time to live.
-        groups: The group of each member (entries, then events): its key, or its row.
+        groups: The group of each member (entries, then events): the number of its key, or of its row.
         size: The number of groups.
         expired: Whether each entry has expired; an expired entry does not count.
     """

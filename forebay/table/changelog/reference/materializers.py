@@ -17,8 +17,8 @@ OnConflict = Literal["error", "nothing", "deduplicate"]
 class ListMaterializer:
     """Flink's `SinkUpsertMaterializer` (V1), exactly: a list of rows per key, and at most one output per change.
 
-    It is correct only for legal orders of strict changelogs. A test of arbitrary orders must fail if this class
-    replaces the operator under test.
+    It is correct only if each update is a `-U` and a `+U`, and the changes of one upsert key arrive in order. A test of
+    arbitrary orders must fail if this class replaces the operator under test.
 
     Args:
         key: The key of the sink.
@@ -154,7 +154,7 @@ class SignedMaterializer:
 
 
 class BarrierMaterializer:
-    """Compacts each micro-batch and keeps one row per key (C15, FLIP-558); correct if each is a consistent cut.
+    """Compacts each micro-batch and keeps one row per key (C15, FLIP-558); correct if none splits a transaction.
 
     Adds and retractions of a micro-batch cancel out in any order. A retraction without a row is counted and dropped.
 

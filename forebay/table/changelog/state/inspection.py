@@ -138,7 +138,7 @@ def report(state: OperatorState, version: int | None = None) -> OperatorReport:
 
 
 def opened(state: OperatorState) -> tuple[OperatorState, OperatorInfo]:
-    """Return the state with its shards, and the `OperatorInfo` that says what it belongs to.
+    """Return the state with its number of shards, and the `OperatorInfo` that says what it belongs to.
 
     Raises:
         ConfigurationError: There is no state of this name.
@@ -159,7 +159,7 @@ def _version(state: OperatorState, versions: Sequence[Sequence[int]], wanted: in
     if wanted is None:
         return max(common, default=None)
     if wanted not in common:
-        kept = f"{min(common)} to {max(common)}" if common else "none"
+        kept = f"{min(common)} to {max(common)}" if common else "there is none yet"
         raise ConfigurationError(
             f"not all shards of {state.name!r} have the version {wanted}",
             option="--version",

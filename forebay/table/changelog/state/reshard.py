@@ -5,7 +5,8 @@ The new shards are a new generation, in a directory of their own. Writing one fi
 generation, makes them the state. Until then nothing changes for the query; afterwards the old shards are removed.
 
 Spark may or may not repeat the last micro-batch of a stopped query. So two versions are kept: the one before that
-micro-batch, and the one after it. The latter has another name (`reshard_name`), because a repeat writes its manifest.
+micro-batch, and the one after it. The manifest of the latter has a name of its own (`reshard_name`), because a
+repeat of the micro-batch writes the usual one.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def reshard(state: OperatorState, shards: int, progress: Callable[[int], None] =
 
     Raises:
         ConfigurationError: There is no state, or it already has this number of shards.
-        FatalError: The state is damaged, its shards are not at one micro-batch, or the query is running.
+        FatalError: The state is damaged, its shards are more than one micro-batch apart, or the query is running.
     """
     store, info = state.store(), state.info()
     if info is None:
@@ -120,8 +121,9 @@ def _newest(state: OperatorState, shards: int) -> list[int]:
     if min(found) < 0 or max(found) - min(found) > 1:
         behind = found.index(min(found))
         at = "has no version" if min(found) < 0 else f"is at micro-batch {min(found)}"
+        ahead = f"shard {found.index(max(found))} is at micro-batch {max(found)}"
         raise FatalError(
-            f"shard {behind} {at}, and shard {found.index(max(found))} is at micro-batch {max(found)}",
+            f"shard {behind} {at}, and {'no other shard has one' if max(found) < 0 else ahead}",
             option=OPTION,
             advice="start the query and let it finish its micro-batch, then stop it and call reshard again; if the "
             "query refuses its state, restore the state location and the checkpoint from one backup",

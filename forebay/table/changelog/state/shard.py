@@ -201,7 +201,8 @@ class Shard:
         before = max((found for found in versions if found < version), default=None)
         if before is not None:
             advice = (
-                "let the function of foreachBatch read each micro-batch, as Spark's own stateful operators need too"
+                "if the query uses foreachBatch, let its function read each micro-batch, because one that it does not "
+                "read leaves no state"
             )
             return FatalError(
                 f"shard {self.number} in {self._prefix} has no state of micro-batch {version - 1}; its last one before "

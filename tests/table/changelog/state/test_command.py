@@ -131,7 +131,7 @@ def test_verify_misses_a_version_that_one_shard_lacks(orders, shown_text):
 def test_reshard_tells_what_it_did(orders, shown_text):
     code, shown, _ = shown_text("reshard", orders.state.location, "--name", "orders", "--shards", 3)
     assert code == 0
-    assert shown.startswith("orders: 2 shards are now 3, with 3") and "the last micro-batch is 1" in shown
+    assert shown.startswith("orders: 2 shards are now 3, with 3") and "the last micro-batch in the state is 1" in shown
     code, shown, _ = shown_text("show", orders.state.location)
     assert code == 0 and "generation 1" in shown
     code, _, error = shown_text("reshard", orders.state.location, "--name", "orders", "--shards", 3)

@@ -242,6 +242,6 @@ def test_another_order_of_changes_is_refused(query, monkeypatch):
     monkeypatch.setattr(
         on, "layout", lambda: layout.__class__(layout.keys, layout.identity, layout.payload, (pa.int64(),))
     )
-    with pytest.raises(ConfigurationError, match="the order of changes has no column in the state") as caught:
+    with pytest.raises(ConfigurationError, match="a column that orders changes does not exist in the state") as caught:
         on.run_shard(0, [])
     assert caught.value.option == "sequence_by"

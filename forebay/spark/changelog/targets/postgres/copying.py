@@ -41,7 +41,10 @@ class CopyPartition:
     statement: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Copy all record batches in one transaction, and yield a row as `COPIED` says. Called by Spark in a worker."""
+        """Copy all record batches in one transaction. Called by Spark in a worker.
+
+        Yields one row with the schema `COPIED`; none for a partition without rows.
+        """
         freeze_modules()
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)

@@ -41,7 +41,7 @@ class Statements:
         table: The name of the target.
         changes: The changes.
         staging: The quoted name of the staging table.
-        tasks: The ids of the task attempts whose rows count.
+        tasks: The ids of the task attempts whose rows are merged.
     """
 
     schema: str
@@ -110,7 +110,7 @@ class Statements:
             yield f"{self._insert(self.changes.names)} {self._on_conflict(self.changes.names)}"
 
     def _merge_sequenced(self, *, deletes: bool) -> Iterator[str]:
-        """Yield the statements for ordered changes. If two micro-batches share a sequence, upserts win over deletes."""
+        """Yield the statements for ordered changes. If an upsert and a delete have equal sequences, the upsert wins."""
         sequence = quoted_name(SEQUENCE)
         names = [*self.changes.names, SEQUENCE]
         if deletes:

@@ -104,7 +104,7 @@ class PostgresTarget(Target):
         return True
 
     def _copy(self, changes: Changes, statements: Statements) -> tuple[list[int], int]:
-        """Stage the changes. Return the ids of the task attempts whose rows count, and the number of deletes."""
+        """Stage the changes. Return the ids of the task attempts whose rows are merged, and the number of deletes."""
         # `mapInArrow` does not take names with dots; COPY goes by position.
         columns = [copied(quoted(field.name), field.dataType) for field in changes.df.schema]
         frame = changes.df.select(*(column.alias(f"c{number}") for number, column in enumerate(columns)))
