@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import base64
 import os
 import shlex
 import shutil
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -56,6 +58,11 @@ _PROPERTIES = {
     "num.network.threads": "2",
     "background.threads": "2",
 }
+
+
+# The file that says which features a formatted cluster has; and the settings with which `format` would write others.
+_FORMAT = "bootstrap.checkpoint"
+_FORMATTED = frozenset({"log.dirs", "log.dir", "metadata.log.dir", "process.roles", "unstable.feature.versions.enable"})
 
 
 class KafkaBroker:
@@ -267,9 +274,10 @@ class KafkaBroker:
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{library}/*"]
         settings = str(self._home / "server.properties")
         with (self._home / "broker.log").open("ab") as out:
-            if not (self._home / "data").exists():
+            if not (self._home / "data").exists() and not self._copy_format(library):
                 tool = [*options, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", settings]
                 subprocess.run(tool, stdout=out, stderr=out, check=False, timeout=self._patience)  # noqa: S603 - our own command
+                self._keep_format(library)
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [sys.executable, "-I", str(_GUARD), str(self._home), *options, "kafka.Kafka", settings],
                 stdin=subprocess.PIPE,
@@ -278,6 +286,30 @@ class KafkaBroker:
                 start_new_session=True,
                 cwd=self._home,
             )
+
+    def _copy_format(self, library: Path) -> bool:
+        """Format the data directory as an earlier broker of these jars did; this saves a JVM."""
+        assert self._home is not None  # noqa: S101 - set by start
+        kept, data = library / _FORMAT, self._home / "data"
+        if _FORMATTED & self._properties.keys() or not kept.exists():
+            return False
+        data.mkdir()
+        shutil.copyfile(kept, data / _FORMAT)
+        directory = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        node = self._properties.get("node.id", _PROPERTIES["node.id"])
+        text = f"version=1\ncluster.id={_CLUSTER}\nnode.id={node}\ndirectory.id={directory}\n"
+        (data / "meta.properties").write_text(text, encoding="utf-8")
+        return True
+
+    def _keep_format(self, library: Path) -> None:
+        """Keep the features that the tool enabled, the same for all brokers; no effect where the cache is read-only."""
+        assert self._home is not None  # noqa: S101 - set by start
+        made = self._home / "data" / _FORMAT
+        if made.exists() and not _FORMATTED & self._properties.keys():
+            with suppress(OSError):
+                partial = library / f"{_FORMAT}.{os.getpid()}"
+                shutil.copyfile(made, partial)
+                partial.replace(library / _FORMAT)
 
     def _text(self) -> str:
         assert self._ports is not None  # noqa: S101 - set by start
