@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One real broker and one session of Spark for all tests of this room; where they do not start, they fail."""
+"""One real broker and one session of Spark for all tests of this room, and a planner that stands in for Spark."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import gc
-import ipaddress
 import itertools
+import json
 import socket
-import struct
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,14 @@ from typing import Any
 import pytest
 
 import forebay
+from forebay.clock import ManualClock
+from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.read_task import ReadTask, run_task
+from forebay.framework.microbatch.stream_planner import StreamPlanner
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.runtime import ThreadRuntime
+from forebay.sources.kafka import KafkaSource
 from forebay.testkit.kafka_broker import KafkaBroker
 from forebay.testkit.servers.kafka_jars import spark_source_jars
 from forebay.testkit.servers.tcp_proxy import TcpProxy
@@ -26,7 +33,8 @@ from forebay.testkit.servers.tcp_proxy import TcpProxy
 # kafka-python reads its protocol, when it is imported, in a way that Python 3.11 warns of.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka as kafka  # noqa: PLC0414 - imported for that alone
+    import kafka
+    from kafka.record.memory_records import MemoryRecordsBuilder
 
 MakeTopic = Callable[..., str]
 
@@ -71,6 +79,36 @@ def broker() -> Iterator[KafkaBroker]:
         yield running
 
 
+class MortalBroker(KafkaBroker):
+    """Listens on one more port, for those who log in."""
+
+    def __init__(self) -> None:
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        super().__init__(
+            {
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+                "inter.broker.listener.name": "PLAINTEXT",
+                "sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.login.plain.sasl.jaas.config": f'{module} required user_alice="open sesame";',
+            },
+            listeners=["LOGIN"],
+        )
+
+
+@pytest.fixture(scope="session")
+def _mortal() -> Iterator[MortalBroker]:
+    with MortalBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def mortal(_mortal: MortalBroker) -> MortalBroker:
+    """A running broker that a test may stop; its topics of earlier tests are there."""
+    if _mortal.pid is None:
+        _mortal.start()
+    return _mortal
+
+
 @pytest.fixture
 def topic(broker: KafkaBroker) -> Iterator[MakeTopic]:
     """Makes topics with names of their own, and deletes them afterwards."""
@@ -91,9 +129,9 @@ def topic(broker: KafkaBroker) -> Iterator[MakeTopic]:
 class Kafka:
     """The broker, its topics and records, for tests that do much with them."""
 
-    def __init__(self, broker: KafkaBroker) -> None:
+    def __init__(self, broker: KafkaBroker, append: Callable[[str, Mapping[int, bytes]], None]) -> None:
         self.address = broker.address
-        self._broker = broker
+        self._broker, self._append = broker, append
         self._numbers = itertools.count()
 
     def name(self, prefix: str = "k") -> str:
@@ -123,11 +161,13 @@ class Kafka:
 
     def send(self, topic: str, values: Sequence[Any], partition: int = 0, **each: Any) -> None:
         """Write values (of anything, as text) to a partition, in order, and return once they are there."""
-        with kafka.KafkaProducer(bootstrap_servers=self.address, acks="all") as producer:
-            sent = [producer.send(topic, str(value).encode(), partition=partition, **each) for value in values]
-            producer.flush()
-            for one in sent:
-                one.get(30)
+        made = {"timestamp": each.get("timestamp_ms", round(time.time() * 1000)), "key": each.get("key")}
+        for start in range(0, len(values), 1000):
+            batch = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 20)
+            for value in values[start : start + 1000]:
+                assert batch.append(value=str(value).encode(), headers=each.get("headers", []), **made)
+            batch.close()
+            self._append(topic, {partition: bytes(batch.buffer())})
 
     def lose(self, topic: str, partition: int, before: int) -> None:
         """Delete the records before an offset, as retention does."""
@@ -136,8 +176,9 @@ class Kafka:
 
 
 @pytest.fixture(scope="session", name="kafka")
-def _kafka(broker: KafkaBroker) -> Kafka:
-    return Kafka(broker)
+def _kafka(broker: KafkaBroker) -> Iterator[Kafka]:
+    with broker.appending() as append:  # a producer for each call would cost more than what it writes
+        yield Kafka(broker, append)
 
 
 class SecondBroker(KafkaBroker):
@@ -206,15 +247,9 @@ def throttle() -> Callable[[KafkaBroker, float | None, str], None]:
     return limit
 
 
-REFUSED = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
-)
-
-
 @pytest.fixture
-def refusing(request: pytest.FixtureRequest) -> Iterator[None]:
+def refusing() -> Iterator[None]:
     """For tests where connections are refused: kafka-python forgets to close their sockets; here they are found."""
-    request.node.add_marker(REFUSED)
     yield
     for found in gc.get_objects():
         if isinstance(found, socket.socket) and found.fileno() >= 0 and found.family is socket.AF_INET:
@@ -224,49 +259,135 @@ def refusing(request: pytest.FixtureRequest) -> Iterator[None]:
                     found.close()
 
 
-@pytest.fixture(scope="session")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A key with its certificate, in all forms."""
-    x509 = pytest.importorskip("cryptography.x509")
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import pkcs12
+HOST = {
+    "max_rows_per_trigger": "maxOffsetsPerTrigger",
+    "min_rows_per_trigger": "minOffsetsPerTrigger",
+    "max_trigger_delay": "maxTriggerDelay",
+    "alignment_max_drift": "alignmentMaxDrift",
+    "retries": "retries",
+}
 
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    form = serialization.PrivateFormat.PKCS8
-    found = {
-        "chain": certificate.public_bytes(pem).decode(),
-        "key": key.private_bytes(pem, form, serialization.NoEncryption()).decode(),
-        "locked": key.private_bytes(pem, form, serialization.BestAvailableEncryption(b"sesame")).decode(),
-    }
-    directory = tmp_path_factory.mktemp("stores")
-    locked = serialization.BestAvailableEncryption(b"sesame")
-    for label, content in {
-        "both.pem": (found["key"] + found["chain"]).encode(),
-        "trust.pem": found["chain"].encode(),
-        "both.p12": pkcs12.serialize_key_and_certificates(b"x", key, certificate, None, locked),
-        "trust.p12": pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(certificate, b"ca")], locked),
-        "old.jks": struct.pack(">II", 0xFEEDFEED, 2),
-        "junk": b"junk",
-    }.items():
-        (directory / label).write_bytes(content)
-        found[label] = str(directory / label)
-    return found
+
+def _source(address: str, options: Mapping[str, Any]) -> KafkaSource:
+    own = {name: text for name, text in options.items() if name not in {"columns", *HOST.values()} and text is not None}
+    given = {name.replace("__", "."): str(text) for name, text in own.items()}
+    source = KafkaSource.from_options({"kafka.bootstrap.servers": address, **given})
+    return source.with_columns(options["columns"].split(",")) if "columns" in options else source
+
+
+def _host(options: Mapping[str, Any]) -> HostOptions:
+    return HostOptions(**{name: options[spark] for name, spark in HOST.items() if spark in options})
+
+
+def _rows(tasks: Sequence[ReadTask]) -> list[dict[str, Any]]:
+    return [row for task in tasks for part in run_task(task) for row in part.batch.to_pylist()]
+
+
+def _values(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Values as numbers; a record without one is -1000, and what is no number is left out."""
+    values = [row.get("value") for row in rows]
+    numbers = [int(value) for value in values if isinstance(value, bytes) and value.lstrip(b"-").isdigit()]
+    return sorted([*numbers, *[-1000] * values.count(None)])
+
+
+class Query:
+    """A streaming query: as many runs as wanted, from one checkpoint.
+
+    Args:
+        address: The broker.
+        now: What its clock shows at first.
+        options: Those of Spark, with `__` for a point.
+    """
+
+    def __init__(self, address: str, *, now: float = 1_700_000_000, **options: Any) -> None:
+        self.clock = ManualClock(now)
+        self.offset: Mapping[str, Any] | None = None
+        self.batches: list[list[int]] = []
+        self.rows: list[dict[str, Any]] = []
+        self._address, self._options = address, options
+        self._begin()
+
+    @property
+    def values(self) -> list[int]:
+        """Of all micro-batches."""
+        return sorted(value for batch in self.batches for value in batch)
+
+    def restart(self, **options: Any) -> None:
+        """Stop, and start again from the checkpoint, under other options if any are given."""
+        self.planner.close()
+        self._options |= options
+        self._begin()
+
+    def _begin(self) -> None:
+        runtime = ThreadRuntime(clock=self.clock)
+        source = _source(self._address, self._options)
+        self.planner: StreamPlanner = open_stream(source, _host(self._options), parallelism=2, runtime=runtime)
+
+    def trigger(self, *, limited: bool = True, seconds: float = 1.0) -> list[int] | None:
+        """Run one micro-batch, if there is one, so many seconds after the one before, and return its values."""
+        end = self.plan(limited=limited, seconds=seconds)
+        return None if end is None else self.read(end)
+
+    def plan(self, *, limited: bool = True, seconds: float = 1.0) -> Mapping[str, Any] | None:
+        """Return the next offset as it comes out of a checkpoint; None if there is nothing new."""
+        self.clock.advance(seconds)
+        if self.offset is None:
+            self.offset = self.planner.initial()
+        end = self.planner.latest(self.offset, limited=limited)
+        return None if end == self.offset else json.loads(json.dumps(end))
+
+    def read(self, end: Mapping[str, Any]) -> list[int]:
+        """Read the micro-batch, and commit it."""
+        rows = _rows(self.planner.tasks(self.offset or {}, end))
+        self.rows += rows
+        values = _values(rows)
+        self.batches.append(values)
+        self.offset = end
+        self.planner.commit(end)
+        return values
+
+    def drain(self) -> list[list[int]]:
+        """Run micro-batches until there is nothing new; return those that brought something."""
+        found = []
+        for _ in range(200):
+            values = self.trigger()
+            if values is None:
+                return found
+            if values:
+                found.append(values)
+        raise AssertionError("still new rows after 200 micro-batches")
+
+
+@pytest.fixture
+def begin(kafka) -> Iterator[Callable[..., Query]]:
+    """Begins a streaming query."""
+    begun: list[Query] = []
+
+    def begin(**options: Any) -> Query:
+        begun.append(Query(kafka.address, **options))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.planner.close()
+
+
+@pytest.fixture
+def table(kafka) -> Callable[..., list[dict[str, Any]]]:
+    """Reads a batch; returns its rows."""
+
+    def table(**options: Any) -> list[dict[str, Any]]:
+        source, host = _source(kafka.address, options), _host(options)
+        tasks = plan_bounded(source, host, parallelism=2)
+        return _rows([ReadTask(source, task, host, index, len(tasks)) for index, task in enumerate(tasks)])
+
+    return table
+
+
+@pytest.fixture
+def batch(table) -> Callable[..., list[int]]:
+    """Reads a batch; returns its values."""
+    return lambda **options: _values(table(**options))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

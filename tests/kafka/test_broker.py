@@ -29,8 +29,22 @@ time.sleep(600)
 """
 
 
-def test_written_records_survive_a_restart_and_a_crash(refusing):
-    with KafkaBroker() as broker:
+class Released(KafkaBroker):
+    """Somebody leaves its port alone once it has said that it is taken."""
+
+    held: socket.socket | None = None
+
+    def _wait(self):
+        try:
+            super()._wait()
+        except FatalError:
+            assert self.held is not None
+            self.held.close()
+            raise
+
+
+def test_records_survive_a_crash_and_a_restart_and_the_port_too_if_it_was_taken_meanwhile(refusing):
+    with Released() as broker:
         address = broker.address
         broker.create_topic("kept", 2)
         broker.add_partitions("kept", 3)
@@ -38,7 +52,13 @@ def test_written_records_survive_a_restart_and_a_crash(refusing):
             with KafkaProducer(bootstrap_servers=address) as producer:
                 producer.send("kept", b"v", partition=2).get(30)
             stop()
-            broker.start()
+            if stop == broker.stop:
+                broker.held = held = socket.socket()
+                _bind(held, int(address.rpartition(":")[2]))
+                broker.start()
+                assert held.fileno() == -1 and "BindException" in broker.log
+            else:
+                broker.start()
             assert broker.address == address
         with KafkaConsumer(bootstrap_servers=address, group_id=None) as consumer:
             assert consumer.partitions_for_topic("kept") == {0, 1, 2}
@@ -46,6 +66,19 @@ def test_written_records_survive_a_restart_and_a_crash(refusing):
         home, process = broker._home, broker._process
         assert home is not None and process is not None
     assert not home.exists() and not session_of(process.pid)
+
+
+def _bind(taking, port, patience=120.0):
+    """Bind, once nothing of the broker's last connections is left."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            taking.bind(("127.0.0.1", port))
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        else:
+            return
 
 
 def test_the_broker_dies_with_the_process_that_started_it():
@@ -96,44 +129,6 @@ def test_other_ports_are_chosen_where_one_was_taken_meanwhile(monkeypatch):
                 assert consumer.topics() == set()
             with pytest.raises(ConfigurationError, match=r"no listener 'LESS'; it has: MORE"):
                 broker.address_of("LESS")
-
-
-class Released(KafkaBroker):
-    """Somebody leaves its port alone once it has said that it is taken."""
-
-    held: socket.socket | None = None
-
-    def _wait(self):
-        try:
-            super()._wait()
-        except FatalError:
-            assert self.held is not None
-            self.held.close()
-            raise
-
-
-def test_a_port_that_was_taken_while_the_broker_was_down_is_tried_again():
-    with Released() as broker:
-        address = broker.address
-        broker.stop()
-        broker.held = held = socket.socket()
-        _bind(held, int(address.rpartition(":")[2]))
-        broker.start()
-        assert held.fileno() == -1 and "BindException" in broker.log
-        assert broker.address == address
-
-
-def _bind(taking, port, patience=120.0):
-    """Bind, once nothing of the broker's last connections is left."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            taking.bind(("127.0.0.1", port))
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        else:
-            return
 
 
 def test_without_java_the_error_names_what_to_install(monkeypatch):

@@ -17,7 +17,6 @@ from forebay.sources.kafka.reading import fetching
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.records.decoding import record_schema
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
-from forebay.testkit.kafka_broker import KafkaBroker
 
 FULL = record_schema(include_headers=True)
 PATIENCE = 300.0
@@ -299,25 +298,24 @@ def test_brokers_that_are_not_there_are_named(refusing, fetcher):
         fetcher(address="127.0.0.1:1", arguments={"bootstrap_timeout_ms": 500})
 
 
-def test_a_lost_broker_is_named_and_reading_continues_when_it_is_back(refusing, fetcher):
-    with KafkaBroker() as own:
-        own.create_topic("t")
-        produce(own, "t", plain(20))
-        reader = fetcher(record_schema(["offset"]), address=own.address, clock=Quick())
-        reader.assign(split("t", 0, 0))
-        assert _next_batch(reader).num_rows
-        own.kill()
-        with pytest.raises(RetriableError, match=own.address):
-            drained(reader, 1)
-        own.start()
-        produce(own, "t", plain(5))
-        deadline, offsets = time.monotonic() + PATIENCE, []
-        while len(offsets) < 5 and time.monotonic() < deadline:
-            try:
-                offsets += [row["offset"] for row in _next_batch(reader).to_pylist()]
-            except RetriableError:
-                continue
-        assert offsets == [*range(20, 25)]
+def test_a_lost_broker_is_named_and_reading_continues_when_it_is_back(refusing, fetcher, mortal):
+    mortal.create_topic("lost")
+    produce(mortal, "lost", plain(20))
+    reader = fetcher(record_schema(["offset"]), address=mortal.address, clock=Quick())
+    reader.assign(split("lost", 0, 0))
+    assert _next_batch(reader).num_rows
+    mortal.kill()
+    with pytest.raises(RetriableError, match=mortal.address):
+        drained(reader, 1)
+    mortal.start()
+    produce(mortal, "lost", plain(5))
+    deadline, offsets = time.monotonic() + PATIENCE, []
+    while len(offsets) < 5 and time.monotonic() < deadline:
+        try:
+            offsets += [row["offset"] for row in _next_batch(reader).to_pylist()]
+        except RetriableError:
+            continue
+    assert offsets == [*range(20, 25)]
 
 
 def test_records_before_damage_are_returned_first(broker, topic, fetcher, monkeypatch):

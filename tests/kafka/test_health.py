@@ -11,7 +11,6 @@ import pytest
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource
-from forebay.testkit.kafka_broker import KafkaBroker
 
 
 class Query:
@@ -62,55 +61,53 @@ def test_a_capped_query_reports_position_end_and_lag_of_each_partition(kafka, qu
     assert "error" not in report["discovery"]
 
 
-def test_a_broker_that_goes_down_and_comes_back_is_reported(query, monkeypatch, refusing):
+def test_a_broker_that_goes_down_and_comes_back_is_reported(query, mortal, monkeypatch, refusing):
     connecting = "forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS"
-    with KafkaBroker() as broker:
-        broker.create_topic("orders")
-        stopped = query(broker.address, "orders", {"request.timeout.ms": "2000"})
-        stopped.look()
-        monkeypatch.setattr(connecting, 2000)  # the timeout of a broker that does not answer
-        broker.stop()
-        report = stopped.look()  # what is known is read on
-        error = report["discovery"]["error"]
-        assert not error["over"] and report["discovery"]["retried"] >= 1
-        assert broker.address in error["text"]
-        monkeypatch.setattr(connecting, 30_000)
-        broker.start()
-        pause = threading.Event()
+    mortal.create_topic("stopped")
+    stopped = query(mortal.address, "stopped", {"request.timeout.ms": "2000"})
+    stopped.look()
+    monkeypatch.setattr(connecting, 2000)  # the timeout of a broker that does not answer
+    mortal.stop()
+    report = stopped.look()  # what is known is read on
+    error = report["discovery"]["error"]
+    assert not error["over"] and report["discovery"]["retried"] >= 1
+    assert mortal.address in error["text"]
+    monkeypatch.setattr(connecting, 30_000)
+    mortal.start()
+    pause = threading.Event()
+    for _ in range(3000):
+        report = stopped.look()
+        if report["discovery"]["error"]["over"]:
+            break
+        pause.wait(0.1)
+    assert report["discovery"]["error"]["over"]
+    assert report["discovery"]["error"]["at"] >= error["at"]
+
+
+def test_spark_shows_that_the_broker_of_an_idle_query_is_down(spark, mortal, tmp_path, refusing):
+    mortal.create_topic("idle")
+    query = (
+        spark.readStream.format("forebay_kafka")
+        .option("kafka.bootstrap.servers", mortal.address)
+        .option("kafka.default.api.timeout.ms", "2000")
+        .option("kafka.request.timeout.ms", "2000")
+        .option("subscribe", "idle")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    pause, found = threading.Event(), None
+    try:
         for _ in range(3000):
-            report = stopped.look()
-            if report["discovery"]["error"]["over"]:
+            assert query.exception() is None
+            report = query.lastProgress
+            if report is not None:
+                mortal.stop()
+                found = json.loads(report["sources"][0]["latestOffset"])["discovery"].get("error")
+            if found is not None and not found["over"]:
                 break
             pause.wait(0.1)
-        assert report["discovery"]["error"]["over"]
-        assert report["discovery"]["error"]["at"] >= error["at"]
-
-
-def test_spark_shows_that_the_broker_of_an_idle_query_is_down(spark, tmp_path, refusing):
-    with KafkaBroker() as broker:
-        broker.create_topic("orders")
-        query = (
-            spark.readStream.format("forebay_kafka")
-            .option("kafka.bootstrap.servers", broker.address)
-            .option("kafka.default.api.timeout.ms", "2000")
-            .option("kafka.request.timeout.ms", "2000")
-            .option("subscribe", "orders")
-            .load()
-            .writeStream.format("noop")
-            .option("checkpointLocation", str(tmp_path))
-            .start()
-        )
-        pause, found = threading.Event(), None
-        try:
-            for _ in range(3000):
-                assert query.exception() is None
-                report = query.lastProgress
-                if report is not None:
-                    broker.stop()
-                    found = json.loads(report["sources"][0]["latestOffset"])["discovery"].get("error")
-                if found is not None and not found["over"]:
-                    break
-                pause.wait(0.1)
-        finally:
-            query.stop()
-        assert found is not None and broker.address in found["text"] and not found["over"]
+    finally:
+        query.stop()
+    assert found is not None and mortal.address in found["text"] and not found["over"]

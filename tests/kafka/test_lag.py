@@ -14,7 +14,6 @@ from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster
 from forebay.sources.kafka.split import TopicPartition
-from forebay.testkit.kafka_broker import KafkaBroker
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
 
@@ -176,78 +175,60 @@ def test_watching_looks_again_until_it_is_interrupted(run_lag, kafka, orders, mo
     assert [json.loads(line)["lag"] for line in shown.splitlines()] == [0, 1, 2]
 
 
-def test_watching_continues_while_the_broker_is_down(run_lag, capsys, monkeypatch, refusing):
+def test_watching_continues_while_the_broker_is_down(run_lag, mortal, capsys, monkeypatch, refusing):
     shown, said = [], []
     connecting = "forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS"
-    with KafkaBroker() as broker:
-        broker.create_topic("orders")
-        commit(broker, "g", "orders", {0: 0})
+    mortal.create_topic("watched")
+    commit(mortal, "g", "watched", {0: 0})
 
-        def away():
-            monkeypatch.setattr(connecting, 2000)
-            broker.stop()
+    def away():
+        monkeypatch.setattr(connecting, 2000)
+        mortal.stop()
 
-        def back():
-            monkeypatch.setattr(connecting, 30_000)
-            broker.start()
+    def back():
+        monkeypatch.setattr(connecting, 30_000)
+        mortal.start()
 
-        steps = [away, back]
+    steps = [away, back]
 
-        def pause(_seconds):
-            now = capsys.readouterr()
-            shown.append(now.out)
-            said.append(now.err)
-            if steps:
-                steps.pop(0)()
-            elif shown[-1] or len(shown) > 20:  # a broker that is just back may be slow to answer
-                raise KeyboardInterrupt
+    def pause(_seconds):
+        now = capsys.readouterr()
+        shown.append(now.out)
+        said.append(now.err)
+        if steps:
+            steps.pop(0)()
+        elif shown[-1] or len(shown) > 20:  # a broker that is just back may be slow to answer
+            raise KeyboardInterrupt
 
-        monkeypatch.setattr("forebay.cli.kafka_lag.time", type("Clock", (), {"sleep": staticmethod(pause)}))
-        address = broker.address
-        short_timeouts = ["-o", "kafka.request.timeout.ms=2000"]
-        code, _, _ = run_lag("--group", "g", "-b", address, *short_timeouts, "--watch", "1", "--json")
+    monkeypatch.setattr("forebay.cli.kafka_lag.time", type("Clock", (), {"sleep": staticmethod(pause)}))
+    address = mortal.address
+    short_timeouts = ["-o", "kafka.request.timeout.ms=2000"]
+    code, _, _ = run_lag("--group", "g", "-b", address, *short_timeouts, "--watch", "1", "--json")
     assert code == 0
     assert [json.loads(line)["lag"] for line in "".join(shown).splitlines()] == [0, 0]
     assert said[1].startswith("forebay: ") and address in said[1] and not shown[1]
 
 
-class WithLogin(KafkaBroker):
-    """Listens on one more port, for those who log in."""
-
-    def __init__(self):
-        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        super().__init__(
-            {
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
-                "inter.broker.listener.name": "PLAINTEXT",
-                "sasl.enabled.mechanisms": "PLAIN",
-                "listener.name.login.plain.sasl.jaas.config": f'{module} required user_alice="open sesame";',
-            },
-            listeners=["LOGIN"],
-        )
-
-
-def test_a_login_by_options_shows_the_lag_and_never_the_password(run_lag, tmp_path, refusing):
+def test_a_login_by_options_shows_the_lag_and_never_the_password(run_lag, mortal, tmp_path, refusing):
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    with WithLogin() as broker:
-        broker.create_topic("orders")
-        commit(broker, "g", "orders", {0: 0})
+    mortal.create_topic("guarded")
+    commit(mortal, "login", "guarded", {0: 0})
 
-        def ask(password):
-            secret = tmp_path / "jaas"
-            secret.write_text(f'{module} required username="alice" password="{password}";')
-            options = {
-                "kafka.security.protocol": "SASL_PLAINTEXT",
-                "kafka.sasl.mechanism": "PLAIN",
-                "kafka.sasl.jaas.config": f"file:{secret}",
-                "kafka.default.api.timeout.ms": "3000",
-                "fetchOffset.numRetries": "0",
-            }
-            given = [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
-            return run_lag("--group", "g", "-b", broker.address_of("LOGIN"), *given)
+    def ask(password):
+        secret = tmp_path / "jaas"
+        secret.write_text(f'{module} required username="alice" password="{password}";')
+        options = {
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": f"file:{secret}",
+            "kafka.default.api.timeout.ms": "3000",
+            "fetchOffset.numRetries": "0",
+        }
+        given = [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
+        return run_lag("--group", "login", "-b", mortal.address_of("LOGIN"), *given)
 
-        code, shown, said = ask("open sesame")
-        assert (code, said) == (0, "") and "orders" in shown
-        code, shown, said = ask("close-sesame")
-        assert (code, shown) == (1, "")
-        assert broker.address_of("LOGIN") in said and "sesame" not in said
+    code, shown, said = ask("open sesame")
+    assert (code, said) == (0, "") and "guarded" in shown
+    code, shown, said = ask("close-sesame")
+    assert (code, shown) == (1, "")
+    assert mortal.address_of("LOGIN") in said and "sesame" not in said

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay_kafka` in real Spark on a real Apache Kafka: cases of Spark's own suites, and differences."""
+"""Cases of Spark's own suites, and differences: on real Spark where they are about Spark, else below it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import forebay
-from forebay.errors import ConfigurationError, DataLossError, ForebayError
+from forebay.errors import ConfigurationError, DataLossError
 
 sql = pytest.importorskip("pyspark.sql")
 
@@ -28,15 +28,13 @@ class Stream:
             reader = reader.option(name.replace("__", "."), str(value))
         return reader.load()
 
-    def start(self, *, available_now: bool = True, once: bool = False, **options: Any) -> Any:
+    def start(self, *, available_now: bool = True, **options: Any) -> Any:
         def keep(batch: Any, _number: int) -> None:
             rows = batch.selectExpr("partition", "CAST(value AS STRING)").collect()
             self.batches.append(sorted(tuple(row) for row in rows))
 
         writer = self.frame(**options).writeStream.foreachBatch(keep).option("checkpointLocation", self.checkpoint)
-        if once:
-            writer = writer.trigger(once=True)
-        elif available_now:
+        if available_now:
             writer = writer.trigger(availableNow=True)
         return writer.start()
 
@@ -70,15 +68,7 @@ def wait(condition: Callable[[], bool], query: Any) -> None:
     raise AssertionError("the query did not come so far")
 
 
-def failure(stream: Stream, **options: Any) -> ForebayError:
-    with pytest.raises(sql.utils.StreamingQueryException) as caught:
-        stream.run(**options)
-    found = forebay.unwrap(caught.value)
-    assert found is not None
-    return found
-
-
-def batch(spark: Any, kafka: Any, **options: Any) -> Any:
+def frame(spark: Any, kafka: Any, **options: Any) -> Any:
     reader = spark.read.format("forebay_kafka").option("kafka.bootstrap.servers", kafka.address)
     for name, value in options.items():
         reader = reader.option(name.replace("__", "."), str(value))
@@ -93,12 +83,12 @@ def test_column_types_keys_headers_and_nulls(spark, kafka):  # "Kafka column typ
     topic = kafka.topic()
     kafka.send(topic, ["a"], key=b"k", headers=[("h", b"1"), ("h", b"")], timestamp_ms=1_000_123)
     kafka.send(topic, ["b"], timestamp_ms=1_000_124)
-    frame = batch(spark, kafka, subscribe=topic, includeHeaders="true")
-    assert frame.schema.simpleString() == (
+    read = frame(spark, kafka, subscribe=topic, includeHeaders="true")
+    assert read.schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
         "timestampType:int,headers:array<struct<key:string,value:binary>>>"
     )
-    shown = frame.selectExpr(
+    shown = read.selectExpr(
         "CAST(key AS STRING)", "CAST(value AS STRING)", "topic", "partition", "offset", "unix_millis(timestamp)",
         "timestampType", "headers",
     )  # fmt: skip
@@ -108,85 +98,88 @@ def test_column_types_keys_headers_and_nulls(spark, kafka):  # "Kafka column typ
     assert second == (None, "b", topic, 0, 1, 1_000_124, 0, None)
 
 
-def test_a_bounded_batch_and_the_same_frame_twice(spark, kafka):  # "explicit offsets", "reuse same dataframe in query"
+def test_a_bounded_batch_and_the_same_frame_twice(
+    spark, kafka, batch
+):  # "explicit offsets", "reuse same dataframe in query"
     topic = kafka.topic(3)
     for partition in range(3):
         kafka.send(topic, range(partition * 10, partition * 10 + 10), partition)
-    assert values(batch(spark, kafka, subscribe=topic)) == sorted(str(number) for number in range(30))
+    assert batch(subscribe=topic) == [*range(30)]
     offsets = f'{{"{topic}":{{"0":-2,"1":4,"2":8}}}}', f'{{"{topic}":{{"0":3,"1":-1,"2":9}}}}'
-    frame = batch(spark, kafka, subscribe=topic, startingOffsets=offsets[0], endingOffsets=offsets[1])
-    expected = sorted(str(number) for number in [0, 1, 2, *range(14, 20), 28])
-    assert values(frame) == expected
-    assert values(frame.union(frame)) == sorted(expected * 2)
-    assert values(batch(spark, kafka, subscribe=topic, minPartitions=9)) == sorted(str(one) for one in range(30))
-    cut = batch(spark, kafka, subscribe=topic, maxRecordsPerPartition=4)
-    assert cut.rdd.getNumPartitions() == 9
-    assert cut.select("offset", "partition").distinct().count() == 30
+    bounded = frame(spark, kafka, subscribe=topic, startingOffsets=offsets[0], endingOffsets=offsets[1])
+    assert values(bounded.union(bounded)) == sorted(str(number) for number in [0, 1, 2, *range(14, 20), 28] * 2)
+    assert batch(subscribe=topic, minPartitions=9) == [*range(30)]
+    cut = frame(spark, kafka, subscribe=topic, maxRecordsPerPartition=4)
+    read = cut.select("partition", "offset", sql.functions.spark_partition_id()).collect()
+    assert sorted(row[:2] for row in read) == [(partition, offset) for partition in range(3) for offset in range(10)]
+    assert len({row[2] for row in read}) == 9
 
 
 def test_only_chosen_columns_are_read(spark, kafka):
     topic = kafka.topic()
     kafka.send(topic, range(4))
-    assert batch(spark, kafka, subscribe=topic, columns="offset,partition").collect() == [(n, 0) for n in range(4)]
+    assert frame(spark, kafka, subscribe=topic, columns="offset,partition").collect() == [(n, 0) for n in range(4)]
 
 
 def test_bad_batch_options_are_refused(spark, kafka):  # "bad batch query options"
     topic = kafka.topic()
     with pytest.raises(Exception, match="can't be latest") as caught:
-        batch(spark, kafka, subscribe=topic, startingOffsets="latest").count()
+        frame(spark, kafka, subscribe=topic, startingOffsets="latest").count()
     found = forebay.unwrap(caught.value)
     assert isinstance(found, ConfigurationError) and found.option == "startingOffsets"
 
 
-def test_max_offsets_per_trigger_with_a_skew_of_101_11_1(stream, kafka):  # "maxOffsetsPerTrigger"
+def test_max_offsets_per_trigger_with_a_skew_of_101_11_1(kafka, begin):  # "maxOffsetsPerTrigger"
     topic = kafka.topic(3)
-    expected = []
-    for partition, (low, high) in enumerate([(100, 200), (10, 20), (1, 1)]):
-        kafka.send(topic, range(low, high + 1), partition)
-        expected += [(partition, str(number)) for number in range(low, high + 1)]
-    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 10}
-    query = stream.start(available_now=False, **options)
-    try:
-        wait(lambda: len(stream.batches) >= 4, query)
-    finally:
-        query.stop()
-    assert all(len(rows) == 10 for rows in stream.batches[:4])
-    read = [{partition for partition, _ in rows} for rows in stream.batches[:4]]
-    assert set.union(*read[:3]) == {0, 1, 2}  # none starves
-    stream.run(**options)  # after a restart: the same limits, nothing twice
-    assert all(len(rows) <= 10 for rows in stream.batches)
-    done = [row for rows in stream.batches for row in rows]
-    assert set(done) == set(expected)
+    parts = [range(100, 201), range(10, 21), range(1, 2)]
+    for partition, numbers in enumerate(parts):
+        kafka.send(topic, numbers, partition)
+    query = begin(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    batches = [query.trigger() for _ in range(4)]
+    assert [len(numbers) for numbers in batches] == [10] * 4
+    read = {number for numbers in batches[:3] for number in numbers}
+    assert all(read & set(numbers) for numbers in parts)  # none starves
+    query.restart()  # the same limits, nothing twice
+    assert all(len(numbers) <= 10 for numbers in query.drain())
+    assert query.values == sorted(number for numbers in parts for number in numbers)
 
 
-def test_once_ignores_the_limit(stream, kafka):
+def test_once_ignores_the_limit(kafka, begin):
     topic = kafka.topic()
     kafka.send(topic, range(30))
-    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 10}
-    assert [len(rows) for rows in stream.run(once=True, **options)] == [30]
+    query = begin(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    assert query.trigger(limited=False) == [*range(30)]
 
 
-def test_available_now_reads_all_in_three_batches_and_continues_after_a_restart(stream, kafka):
-    topic = kafka.topic(5)
+def test_available_now_reads_all_in_three_batches_and_continues_after_a_restart(stream, kafka, broker):
+    """And when the last micro-batch is proven done, its end is in the group."""
+    topic, group = kafka.topic(5), kafka.name("group")
     for number in range(15):
         kafka.send(topic, [number], number % 5)
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 5}
+    options |= {"commitOffsets": "true", "kafka__group__id": group}
     assert [len(rows) for rows in stream.run(**options)] == [5, 5, 5]
-    assert stream.run(**options) == []
+    with broker.admin() as admin:
+        found = admin.list_group_offsets({group: None})[group]
+    assert {(one.topic, one.partition): offset.offset for one, offset in found.items()} == {
+        (topic, partition): 3 for partition in range(5)
+    }
     kafka.send(topic, range(15, 18), 2)
     assert stream.run(**options) == [[(2, "15"), (2, "16"), (2, "17")]]
     assert len(stream.rows()) == len(set(stream.rows())) == 18
 
 
-def test_a_new_stream_begins_at_the_latest_offsets(stream, kafka):
+def test_a_new_stream_begins_at_the_latest_offsets(kafka, begin):
     topic = kafka.topic()
     kafka.send(topic, range(3))
-    assert stream.run(subscribe=topic) == []
+    query = begin(subscribe=topic)
+    assert query.drain() == []
     kafka.send(topic, range(3, 6))
-    assert stream.run(subscribe=topic) == [[(0, "3"), (0, "4"), (0, "5")]]
+    query.restart()
+    assert query.drain() == [[3, 4, 5]]
 
 
-@pytest.mark.parametrize("how", ["subscribe", "subscribePattern"])
+@pytest.mark.parametrize("how", [pytest.param("subscribe", marks=pytest.mark.soak), "subscribePattern"])
 def test_partitions_added_while_running_lose_nothing(stream, kafka, how):
     topic = kafka.topic(5)
     options = {how: topic, "startingOffsets": "earliest", "discoveryInterval": "200ms"}
@@ -204,52 +197,51 @@ def test_partitions_added_while_running_lose_nothing(stream, kafka, how):
     assert stream.rows() == sorted([(n, str(n)) for n in range(5)] + [(n, str(n + 10)) for n in range(10)])
 
 
-def test_a_topic_recreated_between_two_runs_is_reported(stream, kafka):
+def test_a_topic_recreated_between_two_runs_is_reported(kafka, begin):
     # Spark's own source loses what was written to the new topic below the old offsets, and says nothing.
     topic = kafka.topic()
     kafka.send(topic, range(3))
-    options = {"subscribe": topic, "startingOffsets": "earliest"}
-    assert len(stream.run(**options)) == 1
+    query = begin(subscribe=topic, startingOffsets="earliest")
+    assert query.drain() == [[0, 1, 2]]
     kafka.delete(topic)
     kafka.topic(name=topic)
     kafka.send(topic, range(100, 110))
-    error = failure(stream, **options)
-    assert isinstance(error, DataLossError) and error.split == f"{topic}/0"
-    assert "deleted and created again" in error.message
-    stream.run(**options, failOnDataLoss="false")
-    assert [text for _, text in stream.rows()] == sorted(str(n) for n in (0, 1, 2, *range(100, 110)))
+    query.restart()
+    with pytest.raises(DataLossError, match="deleted and created again") as caught:
+        query.drain()
+    assert caught.value.split == f"{topic}/0"
+    query.restart(failOnDataLoss="false")
+    assert query.drain() == [[*range(100, 110)]]
 
 
-def test_records_that_aged_out_are_a_loss_or_skipped_without_doubles(stream, kafka):  # KafkaDontFailOnDataLossSuite
+def test_records_that_aged_out_are_a_loss_or_skipped_without_doubles(kafka, begin):  # KafkaDontFailOnDataLossSuite
     topic = kafka.topic()
-    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    query = begin(subscribe=topic, startingOffsets="earliest")
     kafka.send(topic, range(3))
-    stream.run(**options)
+    assert query.drain() == [[0, 1, 2]]
     kafka.send(topic, range(3, 20))
     kafka.lose(topic, 0, 10)
-    error = failure(stream, **options)
-    assert isinstance(error, DataLossError) and error.split == f"{topic}/0"
-    assert "offset 3" in error.message
-    stream.run(**options, failOnDataLoss="false")
-    assert [int(text) for _, text in stream.rows()] == sorted([*range(3), *range(10, 20)], key=str)
+    query.restart()
+    with pytest.raises(DataLossError, match="offset 3") as caught:
+        query.drain()
+    assert caught.value.split == f"{topic}/0"
+    query.restart(failOnDataLoss="false")
+    assert query.drain() == [[*range(10, 20)]]
 
 
-def test_a_topic_deleted_while_it_is_read_is_survived_if_that_is_wanted(stream, kafka):
+def test_a_topic_deleted_while_it_is_read_is_survived_if_that_is_wanted(kafka, begin):
     topic, other = kafka.topic(), kafka.topic()
-    options = {"subscribe": f"{topic},{other}", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    query = begin(subscribe=f"{topic},{other}", startingOffsets="earliest", failOnDataLoss="false")
     kafka.send(topic, range(3))
-    query = stream.start(available_now=False, discoveryInterval="200ms", **options)
-    try:
-        wait(lambda: len(stream.rows()) == 3, query)
-        kafka.delete(topic)
-        kafka.send(other, range(10, 15))
-        wait(lambda: len(stream.rows()) == 8, query)
-    finally:
-        query.stop()
+    query.drain()
+    kafka.delete(topic)
+    kafka.send(other, range(10, 15))
+    query.drain()
+    assert query.values == [0, 1, 2, *range(10, 15)]
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_transactions_under_both_isolation_levels(spark, stream, kafka, isolation):
+def test_transactions_under_both_isolation_levels(kafka, begin, batch, isolation):
     # The end is the last stable offset: an open transaction holds nobody up.
     import kafka as kafka_python
 
@@ -257,45 +249,40 @@ def test_transactions_under_both_isolation_levels(spark, stream, kafka, isolatio
     producer = kafka_python.KafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic)
     try:
         producer.init_transactions()
-        for commit, texts in ((True, "ab"), (False, "cd"), (True, "ef"), (None, "gh")):
+        for commit, numbers in ((True, (0, 1)), (False, (2, 3)), (True, (4, 5)), (None, (6, 7))):
             producer.begin_transaction()
-            sent = [producer.send(topic, text.encode(), partition=0) for text in texts]
+            sent = [producer.send(topic, b"%d" % number, partition=0) for number in numbers]
             producer.flush()
             [one.get(30) for one in sent]
             if commit is not None:
                 (producer.commit_transaction if commit else producer.abort_transaction)()
-        visible = "abef" if isolation == "read_committed" else "abcdefgh"
+        visible = [0, 1, 4, 5] if isolation == "read_committed" else [*range(8)]
         options = {"subscribe": topic, "startingOffsets": "earliest", "kafka__isolation__level": isolation}
-        assert "".join(values(batch(spark, kafka, subscribe=topic, kafka__isolation__level=isolation))) == visible
-        assert "".join(text for rows in stream.run(**options) for _, text in rows) == visible
+        assert batch(**options) == visible
+        query = begin(**options)
+        query.drain()
+        assert query.values == visible
         producer.commit_transaction()
-        later = stream.run(**options)
-        assert "".join(text for _, text in stream.rows()) == "abefgh" or (isolation == "read_uncommitted" and not later)
+        query.restart()
+        later = query.drain()
+        assert query.values == [0, 1, 4, 5, 6, 7] or (isolation == "read_uncommitted" and not later)
     finally:
         producer.close()
 
 
-def test_a_stream_with_an_end_stops_there(stream, kafka):
+def test_a_stream_with_an_end_stops_there(kafka, begin):
     topic = kafka.topic(2)
-    ends = f'{{"{topic}":{{"0":4,"1":8}}}}'
-    options = {"subscribe": topic, "startingOffsets": "earliest", "endingOffsets": ends}
+    query = begin(subscribe=topic, startingOffsets="earliest", endingOffsets=f'{{"{topic}":{{"0":4,"1":8}}}}')
     for partition in range(2):
         kafka.send(topic, range(6), partition)
-    assert sum(map(len, stream.run(**options))) == 10
+    query.drain()
+    assert query.values == sorted([*range(4), *range(6)])
     kafka.send(topic, range(6, 12), 0)
     kafka.send(topic, range(6, 12), 1)
-    assert stream.run(**options) == [[(1, "6"), (1, "7")]]
-    assert stream.run(**options) == []
-
-
-def test_progress_is_in_the_group_when_the_last_batch_is_proven_done(stream, kafka, broker):
-    topic = kafka.topic()
-    kafka.send(topic, range(7))
-    group = kafka.name("group")
-    stream.run(subscribe=topic, startingOffsets="earliest", commitOffsets="true", kafka__group__id=group)
-    with broker.admin() as admin:
-        found = admin.list_group_offsets({group: None})[group]
-    assert {(one.topic, one.partition): offset.offset for one, offset in found.items()} == {(topic, 0): 7}
+    query.restart()
+    assert query.drain() == [[6, 7]]
+    query.restart()
+    assert query.drain() == []
 
 
 def test_an_exhausted_source_does_not_stall_another_in_a_union(stream, kafka):  # SPARK-22956
@@ -303,22 +290,21 @@ def test_an_exhausted_source_does_not_stall_another_in_a_union(stream, kafka):  
     kafka.send(one, range(3))
     frames = [stream.frame(subscribe=name, startingOffsets="earliest") for name in (one, two)]
     counts: list[int] = []
-
-    def run() -> None:
-        query = (
-            frames[0].union(frames[1]).writeStream.foreachBatch(lambda rows, _: counts.append(rows.count()))
-            .option("checkpointLocation", stream.checkpoint).trigger(availableNow=True).start()
-        )  # fmt: skip
-        assert query.awaitTermination(500) and query.exception() is None
-
-    run()
-    kafka.send(two, range(5))
-    run()
+    query = (
+        frames[0].union(frames[1]).writeStream.foreachBatch(lambda rows, _: counts.append(rows.count()))
+        .option("checkpointLocation", stream.checkpoint).start()
+    )  # fmt: skip
+    try:
+        wait(lambda: sum(counts) == 3, query)
+        kafka.send(two, range(5))
+        wait(lambda: sum(counts) >= 8, query)
+    finally:
+        query.stop()
     assert sum(counts) == 8
 
 
 def test_a_broker_that_is_away_is_named(spark):
-    frame = spark.read.format("forebay_kafka").option("kafka.bootstrap.servers", "127.0.0.1:1")
-    frame = frame.option("subscribe", "t").option("kafka.default.api.timeout.ms", "300").option("retries", "0")
+    away = spark.read.format("forebay_kafka").option("kafka.bootstrap.servers", "127.0.0.1:1")
+    away = away.option("subscribe", "t").option("kafka.default.api.timeout.ms", "300").option("retries", "0")
     with pytest.raises(Exception, match=r"no broker of 127\.0\.0\.1:1 can be reached"):
-        frame.load().count()
+        away.load().count()

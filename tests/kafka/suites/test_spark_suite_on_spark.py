@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -39,13 +39,6 @@ def test_ensure_stream_stream_self_join_and_correct_metrics(spark, kafka, send, 
     assert sum(one["numInputRows"] for one in query.recentProgress) == 20
 
 
-def test_input_row_metrics(spark, kafka, send, frame, tmp_path):
-    topic = kafka.topic(2)
-    send(topic, range(9), spread=2)
-    query = run(frame(topic).writeStream.format("noop"), tmp_path)
-    assert sum(one["numInputRows"] for one in query.recentProgress) == 9
-
-
 def test_kafka_source_with_watermark(spark, kafka, send, frame, tmp_path):
     """A window comes out once it is over: the record of a minute later says so, and a late one is left out."""
     topic, begin = kafka.topic(), 1_700_000_000_000
@@ -60,27 +53,48 @@ def test_kafka_source_with_watermark(spark, kafka, send, frame, tmp_path):
     )
     windows: list[tuple[int, int]] = []
     writer = counted.writeStream.foreachBatch(lambda rows, _: windows.extend(tuple(row) for row in rows.collect()))
-    run(writer.outputMode("append"), tmp_path)
+    query = writer.outputMode("append").option("checkpointLocation", str(tmp_path)).start()
+    query.processAllAvailable()
     assert windows == [(begin, 2)]
     send(topic, [4], timestamp_ms=begin)
-    query = run(writer, tmp_path)
+    query.processAllAvailable()
+    query.stop()
     assert sum(one["stateOperators"][0]["numRowsDroppedByWatermark"] for one in query.recentProgress) == 1
     assert windows == [(begin, 2)]
 
 
-def test_cannot_stop_kafka_stream(spark, kafka, send, frame, tmp_path):
-    """It returns, with nothing to read, and again and again on one checkpoint."""
-    topic = kafka.topic(2)
-    send(topic, range(4))
-    counts: list[int] = []
+class Stopped(NamedTuple):
+    """Two queries on one checkpoint, one after the other, and the rows of their micro-batches."""
+
+    queries: list[Any]
+    counts: list[int]
+
+
+@pytest.fixture(scope="module")
+def stopped(spark, kafka, tmp_path_factory) -> Stopped:
+    """Each is stopped with nothing to read; four records come before it starts, and four while it runs."""
+    topic, found = kafka.topic(2), Stopped([], [])
+    checkpoint = str(tmp_path_factory.mktemp("stopped"))
+    reader = spark.readStream.format("forebay_kafka").option("kafka.bootstrap.servers", kafka.address)
+    rows = reader.options(subscribe=topic, startingOffsets="earliest", refreshInterval="50ms").load()
     for _ in range(2):
-        writer = frame(topic, refreshInterval="50ms").writeStream.foreachBatch(
-            lambda rows, _: counts.append(rows.count())
-        )
-        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        kafka.send(topic, range(4))
+        writer = rows.writeStream.foreachBatch(lambda batch, _: found.counts.append(batch.count()))
+        query = writer.option("checkpointLocation", checkpoint).start()
         query.processAllAvailable()
-        send(topic, range(4))
+        kafka.send(topic, range(4), 1)
         query.processAllAvailable()
         query.stop()
+        found.queries.append(query)
+    return found
+
+
+def test_cannot_stop_kafka_stream(stopped):
+    """It returns, with nothing to read, and again and again on one checkpoint."""
+    for query in stopped.queries:
         assert not query.isActive and query.exception() is None
-    assert sum(counts) == 12
+    assert sum(stopped.counts) == 16
+
+
+def test_input_row_metrics(stopped):
+    assert [sum(one["numInputRows"] for one in query.recentProgress) for query in stopped.queries] == [8, 8]
