@@ -60,10 +60,14 @@ class Both:
         return reader.option("kafka.bootstrap.servers", self._address).options(**options)
 
 
-@pytest.fixture
-def both(spark, kafka, tmp_path) -> Both:
+@pytest.fixture(scope="session")
+def need_spark_s_own(spark) -> None:
     if not spark.version.startswith("4.2."):
         pytest.skip("Spark's own source is to be had for Spark 4.2")
+
+
+@pytest.fixture
+def both(spark, kafka, tmp_path, need_spark_s_own) -> Both:
     return Both(spark, kafka.address, tmp_path)
 
 

@@ -39,33 +39,21 @@ class House:
             raise query.exception()
 
 
-def test_a_query_of_spark_s_own_source_continues_in_place(spark, kafka, tmp_path):
+def test_a_query_of_spark_s_own_source_continues_in_place_once_its_last_batch_is_finished(spark, kafka, tmp_path):
     topic = kafka.topic(2)
     house = House(spark, kafka, topic, tmp_path)
     kafka.send(topic, range(5), 0)
     kafka.send(topic, range(5, 8), 1)
     house.run("kafka")
     kafka.send(topic, range(8, 12), 0)
-    kafka.grow(topic, 3)
-    kafka.send(topic, range(12, 14), 2)
-    house.run("forebay_kafka")
-    house.run("forebay_kafka")
-    kafka.send(topic, range(14, 16), 1)
-    house.run("forebay_kafka")
-    assert sorted(map(int, house.came)) == list(range(16))
-
-
-def test_a_batch_that_spark_s_source_left_is_finished_by_it(spark, kafka, tmp_path):
-    topic = kafka.topic()
-    house = House(spark, kafka, topic, tmp_path)
-    kafka.send(topic, range(3))
-    house.run("kafka")
-    kafka.send(topic, range(3, 6))
     with pytest.raises(pyspark.sql.utils.StreamingQueryException, match="on purpose"):
         house.run("kafka", fail=True)
     with pytest.raises(pyspark.sql.utils.StreamingQueryException, match="first finish that micro-batch"):
         house.run("forebay_kafka")
     house.run("kafka")
-    kafka.send(topic, range(6, 8))
+    kafka.grow(topic, 3)
+    kafka.send(topic, range(12, 14), 2)
     house.run("forebay_kafka")
-    assert sorted(map(int, house.came)) == list(range(8))
+    kafka.send(topic, range(14, 16), 1)
+    house.run("forebay_kafka")
+    assert sorted(map(int, house.came)) == list(range(16))
