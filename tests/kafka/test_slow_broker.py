@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-import threading
 import time
 from collections import Counter
 from typing import Any
 
 import kafka as kafka_python
 import pytest
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own abbreviation
 
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.runtime.host_options import HostOptions
@@ -102,70 +99,24 @@ def test_a_partition_of_a_broker_that_is_away_for_longer_than_the_idle_timeout_i
     assert query.dropped == query.planner._alignment.late == 0
 
 
-class Windows:
-    """The rows of each window of a minute, by its begin in seconds after BASE and by partition."""
-
-    def __init__(self):
-        self.found = {}
-
-    def keep(self, frame, _number):
-        for row in frame.collect():
-            begin = int(row["window"].start.replace(tzinfo=dt.UTC).timestamp()) - BASE
-            self.found[begin, row["partition"]] = row["rows"]
-
-
-def windows_of(times):
-    """Return what `Windows` is to find."""
-    shift = BASE % 60
-    return dict(
-        Counter(((at + shift) // 60 * 60 - shift, partition) for partition, all_at in times.items() for at in all_at)
-    )
-
-
-def idle_partitions(report):
-    """Return the position of each split that was idle when a micro-batch was planned."""
-    source = report["sources"][0]
-    before = {entry[0]: entry[1] for entry in (json.loads(source["startOffset"] or "null") or {}).get("splits", ())}
-    state = json.loads(source["endOffset"])["eventTime"]
-    return {int(one["split"][-1]): before[one["split"]] for one in state["splits"] if one.get("idle")}
-
-
-def test_no_row_of_a_partition_behind_a_slow_broker_is_dropped(spark, cluster, request, tmp_path):
+def test_no_row_of_a_partition_behind_a_slow_broker_is_dropped(cluster, request):
     """Each look takes longer than `idleTimeout`; partition 1 is silent, and the last records close all windows."""
     topic = cluster.topic("slow", [1], [1], [2], [2])
     times = {0: [*range(0, 2400, 60)], 1: [0], 2: [*range(0, 800, 20)], 3: [*range(0, 2400, 60)]}
-    last = 10_000
-    write(cluster, topic, {partition: [*at, *[last] * (partition != 1)] for partition, at in times.items()})
+    for partition in (0, 2, 3):
+        times[partition].append(10_000)
+    write(cluster, topic, times)
     cluster.proxy.to_client = 0.3
     request.addfinalizer(lambda: setattr(cluster.proxy, "to_client", 0.0))
-    windows = Windows()
-    query = (
-        spark.readStream.format("forebay_kafka")
-        .option("kafka.bootstrap.servers", cluster.servers)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 40)
-        .option("alignmentMaxDrift", "10m")
-        .option("idleTimeout", "200ms")
-        .load()
-        .withWatermark("timestamp", "10 minutes")
-        .groupBy(F.window("timestamp", "1 minute"), "partition")
-        .agg(F.count("*").alias("rows"))
-        .writeStream.foreachBatch(windows.keep)
-        .option("checkpointLocation", str(tmp_path))
-        .start()
-    )
-    pause, deadline = threading.Event(), time.monotonic() + 120
-    while len(windows.found) < len(windows_of(times)) and time.monotonic() < deadline:
-        assert query.exception() is None
-        pause.wait(0.05)
-    query.stop()
-    assert windows.found == windows_of(times)
-    reports = query.recentProgress
-    assert sum(operator.numRowsDroppedByWatermark for report in reports for operator in report.stateOperators) == 0
-    for report in reports:
-        assert all(
-            position == len(times[partition]) + (partition != 1)
-            for partition, position in idle_partitions(report).items()
-        )
-    assert any(1 in idle_partitions(report) for report in reports)
+    query = Query(cluster.servers, topic, times, drift=600, idle_timeout="200ms", max_rows_per_trigger=40)
+    request.addfinalizer(query.planner.close)
+    was_idle, deadline = False, time.monotonic() + 120
+    while query.read != {partition: len(all_at) for partition, all_at in times.items()}:
+        assert time.monotonic() < deadline
+        before = dict(query.read)
+        query.turn()
+        idle = [partition for partition in times if query.idle(partition)]
+        assert all(before[partition] == len(times[partition]) for partition in idle)
+        was_idle |= 1 in idle
+    assert was_idle
+    assert query.dropped == query.planner._alignment.late == 0
