@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import forebay
@@ -157,9 +158,8 @@ def test_on_spark_in_batch_and_as_a_stream_that_restarts(kafka: Any, spark: Any,
     batch = spark.read.format("forebay_kafka").options(**options).load()
     assert [tuple(row) for row in batch.select(chosen).orderBy("_pos").collect()] == CHANGES
     pruned = spark.read.format("forebay_kafka").options(**options, columns="_change_type,partition").load()
-    assert pruned.columns == ["_change_type", "partition"]
-    assert pruned.where("partition = 0").count() == len(CHANGES)
-    stream = spark.readStream.format("forebay_kafka").options(**options, maxOffsetsPerTrigger=2).load()
+    assert pruned.collect() == [(change[2], 0) for change in CHANGES]
+    stream = spark.readStream.format("forebay_kafka").options(**options, maxOffsetsPerTrigger=3).load()
     for more in ([], [event("c", None, "z", 9)]):
         send(kafka, topic, more)
         query = (
@@ -170,7 +170,8 @@ def test_on_spark_in_batch_and_as_a_stream_that_restarts(kafka: Any, spark: Any,
             .start(str(tmp_path / "out"))
         )
         query.awaitTermination()
-    found = [tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).orderBy("_pos", "_change_type").collect()]
+    written = [row for file in (tmp_path / "out").glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    found = [tuple(row[name] for name in chosen) for row in written]
     assert sorted(found, key=repr) == sorted([*CHANGES, (1, "z", "insert", 5, 9)], key=repr)
 
 

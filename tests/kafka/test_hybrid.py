@@ -112,7 +112,7 @@ def test_the_watermark_does_not_jump_at_the_switch(kafka: Any, tmp_path: Path) -
 def test_a_stream_on_spark_goes_from_the_archive_to_the_topic(spark: Any, kafka: Any, tmp_path: Path) -> None:
     topic = kafka.topic(2)
     kafka.send(topic, range(100, 103))
-    archive(tmp_path / "in", range(40))
+    archive(tmp_path / "in", range(30))
     checkpoint, batches = str(tmp_path / "checkpoint"), {}
 
     def keep(batch: Any, number: int) -> None:
@@ -126,7 +126,7 @@ def test_a_stream_on_spark_goes_from_the_archive_to_the_topic(spark: Any, kafka:
         reader = reader.options(**{"first.format": "forebay_files", "first.fileFormat": "parquet"})
         reader = reader.options(**{"first.path": str(tmp_path / "in"), "then.format": "forebay_kafka"})
         reader = reader.options(**{"then.subscribe": topic, "then.kafka.bootstrap.servers": kafka.address})
-        frame = reader.options(maxFilesPerTrigger=2, maxRowsPerTrigger=2).load()
+        frame = reader.options(maxFilesPerTrigger=2, maxRowsPerTrigger=3).load()
         writer = frame.writeStream.option("checkpointLocation", checkpoint)
         return writer.foreachBatch(keep).start()
 
@@ -136,14 +136,14 @@ def test_a_stream_on_spark_goes_from_the_archive_to_the_topic(spark: Any, kafka:
             time.sleep(0.05)
 
     query = start()
-    wait_for(43)
+    wait_for(33)
     query.stop()
-    assert sorted(found()[:40]) == list(range(40)) and found()[40:] == [100, 101, 102]
+    assert sorted(found()[:30]) == list(range(30)) and found()[30:] == [100, 101, 102]
     kafka.send(topic, range(200, 205), 1)
     query = start()
-    wait_for(48)
+    wait_for(38)
     query.stop()
-    assert sorted(found()[43:]) == list(range(200, 205))
+    assert sorted(found()[33:]) == list(range(200, 205))
 
 
 POINTS = ("plan-begins", "discovered", "plan-ends", "tasks-begin", "tasks-end", "commit-begins", "commit-ends")
