@@ -109,6 +109,14 @@ def query(spark, kafka, shape, topic, directory, result, source, **options):
     )
 
 
+def restarted(spark, kafka, shape, topic, directory):
+    """Read a skewed topic with alignment, and a restart in the middle."""
+    ours, aligned = Result({}), {"alignmentMaxDrift": f"{shape.delay}s"}
+    for until in (2, None):
+        ours.run(query(spark, kafka, shape, topic, directory, ours, "forebay_kafka", **aligned), until)
+    return ours
+
+
 @pytest.fixture
 def compared(spark, broker, kafka, tmp_path, record_property):
     """Return a function that reads a skewed topic with both sources, ours with a restart in the middle."""
@@ -116,11 +124,8 @@ def compared(spark, broker, kafka, tmp_path, record_property):
     def compare(shape):
         topic = kafka.topic(shape.partitions)
         shape.write(broker, topic)
-        theirs, ours = Result({}), Result({})
+        theirs, ours = Result({}), restarted(spark, kafka, shape, topic, tmp_path / "ours")
         theirs.run(query(spark, kafka, shape, topic, tmp_path / "theirs", theirs, "kafka"))
-        aligned = {"alignmentMaxDrift": f"{shape.delay}s"}
-        for until in (2, None):
-            ours.run(query(spark, kafka, shape, topic, tmp_path / "ours", ours, "forebay_kafka", **aligned), until)
         lost = shape.partitions * shape.records - sum(theirs.windows.values())
         record_property("skew", f"{shape}: {lost} rows lost, {theirs.dropped} dropped, {theirs.batches} micro-batches")
         print(f"{shape}: kafka lost {lost} rows, in {theirs.batches} micro-batches; ours took {ours.batches}")  # noqa: T201 - the table of a soak run
@@ -129,11 +134,22 @@ def compared(spark, broker, kafka, tmp_path, record_property):
     return compare
 
 
-def test_spark_s_source_loses_rows_of_a_slow_partition_and_alignment_none(compared):
+def test_no_row_of_a_slow_partition_is_dropped_with_alignment(spark, broker, kafka, tmp_path):
+    """Without it half of them are dropped. The soak tests read the same with Spark's own source."""
     shape = Skewed(2, 60, records=30, parts=6)
+    topic = kafka.topic(shape.partitions)
+    shape.write(broker, topic)
+    ours = restarted(spark, kafka, shape, topic, tmp_path)
+    assert ours.dropped == 0
+    assert ours.windows == shape.windows()
+
+
+@pytest.mark.soak
+def test_spark_s_source_loses_rows_of_a_slow_partition_and_alignment_none(compared):
+    shape = Skewed(2, 60)
     theirs, ours = compared(shape)
     assert theirs.dropped > 0
-    assert sum(theirs.windows.values()) <= 60 - 15  # half of the rows of the slow partition
+    assert sum(theirs.windows.values()) <= 80 - 20  # most rows of the slow partition
     assert ours.dropped == 0
     assert ours.windows == shape.windows()
 
