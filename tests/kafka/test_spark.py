@@ -229,6 +229,20 @@ def test_records_that_aged_out_are_a_loss_or_skipped_without_doubles(kafka, begi
     assert query.drain() == [[*range(10, 20)]]
 
 
+def test_a_loss_ends_a_stream_on_spark_with_its_typed_error(stream, kafka):
+    topic = kafka.topic()
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    kafka.send(topic, range(3))
+    stream.run(**options)
+    kafka.send(topic, range(3, 20))
+    kafka.lose(topic, 0, 10)
+    with pytest.raises(sql.utils.StreamingQueryException) as caught:
+        stream.run(**options)
+    found = forebay.unwrap(caught.value)
+    assert isinstance(found, DataLossError)
+    assert found.split == f"{topic}/0"
+
+
 def test_a_topic_deleted_while_it_is_read_is_survived_if_that_is_wanted(kafka, begin):
     topic, other = kafka.topic(), kafka.topic()
     query = begin(subscribe=f"{topic},{other}", startingOffsets="earliest", failOnDataLoss="false")
