@@ -84,6 +84,13 @@ def test_a_gap_is_skipped_and_lost_offsets_have_no_time(kafka, times):
     assert times(topic, (0, 10, 50), (1, 10, 50)) == {"1": 10}
 
 
+def test_the_last_record_is_found_where_those_before_it_are_lost(kafka, times):
+    topic = kafka.topic()
+    write(kafka, topic, {0: range(30)})
+    kafka.lose(topic, 0, 20)
+    assert times(topic, (0, 30, 30)) == {"0": 29}
+
+
 def test_log_append_time(kafka, times):
     topic = kafka.topic(message_timestamp_type="LogAppendTime")
     write(kafka, topic, {0: [0]})

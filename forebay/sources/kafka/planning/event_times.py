@@ -63,8 +63,7 @@ class RecordTimes:
 
         If the split is at its end, return the timestamp of the last record among the 16 offsets before the position.
 
-        A split is omitted if there is no such record, if it has no timestamp, or if the first offset to read no longer
-        exists. At the end of a split, this is the first of the 16 offsets, even if the last record still exists.
+        A split is omitted if there is no such record, if it has no timestamp, or if its position no longer exists.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse.
@@ -140,8 +139,12 @@ class RecordTimes:
                 parts = fetcher.fetch(left)
             except PositionLostError as lost:
                 partition = TopicPartition(lost.topic, lost.partition)
-                gone |= {name for name, one in waiting.items() if one.split.topic_partition == partition}
-                waiting = {name: one for name, one in waiting.items() if name not in gone}
+                for name in [name for name, one in waiting.items() if one.split.topic_partition == partition]:
+                    if waiting[name].skip_to(lost.earliest):
+                        fetcher.assign(waiting[name].split)
+                    else:
+                        gone.add(name)
+                        del waiting[name]
                 continue
             for part in parts:
                 one = waiting.get(part.split_id)
@@ -180,6 +183,14 @@ class _Lookup:
         if record is not None and self._next and record[0] == self.split.start:
             self.found = record[1] * 1000
 
+    def skip_to(self, earliest: int | None) -> bool:
+        """Continue at the partition's first offset if the last record may still be there; return whether it may."""
+        end = self.split.start + (self.split.left or 0)
+        if self._next or earliest is None or not self.split.start < earliest < end:
+            return False
+        self.split = self.split.slice(earliest, self.split.end)
+        return True
+
     def take(self, part: Fetched) -> bool:
         """Process fetched records; return whether the look-up is complete."""
         if part.batch is not None and part.batch.num_rows:
@@ -198,6 +209,10 @@ class _Search:
         self.record: tuple[int, int] | None = None
         self._event_time = event_time
         self._left = _SCANNED
+
+    def skip_to(self, earliest: int | None) -> bool:
+        """Return False: a search needs the records from the position on."""
+        return False
 
     def take(self, part: Fetched) -> bool:
         """Process fetched records; return whether the search is complete."""
