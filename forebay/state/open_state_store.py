@@ -54,7 +54,7 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
             f"stateLocation cannot be a URL with the scheme {scheme!r}: only local directories and S3 create files "
             "atomically",
             option=OPTION,
-            advice="give a directory of this machine or of a file system mounted on all of them, or s3://bucket/prefix",
+            advice="give a directory (on a cluster, in a file system that all machines mount), or s3://bucket/prefix",
         )
     if any(not name.startswith("fs.s3a.") for name in options):
         raise ConfigurationError(

@@ -30,7 +30,10 @@ class ReaderFailures:
         self._in_a_row: dict[str | int, int] = {}
 
     def progressed(self, subtask: int, split_id: str) -> None:
-        """Record that a reader delivered a batch of a split or finished it: the counts of both start from 0 again."""
+        """Record that a reader delivered a batch of a split, or finished the split.
+
+        The failure counts of the reader and of the split start from 0 again.
+        """
         self._in_a_row.pop(split_id, None)
         self._in_a_row.pop(subtask, None)
 

@@ -42,7 +42,7 @@ class LegEnumeratorContext(SplitEnumeratorContext):
 
     @property
     def reads_once(self) -> bool:
-        """Whether this leg is discovered only once: true for each leg but the last, or if the host reads once."""
+        """Whether this leg is discovered once: each leg but the last is; the last is if the read is planned at once."""
         return not self._last or self._outer.reads_once
 
     @property

@@ -76,9 +76,9 @@ def key_of_json(schema: Mapping[str, Any]) -> KeySpec:
 def _deletion_column(resolution: Mapping[str, Any]) -> str | None:
     if resolution["type"] != "duplicate":
         raise ConfigurationError(
-            f"unknown resolution of a primary key: {resolution['type']!r}",
+            f"in the schema JSON, primaryKey.resolution has the unknown type {resolution['type']!r}",
             option="schema",
-            advice="use the resolution 'duplicate', the only one that forebay knows",
+            advice="use the type 'duplicate', the only one that forebay knows",
         )
     column = resolution["duplicate"].get("deletionColumn")
     return None if column is None else str(column)

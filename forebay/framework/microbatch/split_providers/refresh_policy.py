@@ -76,14 +76,15 @@ class FailureTracker:
 
 
 class RefreshPolicy:
-    """Decides how long an answer of a source is cached, and so when to ask again (S7).
+    """Decides how long a source's answer, such as its splits, is cached before the source is asked again (S7).
 
     Args:
         runtime: Gives the time.
-        interval: The time for which an answer is cached; None = in proportion to the duration of the calls.
-        floor: Without an interval, the minimum seconds for which an answer is cached; at least `QUIET_FLOOR` if there
-            was no new data for a while.
-        share: Without an interval, the maximum share of the time that calls may take.
+        interval: The time for which an answer is cached; None = the slower the answer, the longer, up to `LONGEST`.
+        floor: Without an interval, the minimum seconds for which an answer is cached. After five seconds without new
+            data, the minimum is at least `QUIET_FLOOR`.
+        share: Without an interval, the share of the time that asking should take at most. It takes more if `LONGEST`
+            ends the caching earlier.
     """
 
     def __init__(self, runtime: Runtime, interval: Duration | None, floor: float, share: float) -> None:
