@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import atexit
-import base64
 import os
 import shlex
 import shutil
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -22,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from forebay.errors import ConfigurationError, FatalError
+from forebay.testkit.servers.kafka_format import copy_format, keep_format
 from forebay.testkit.servers.kafka_jars import VERSION, jars, java
 from forebay.testkit.servers.processes import end_session
 
@@ -58,11 +57,6 @@ _PROPERTIES = {
     "num.network.threads": "2",
     "background.threads": "2",
 }
-
-
-# The file that says which features a formatted cluster has; and the settings with which `format` would write others.
-_FORMAT = "bootstrap.checkpoint"
-_FORMATTED = frozenset({"log.dirs", "log.dir", "metadata.log.dir", "process.roles", "unstable.feature.versions.enable"})
 
 
 class KafkaBroker:
@@ -274,10 +268,12 @@ class KafkaBroker:
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{library}/*"]
         settings = str(self._home / "server.properties")
         with (self._home / "broker.log").open("ab") as out:
-            if not (self._home / "data").exists() and not self._copy_format(library):
+            data, given = self._home / "data", self._properties
+            node = given.get("node.id", _PROPERTIES["node.id"])
+            if not data.exists() and not copy_format(library, data, given, _CLUSTER, node):
                 tool = [*options, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", settings]
                 subprocess.run(tool, stdout=out, stderr=out, check=False, timeout=self._patience)  # noqa: S603 - our own command
-                self._keep_format(library)
+                keep_format(library, data, given)
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [sys.executable, "-I", str(_GUARD), str(self._home), *options, "kafka.Kafka", settings],
                 stdin=subprocess.PIPE,
@@ -286,30 +282,6 @@ class KafkaBroker:
                 start_new_session=True,
                 cwd=self._home,
             )
-
-    def _copy_format(self, library: Path) -> bool:
-        """Format the data directory as an earlier broker of these jars did; this saves a JVM."""
-        assert self._home is not None  # noqa: S101 - set by start
-        kept, data = library / _FORMAT, self._home / "data"
-        if _FORMATTED & self._properties.keys() or not kept.exists():
-            return False
-        data.mkdir()
-        shutil.copyfile(kept, data / _FORMAT)
-        directory = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        node = self._properties.get("node.id", _PROPERTIES["node.id"])
-        text = f"version=1\ncluster.id={_CLUSTER}\nnode.id={node}\ndirectory.id={directory}\n"
-        (data / "meta.properties").write_text(text, encoding="utf-8")
-        return True
-
-    def _keep_format(self, library: Path) -> None:
-        """Keep the features that the tool enabled, the same for all brokers; no effect where the cache is read-only."""
-        assert self._home is not None  # noqa: S101 - set by start
-        made = self._home / "data" / _FORMAT
-        if made.exists() and not _FORMATTED & self._properties.keys():
-            with suppress(OSError):
-                partial = library / f"{_FORMAT}.{os.getpid()}"
-                shutil.copyfile(made, partial)
-                partial.replace(library / _FORMAT)
 
     def _text(self) -> str:
         assert self._ports is not None  # noqa: S101 - set by start
