@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from kafka import KafkaProducer
 
 from forebay.cli import main
 from forebay.framework.microbatch.planner_factory import open_stream
@@ -96,6 +97,21 @@ def test_the_lag_of_a_group_for_machines(run_lag, kafka, orders):
         {"topic": orders, "partition": 0, "position": 2500, "end": 3000, "lag": 500, "note": ""}
     ]
     assert found["notes"] == [f"{orders}: nothing is committed yet of 1 more partitions (1)"]
+
+
+def test_what_an_open_transaction_holds_back_is_no_lag_of_read_committed(run_lag, kafka):
+    topic, group = kafka.topic(), kafka.name("group")
+    kafka.send(topic, range(3))
+    commit(kafka, group, topic, {0: 1})
+    with KafkaProducer(bootstrap_servers=kafka.address, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"open", partition=0)
+        producer.flush()
+        for isolation, lag in {"read_committed": 2, "read_uncommitted": 3}.items():
+            asked = ["--group", group, "-b", kafka.address, "-o", f"kafka.isolation.level={isolation}", "--json"]
+            assert json.loads(run_lag(*asked)[1])["lag"] == lag
+        producer.abort_transaction()
 
 
 def test_no_such_group_and_too_much_lag_have_exit_codes(run_lag, kafka, orders):

@@ -182,6 +182,32 @@ def test_files_that_cannot_be_cut_are_taken_whole_up_to_the_limit():
     )
 
 
+class Whole(Split):
+    """A split that is read whole, in one micro-batch."""
+
+    @property
+    def ends_itself(self):
+        return True
+
+
+def test_s16_splits_that_are_read_whole_share_the_limit():
+    files = [Planned(Whole(name, end=1), UnknownEnd.WHOLE) for name in "abc"]
+    assert [one.split.id for one in Admission("src", Blind(), Limits(byte_budget=25)).admit(files)] == ["a", "b"]
+
+
+class Uncounted(Rows):
+    """Its positions are no numbers of rows, but it knows how far rows reach."""
+
+    def advance(self, split, *, rows=None, byte_budget=None):
+        return (min(split.position[0] + rows, split.end[0]),)
+
+
+def test_s16_a_limit_of_rows_is_hard_where_only_advance_counts_them():
+    splits = [Planned(Split(name, (0,), (3,)), (3,)) for name in "abc"]
+    taken = Admission("src", Uncounted(), Limits(rows=4)).admit_in_order(splits)
+    assert [(one.split.id, one.to) for one in taken] == [("a", (3,))]
+
+
 def test_positions_given_as_lists_become_tuples():
     class Lists(Rows):
         def size(self, split):

@@ -418,6 +418,23 @@ def follow(world, claimed, reader):
     return caught.value, second.rows
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_of_two_claims_with_one_end_the_first_decides_whether_the_micro_batch_goes_on(monkeypatch, last):
+    """S14: one attempt was caught up at this end, and the other one was not."""
+    world = World(monkeypatch, lambda: 1, {"a": 6}) if not last else steady(monkeypatch, {"a": 6})
+    end = world.plan()
+    (task,) = world.planner.tasks(world.start, end)
+    assert task.negotiation is not None
+    chain = ClaimChain(world.store, world.calls, task.negotiation.query, task.negotiation.n, task.slices[0])
+    (slow,) = world.attempt(end)
+    slow.step()
+    chain.propose(0, Claim(3 if last else 6, last=last, caught_up=last))
+    while not slow.done and len(slow.rows) < 6:
+        slow.step()
+    assert slow.done is last
+    assert slow.rows == [*range(3 if last else 6)]
+
+
 def test_what_cannot_be_read_again_is_an_error_and_no_wrong_row_leaves(monkeypatch):
     world = steady(monkeypatch, {"a": 10})
 

@@ -183,6 +183,12 @@ def test_a_null_where_the_schema_allows_none_is_an_error_naming_column_split_and
     assert (caught.value.source, caught.value.split, caught.value.position) == ("test", "s", "7")
 
 
+def test_s9_a_null_in_a_batch_whose_own_schema_denies_it_is_an_error():
+    field = pa.field("c", pa.int64(), nullable=False)
+    with pytest.raises(DataError, match="must not be null|has nulls"):
+        conformed(pa.record_batch([pa.array([1, None])], schema=pa.schema([field])), pa.schema([field]))
+
+
 def test_a_null_struct_has_no_null_inside():
     field = pa.field("c", pa.struct([pa.field("x", pa.int64(), nullable=False)]))
     batch = pa.record_batch({"c": pa.array([None, {"x": 1}], pa.struct([("x", pa.int64())]))})
