@@ -22,6 +22,8 @@ from forebay.testkit.scripted import Counting, CountingSplitReader, RecordingCon
 
 PATIENCE = 300.0
 
+pytestmark = pytest.mark.timeout(60)  # a reader that forgets to resume hangs, and each test takes less than a second
+
 
 class Made(Counting):
     """A counting source over split readers a test makes; `makers` is by id, for sources must pickle."""
