@@ -58,4 +58,4 @@ def test_a_long_listing_reports_its_progress(monkeypatch: pytest.MonkeyPatch, ca
         assert len(Listing(lister, "b", "s3").tree("top/", lambda _: True)) == 100
     reported = [record.getMessage() for record in caplog.records]
     assert len(reported) > 2
-    assert reported[-1].startswith("listed 100 objects below s3://b/top/, ")
+    assert reported[-1].startswith("listed 100 objects below s3://b/top/; ")
