@@ -39,11 +39,11 @@ def test_an_offset_of_2000_partitions_is_under_100_kb():
             splits.append(Planned(split, start + chance.randrange(1, 1_000_000)))
             limits[split.topic_partition] = start + chance.randrange(1, 1_000_000_000)
     source = KafkaSource(subscribe_pattern="shop.*", kafka={"bootstrap.servers": "localhost:9092"})
-    book = InlineOffsetCodec(source)
+    codec = InlineOffsetCodec(source)
     known = TimeLimits(Found(limits))
     known.of([planned.split for planned in splits])
     state = known.state({planned.split.id for planned in splits})
     offset = Offset(source.name, 123_456, str(uuid.UUID(int=1)), splits, enumerator={"state": state})
-    data = book.write(offset, FinishedSplits(KafkaSplit))
+    data = codec.write(offset, FinishedSplits(KafkaSplit))
     assert len(canonical(data).encode()) < 100_000
-    assert book.read(data) == offset
+    assert codec.read(data) == offset

@@ -714,7 +714,7 @@ def test_a_query_that_is_set_back_has_claims_of_its_own(monkeypatch):
     assert micro_batch(world) == {"a": [4, 5]}
     world.log = world.log[:1]
     world.restart()
-    assert micro_batch(world) == {"a": [4, 5], "b": [0, 1]}, "not the portions of before, but every row once"
+    assert micro_batch(world) == {"a": [4, 5], "b": [0, 1]}, "not the parts of before, but every row once"
     assert all_rows(world) == {}
 
 

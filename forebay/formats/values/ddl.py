@@ -223,7 +223,9 @@ def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType
     except KeyError as error:
         raise SchemaError(f"the key {error} is missing in its JSON") from None
     except TypeError:
-        raise SchemaError(f"its JSON contains {json.dumps(found)[:40]}, whose fields are not objects") from None
+        raise SchemaError(
+            f'its JSON contains {json.dumps(found)[:40]}, where "fields" must be a list of objects'
+        ) from None
     raise SchemaError(f"its JSON contains {json.dumps(found)[:40]} where a type is required")
 
 

@@ -135,7 +135,11 @@ def checked_legs(legs: Sequence[object]) -> tuple[Source, ...]:
     """
     name, advice = NAME, "give a source object, such as FileSource(path=…) or KafkaSource(…)"
     if len(legs) < 2:
-        raise ConfigurationError("a hybrid needs a source to read before the last one", source=name, advice=advice)
+        raise ConfigurationError(
+            "a hybrid needs at least two sources, but has one",
+            source=name,
+            advice="give one or more source objects to read first, such as FileSource(path=…)",
+        )
     for leg in legs:
         if not isinstance(leg, Source):
             raise ConfigurationError(f"{leg!r} is not a source object", source=name, advice=advice)

@@ -127,7 +127,9 @@ def from_delta_cdf(df: DataFrame) -> DataFrame:
 
 
 def from_iceberg_changes(df: DataFrame) -> DataFrame:
-    """Return the changelog of Iceberg's `create_changelog_view`; `_change_ordinal` becomes `_sequence`.
+    """Return the changelog of a view that Iceberg's `create_changelog_view` made.
+
+    `_change_ordinal` becomes `_sequence`, and `_commit_snapshot_id` becomes `_transaction`.
 
     Raises:
         ConfigurationError: There is no column `_change_type`.

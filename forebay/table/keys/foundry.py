@@ -25,7 +25,7 @@ def primary_key_json(key: KeySpec) -> dict[str, Any] | None:
         raise ConfigurationError(
             f"the schema JSON has no place for ordering columns: {', '.join(key.ordering)}",
             option="ordering",
-            advice="call key_by without ordering first",
+            advice="before to_foundry_schema, declare the key again by key_by(…, cdc=True), without ordering",
         )
     duplicate: dict[str, Any] = {"resolutionStrategy": {"type": "customStrategy", "customStrategy": {}}}
     if key.deleted is not None:

@@ -294,7 +294,7 @@ def test_inferred_schemas_are_kept_by_the_source_that_is_read(tmp_path: Path) ->
 
 
 def test_a_hybrid_of_one_source_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="a hybrid needs a source to read before the last one"):
+    with pytest.raises(ConfigurationError, match="a hybrid needs at least two sources"):
         HybridSource([], RateSource())
 
 

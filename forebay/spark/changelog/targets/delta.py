@@ -22,7 +22,8 @@ _TRANSACTION: Final = ("spark.databricks.delta.write.txnAppId", "spark.databrick
 class DeltaTarget(Target):
     """A Delta table. It is created if it does not exist; the session needs the jar of Delta and its catalog.
 
-    The table property `forebay.query` has the id of the query that writes. The target keeps no history or sequences.
+    The table property `forebay.query` has the id of the query that writes. The target refuses
+    `sequence_by`, and so also `stored_as_scd_type=2`, which needs it.
 
     Args:
         table: The name of the table, as in SQL.
