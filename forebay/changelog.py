@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from forebay.lazy_names import lazy_names
 from forebay.table.changelog.mode import ChangelogMode
 from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.traits import stamp_changes
 
 if TYPE_CHECKING:
-    from forebay.spark.changelog.changelog_modes import changelog_mode
     from forebay.spark.changelog.converting import (
         from_append,
         from_debezium,
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
         to_upsert_kafka,
     )
     from forebay.spark.changelog.current_view import current_view
+    from forebay.spark.changelog.declaring import from_changes
     from forebay.spark.changelog.joining import changelog_join
     from forebay.spark.changelog.keyed import deduplicate, latest_per_key, normalize
     from forebay.spark.changelog.materialize import materialize
+    from forebay.spark.changelog.strategy import changelog_mode
     from forebay.spark.changelog.targets.apply import apply_changes
     from forebay.spark.changelog.targets.archive import ArchiveTarget, read_archive, write_archive
     from forebay.spark.changelog.targets.delta import DeltaTarget
@@ -46,10 +48,11 @@ _LAZY = {
     "PostgresTarget": "forebay.spark.changelog.targets.postgres.target",
     "apply_changes": "forebay.spark.changelog.targets.apply",
     "changelog_join": "forebay.spark.changelog.joining",
-    "changelog_mode": "forebay.spark.changelog.changelog_modes",
+    "changelog_mode": "forebay.spark.changelog.strategy",
     "current_view": "forebay.spark.changelog.current_view",
     "deduplicate": "forebay.spark.changelog.keyed",
     "from_append": "forebay.spark.changelog.converting",
+    "from_changes": "forebay.spark.changelog.declaring",
     "from_debezium": "forebay.spark.changelog.converting",
     "from_delta_cdf": "forebay.spark.changelog.converting",
     "from_hudi": "forebay.spark.changelog.converting",
@@ -83,6 +86,7 @@ __all__ = [
     "current_view",
     "deduplicate",
     "from_append",
+    "from_changes",
     "from_debezium",
     "from_delta_cdf",
     "from_hudi",
@@ -94,6 +98,7 @@ __all__ = [
     "materialize",
     "normalize",
     "read_archive",
+    "stamp_changes",
     "to_debezium",
     "to_delta_cdf",
     "to_is_deleted",

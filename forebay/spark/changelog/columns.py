@@ -111,41 +111,35 @@ def _column(df: DataFrame, name: str, option: str) -> StructField:
     return alike[0]
 
 
-def order_names(df: DataFrame, sequence_by: str | Sequence[str] | None) -> tuple[tuple[str, ...], bool]:
-    """Return the columns that order the changes of a key, and whether the micro-batch id decides before them.
-
-    Without `sequence_by`, the column is `_sequence`, else `_commit_version`, else `_pos`. The values of `_pos` are not
-    comparable over splits, so `_pos` orders changes only within a micro-batch.
+def sequence_columns(df: DataFrame, sequence_by: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns of `sequence_by` as the DataFrame spells them; () for None.
 
     Raises:
         ConfigurationError: A column does not exist or has no order.
     """
-    if sequence_by:
-        names = [sequence_by] if isinstance(sequence_by, str) else list(sequence_by)
-        fields = [_column(df, name, "sequence_by") for name in names]
-        nested = [field.name for field in fields if isinstance(field.dataType, (ArrayType, MapType, StructType))]
-        if nested:
-            raise ConfigurationError(
-                f"the column {nested[0]!r} is nested, and has no order",
-                option="sequence_by",
-                advice="select its fields as columns, and name these",
-            )
-        check_comparable(fields, "sequence_by")
-        return tuple(field.name for field in fields), False
+    names = [sequence_by] if isinstance(sequence_by, str) else list(sequence_by or ())
+    fields = [_column(df, name, "sequence_by") for name in names]
+    nested = [field.name for field in fields if isinstance(field.dataType, (ArrayType, MapType, StructType))]
+    if nested:
+        raise ConfigurationError(
+            f"the column {nested[0]!r} is nested, and has no order",
+            option="sequence_by",
+            advice="select its fields as columns, and name these",
+        )
+    check_comparable(fields, "sequence_by")
+    return tuple(field.name for field in fields)
+
+
+def preference(df: DataFrame) -> tuple[tuple[str, ...], bool]:
+    """Return the columns that choose one of several live rows of a key, and whether the micro-batch decides first.
+
+    None of these rows is wrong, so the order need not be that of the source: `_sequence`, else `_commit_version`, else
+    the micro-batch and `_pos`.
+    """
     for name in (SEQUENCE, COMMIT_VERSION):
         if name in df.columns:
             return (name,), False
     return ((POSITION,) if POSITION in df.columns else ()), True
-
-
-def sequence_names(df: DataFrame, key: Sequence[str]) -> tuple[str, ...]:
-    """Return `_sequence` or `_commit_version` if it orders all changes of a key of the target; otherwise ()."""
-    for name in (SEQUENCE, COMMIT_VERSION):
-        if name in df.columns:
-            within = df.schema[name].metadata.get(ORDERED_WITHIN)
-            if within is None or (within and {*within} <= {*key}):
-                return (name,)
-    return ()
 
 
 def quoted(name: str) -> Column:

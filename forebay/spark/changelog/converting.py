@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame
@@ -12,9 +13,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BooleanType
 
 from forebay.errors import ConfigurationError
-from forebay.spark.changelog.columns import quoted
+from forebay.spark.changelog.columns import key_names, quoted
+from forebay.spark.changelog.declaring import check_changelog, declare
 from forebay.spark.changelog.event_functions import EventReading, EventWriting, read_events, write_events
 from forebay.spark.changelog.newest import failure
+from forebay.spark.changelog.strategy import refuse_broken, require_order
+from forebay.spark.keys.found_keys import keys_of
 from forebay.table.changelog.converters.column_formats import (
     DELTA_CDF,
     HUDI,
@@ -30,6 +34,7 @@ from forebay.table.changelog.converters.positions import Sequence as SequenceSou
 from forebay.table.changelog.converters.upsert_json import UpsertJsonWriter
 from forebay.table.changelog.row_kind import CHANGE_TYPES
 from forebay.table.changelog.shape import CHANGE_TYPE, TYPES
+from forebay.table.changelog.traits import ChangeTraits, HistoryName, Images, is_complete
 
 _INSERT, _BEFORE, _AFTER, _DELETE = CHANGE_TYPES
 
@@ -43,6 +48,7 @@ def from_debezium(  # noqa: PLR0913 - keywords of a function for users
     sequence: SequenceSource | None = None,
     missing_before: Literal["postimage", "error"] = "postimage",
     truncate: Literal["error", "ignore"] = "error",
+    history: HistoryName = "unknown",
     keep: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
@@ -58,8 +64,11 @@ def from_debezium(  # noqa: PLR0913 - keywords of a function for users
         mode: `PERMISSIVE` keeps a malformed event, with the reason, in `_corrupt_record` of a row whose `_change_type`
             is NULL; `DROPMALFORMED` drops it; `FAILFAST` raises an error.
         sequence: The log position for the column `_sequence`: `lsn` (PostgreSQL) or `binlog` (MySQL); None: no column.
-        missing_before: For an update without `before`: `postimage` gives only the `update_postimage`, `error` fails.
+        missing_before: `postimage`: old rows may be missing; an update without `before` gives only the
+            `update_postimage`. `error`: each update and delete has the whole old row; one that has not is an error.
         truncate: For an event of a truncated table: `error` fails, `ignore` skips the event.
+        history: `complete`: each change comes exactly once, from the first one of its row on, as connectors deliver
+            that read a table from its first snapshot, exactly once. `unknown`: changes may come again or begin late.
         keep: Columns of `df` to copy into the changelog, such as `timestamp`.
         options: Options of `from_json`, such as `timestampFormat`.
 
@@ -68,10 +77,10 @@ def from_debezium(  # noqa: PLR0913 - keywords of a function for users
     """
     special = {"sequence": sequence, "missing_before": missing_before, "truncate": truncate}
     reading = EventReading("debezium-json", schema, _names(key), mode, tuple(keep), special, options or {})
-    return read_events(df, reading, "from_debezium")
+    return read_events(df, replace(reading, complete=is_complete(history)), "from_debezium")
 
 
-def from_maxwell(
+def from_maxwell(  # noqa: PLR0913 - keywords of a function for users
     df: DataFrame,
     schema: str,
     *,
@@ -79,6 +88,7 @@ def from_maxwell(
     mode: Mode = "PERMISSIVE",
     sequence: Literal["binlog"] | None = None,
     missing_before: Literal["postimage", "error"] = "postimage",
+    history: HistoryName = "unknown",
     keep: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
@@ -88,7 +98,7 @@ def from_maxwell(
     """
     special = {"sequence": sequence, "missing_before": missing_before}
     reading = EventReading("maxwell-json", schema, _names(key), mode, tuple(keep), special, options or {})
-    return read_events(df, reading, "from_maxwell")
+    return read_events(df, replace(reading, complete=is_complete(history)), "from_maxwell")
 
 
 def from_upsert_kafka(
@@ -117,54 +127,77 @@ def from_upsert_kafka(
     return read_events(df, reading, "from_upsert_kafka")
 
 
-def from_delta_cdf(df: DataFrame) -> DataFrame:
-    """Return the changelog of Delta's change data feed, or of Spark's `changes()`.
+def from_delta_cdf(df: DataFrame, *, key: str | Sequence[str] = (), history: HistoryName = "unknown") -> DataFrame:
+    """Return the changelog of Delta's change data feed, or of Spark's `changes()`. It has whole old rows.
+
+    Args:
+        df: The change feed.
+        key: The columns that identify a row of the table.
+        history: `complete`: the feed begins with the first version of the table, which has no rows that are older.
+            `unknown`: it may begin later.
 
     Raises:
-        ConfigurationError: There is no column `_change_type`.
+        ConfigurationError: There is no column `_change_type`, or a column of the key does not exist.
     """
-    return _renamed(df, DELTA_CDF)
+    return _renamed(df, DELTA_CDF, key, history)
 
 
-def from_iceberg_changes(df: DataFrame) -> DataFrame:
-    """Return the changelog of a view that Iceberg's `create_changelog_view` made.
+def from_iceberg_changes(
+    df: DataFrame, *, key: str | Sequence[str] = (), history: HistoryName = "unknown"
+) -> DataFrame:
+    """Return the changelog of a view that Iceberg's `create_changelog_view` made. The arguments are as for Delta.
 
     `_change_ordinal` becomes `_sequence`, and `_commit_snapshot_id` becomes `_transaction`.
 
     Raises:
-        ConfigurationError: There is no column `_change_type`.
+        ConfigurationError: There is no column `_change_type`, or a column of the key does not exist.
     """
-    return _renamed(df, ICEBERG_CHANGES)
+    return _renamed(df, ICEBERG_CHANGES, key, history)
 
 
-def from_hudi(df: DataFrame) -> DataFrame:
+def from_hudi(df: DataFrame, *, key: str | Sequence[str] = ()) -> DataFrame:
     """Return the changelog of a Hudi table with `_hoodie_operation`; `_hoodie_commit_time` becomes `_sequence`.
 
+    Old rows may be missing, and a stream of Hudi may leave out changes between two commits.
+
+    Args:
+        df: The change stream.
+        key: The columns that identify a row of the table.
+
     Raises:
-        ConfigurationError: There is no column `_hoodie_operation`.
+        ConfigurationError: There is no column `_hoodie_operation`, or a column of the key does not exist.
     """
-    return _renamed(df, HUDI)
+    return _renamed(df, HUDI, key)
 
 
-def from_is_deleted(df: DataFrame, deleted: str = "is_deleted") -> DataFrame:
+def from_is_deleted(df: DataFrame, deleted: str = "is_deleted", *, key: str | Sequence[str] = ()) -> DataFrame:
     """Return the changelog of rows with a deletion flag: a `delete` where it is true, else an `update_postimage`.
 
-    A NULL flag counts as false (K7). The result does not have the flag.
+    A NULL flag counts as false (K7). The result does not have the flag, and no old rows.
+
+    Args:
+        df: The rows.
+        deleted: The column with the flag.
+        key: The columns that identify a row; by default the primary key of `df`.
 
     Raises:
         ConfigurationError: There is no such column, or it is not boolean.
     """
     check_flag(deleted, {one.name: isinstance(one.dataType, BooleanType) for one in df.schema})
     kind = F.when(F.coalesce(quoted(deleted), F.lit(False)), _DELETE).otherwise(_AFTER)
-    return df.select(*(quoted(name) for name in df.columns if name != deleted), kind.alias(CHANGE_TYPE))
+    keys = key_names(df, key) if key else keys_of(df).primary or ()
+    changes = df.select(*(quoted(name) for name in df.columns if name != deleted), kind.alias(CHANGE_TYPE))
+    return declare(changes, ChangeTraits(), keys)
 
 
 def from_append(df: DataFrame) -> DataFrame:
     """Return the changelog of rows that never change: every row is an `insert`."""
-    return df.select("*", F.lit(_INSERT).alias(CHANGE_TYPE))
+    return declare(df.select("*", F.lit(_INSERT).alias(CHANGE_TYPE)), ChangeTraits(Images.APPEND, complete=True))
 
 
-def to_debezium(df: DataFrame, key: str | Sequence[str], *, tombstones: bool = False) -> DataFrame:
+def to_debezium(
+    df: DataFrame, key: str | Sequence[str], *, tombstones: bool = False, ordered: bool = False
+) -> DataFrame:
     """Return Debezium's events as the string columns `key` and `value`, for a Kafka sink.
 
     The two rows of an update become one event if they are adjacent in a partition of `df`. Otherwise the
@@ -174,32 +207,43 @@ def to_debezium(df: DataFrame, key: str | Sequence[str], *, tombstones: bool = F
         df: A changelog whose changes are in order within each key.
         key: The columns of the message key.
         tombstones: Whether a NULL value follows each delete, for compacted topics.
+        ordered: Do not check that the plan proves the changes of each key to be in order.
 
     Raises:
-        ConfigurationError: A column does not exist.
+        ConfigurationError: A column does not exist, or nothing proves that the changes of each key are in order.
     """
+    _check_order(df, key, "to_debezium", ordered=ordered)
     return write_events(
         df, EventWriting(DebeziumJsonWriter, {"key": _names(key), "tombstones": tombstones}), "to_debezium"
     )
 
 
-def to_maxwell(df: DataFrame, key: str | Sequence[str], *, database: str, table: str) -> DataFrame:
+def to_maxwell(
+    df: DataFrame, key: str | Sequence[str], *, database: str, table: str, ordered: bool = False
+) -> DataFrame:
     """Return events of Maxwell's daemon as the string column `value`. Updates are paired as by `to_debezium`.
 
     Raises:
-        ConfigurationError: A column does not exist.
+        ConfigurationError: See `to_debezium`.
     """
+    _check_order(df, key, "to_maxwell", ordered=ordered)
     arguments = {"key": _names(key), "database": database, "table": table}
     return write_events(df, EventWriting(MaxwellJsonWriter, arguments), "to_maxwell")
 
 
-def to_upsert_kafka(df: DataFrame, key: str | Sequence[str]) -> DataFrame:
+def to_upsert_kafka(df: DataFrame, key: str | Sequence[str], *, ordered: bool = False) -> DataFrame:
     """Return rows for a compacted topic (upsert-kafka): string columns `key` and `value`, which is NULL for deletes.
 
     Raises:
-        ConfigurationError: A column does not exist.
+        ConfigurationError: See `to_debezium`.
     """
+    _check_order(df, key, "to_upsert_kafka", ordered=ordered)
     return write_events(df, EventWriting(UpsertJsonWriter, {"key": _names(key)}), "to_upsert_kafka")
+
+
+def _check_order(df: DataFrame, key: str | Sequence[str], function: str, *, ordered: bool) -> None:
+    if not ordered:
+        require_order(df, key_names(df, key), function)
 
 
 def to_delta_cdf(df: DataFrame) -> DataFrame:
@@ -208,7 +252,7 @@ def to_delta_cdf(df: DataFrame) -> DataFrame:
     Raises:
         ConfigurationError: The DataFrame is not a changelog.
     """
-    _check_changelog(df)
+    check_changelog(df)
     return df.select(*map(quoted, delta_cdf_names(df.columns)))
 
 
@@ -218,27 +262,33 @@ def to_is_deleted(df: DataFrame, deleted: str = "is_deleted") -> DataFrame:
     Each `update_preimage` is dropped: its `update_postimage` has the same key.
 
     Raises:
-        ConfigurationError: The DataFrame is not a changelog, or has a column with the name of the flag.
+        ConfigurationError: The DataFrame is not a changelog, its plan makes a wrong table of it, or a column has the
+            name of the flag.
     """
-    _check_changelog(df)
+    check_changelog(df)
+    refuse_broken(df)
     if deleted in df.columns:
         raise ConfigurationError(
             f"the DataFrame already has a column {deleted!r}", option="deleted", advice="give the flag another name"
         )
     known = DELTA_CDF.words
     kind = _word(CHANGE_TYPE, known, DELTA_CDF.name)
-    rows = df.where(kind != _BEFORE)
+    rows = df.where(quoted(CHANGE_TYPE) != _BEFORE)
     return rows.select(*(quoted(name) for name in df.columns if name != CHANGE_TYPE), (kind == _DELETE).alias(deleted))
 
 
-def _renamed(df: DataFrame, form: ColumnFormat) -> DataFrame:
+def _renamed(
+    df: DataFrame, form: ColumnFormat, key: str | Sequence[str] = (), history: HistoryName = "unknown"
+) -> DataFrame:
     columns = [quoted(name) for name in form.payload(df.columns)]
     columns.append(_word(form.kind, form.words, form.name).alias(CHANGE_TYPE))
     for name, there in form.renamed.items():
         if there in df.columns:
             found = quoted(there)
             columns.append((found.cast(from_arrow_type(TYPES[name])) if name in TYPES else found).alias(name))
-    return df.select(*columns)
+    images = Images.UPSERT if form is HUDI else Images.FULL
+    changes = df.select(*columns)
+    return declare(changes, ChangeTraits(images, is_complete(history)), key_names(changes, key) if key else ())
 
 
 def _word(column: str, words: Mapping[str, str], name: str) -> Column:
@@ -249,14 +299,6 @@ def _word(column: str, words: Mapping[str, str], name: str) -> Column:
     )
     known = (F.when(quoted(column) == word, F.lit(change)) for word, change in words.items())
     return F.coalesce(*known, unknown)
-
-
-def _check_changelog(df: DataFrame) -> None:
-    if CHANGE_TYPE not in df.columns:
-        raise ConfigurationError(
-            f"the DataFrame is not a changelog: it has no column {CHANGE_TYPE!r}, only {', '.join(df.columns)}",
-            advice="make a changelog of it with a from_… function, such as from_append for rows that never change",
-        )
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

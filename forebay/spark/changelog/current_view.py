@@ -10,9 +10,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark 
 from pyspark.sql.types import BooleanType
 
 from forebay.errors import ConfigurationError
-from forebay.spark.changelog.columns import all_set, key_names, order_names, payload_fields, quoted
-from forebay.spark.changelog.keyed import latest_per_key
-from forebay.spark.changelog.newest import NullKeys, default_order, is_retraction, newest
+from forebay.spark.changelog.columns import all_set, key_names, payload_fields, quoted, sequence_columns
+from forebay.spark.changelog.keyed import keep_latest
+from forebay.spark.changelog.newest import NullKeys, is_retraction, newest
+from forebay.spark.changelog.strategy import change_order
 from forebay.spark.keys.found_keys import keys_of
 from forebay.table.changelog.row_kind import CHANGE_TYPES
 from forebay.table.changelog.shape import CHANGE_TYPE
@@ -71,11 +72,9 @@ def current_view(
             option=next(iter(options)),
             advice="remove the argument",
         )
-    if ordering:
-        order, within = [quoted(one) for one in order_names(df, ordering)[0]], None
-    else:
-        order, within = default_order(df)
-    found = newest(df, keys, order, within=within, null_keys=null_keys).where(~gone)
+    order = change_order(df, keys, sequence_columns(df, ordering), unordered=True)
+    places = [quoted(name) for name in order.columns]
+    found = newest(df, keys, places, within=order.lane, null_keys=null_keys).where(~gone)
     return found.select(*(quoted(field.name) for field in payload_fields(df)))
 
 
@@ -118,6 +117,7 @@ def _changes(
             option="null_keys",
             advice="replace NULL by a value first (coalesce), or give null_keys='drop'",
         )
+    order = change_order(df, keys, sequence_columns(df, ordering))
     if CHANGE_TYPE not in df.columns:
         df = df.withColumn(CHANGE_TYPE, F.when(gone, CHANGE_TYPES[3]).otherwise(CHANGE_TYPES[0]))
-    return latest_per_key(df, keys, sequence_by=ordering, **options)  # type: ignore[arg-type]  # checked there
+    return keep_latest(df, keys, order, **options)  # type: ignore[arg-type]  # checked there

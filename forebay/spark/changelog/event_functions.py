@@ -15,18 +15,18 @@ from pyspark.sql.types import BinaryType, StringType
 
 from forebay.errors import ConfigurationError
 from forebay.spark.arrow.conform import arrow_schema, spark_schema
+from forebay.spark.changelog.declaring import declare
 from forebay.spark.changelog.mapping import map_in_arrow
 from forebay.spark.errors import as_spark_error
-from forebay.spark.keys.set_keys import set_key
 from forebay.spark.processes.worker_modules import freeze_modules
 from forebay.table.changelog.converters.debezium_json import DebeziumJsonWriter
 from forebay.table.changelog.converters.event_converter import EventConverter, Mode
-from forebay.table.changelog.converters.event_formats import EventFormat, keyed_options
+from forebay.table.changelog.converters.event_formats import EventFormat, event_images, keyed_options
 from forebay.table.changelog.converters.json_texts import json_text_options
 from forebay.table.changelog.converters.maxwell_json import MaxwellJsonWriter
 from forebay.table.changelog.converters.upsert_json import UpsertJsonWriter
-from forebay.table.changelog.shape import POSITION, SEQUENCE, SPLIT
-from forebay.table.keys.key_spec import KeySpec
+from forebay.table.changelog.shape import POSITION, SPLIT
+from forebay.table.changelog.traits import ChangeTraits
 
 _NAMES: Final = {"value_schema": "schema", "key_schema": "key"}
 _NAMES_OF_OPTIONS: Final = {name: name for name in ("sequence", "missing_before", "truncate")}
@@ -47,6 +47,7 @@ class EventReading:
         json: The options of `from_json`.
         zone: The time zone of JSON times without one.
         name: The name of the function that the user called.
+        complete: Whether each change comes exactly once, from the first one of its row on.
     """
 
     form: EventFormat
@@ -58,6 +59,7 @@ class EventReading:
     json: Mapping[str, str]
     zone: str = "UTC"
     name: str = ""
+    complete: bool = False
 
     def converter(self, events: pa.Schema) -> EventConverter:
         """Return the converter for record batches of events with the schema `events`.
@@ -134,10 +136,11 @@ def read_events(df: DataFrame, reading: EventReading, name: str) -> DataFrame:
         df = df.withColumn(SPLIT, F.concat_ws("/", "topic", "partition")).withColumn(POSITION, F.col("offset"))
     schema = reading.converter(arrow_schema(df.schema)).schema
     changes = map_in_arrow(df, reading, spark_schema(schema, name))
-    if not reading.key:
-        return changes
-    order = (SEQUENCE,) if SEQUENCE in schema.names else ()
-    return set_key(changes, KeySpec.keyed_by(reading.key, cdc=True, ordering=order))
+    return declare(
+        changes,
+        ChangeTraits(event_images(reading.form, reading.special.get("missing_before")), reading.complete),
+        reading.key,
+    )
 
 
 def write_events(df: DataFrame, writing: EventWriting, name: str) -> DataFrame:

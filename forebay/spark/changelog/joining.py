@@ -21,13 +21,16 @@ from forebay.spark.changelog.columns import (
     payload_fields,
     quoted,
 )
+from forebay.spark.changelog.declaring import declare
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, changelog_schema, run_prepared
+from forebay.spark.changelog.strategy import require_whole
 from forebay.spark.keys.set_keys import strip_keys
 from forebay.table.changelog.operators.join import LEFT, RIGHT, Join
 from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
 from forebay.table.changelog.state.entries import KEY_HASH, KIND, PREFIX, ROW_HASH, TOUCHED
 from forebay.table.changelog.state.location import OperatorState
+from forebay.table.changelog.traits import ChangeTraits, Images
 
 _SIDES = (LEFT, RIGHT)
 
@@ -65,7 +68,8 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
         The columns of the join, the other columns of `left`, those of `right`, `_change_type`, `_commit_version`.
 
     Raises:
-        ConfigurationError: A column is missing or on both sides, types differ, or an option is wrong.
+        ConfigurationError: A column is missing or on both sides, types differ, an option is wrong, or an input is not
+            proven to retract each row by an equal one, exactly once: `normalize` makes it so.
     """
     if how not in ("inner", "left", "semi", "anti"):
         raise ConfigurationError(f"unknown join type {how!r}", option="how", advice="give inner, left, semi or anti")
@@ -78,6 +82,7 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
             option="on",
             advice="rename it on both sides",
         )
+    once = [require_whole(left, "left"), require_whole(right, "right")]
     streaming = left.isStreaming or right.isStreaming
     state = operator_state(state_location, name, state_storage, shards) if streaming else None
     structs = [
@@ -93,7 +98,8 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
     shown += [F.col(LEFT).getField(field.name).alias(field.name) for field in structs[0]]
     if how in ("inner", "left"):
         shown += [F.col(RIGHT).getField(field.name).alias(field.name) for field in structs[1]]
-    return strip_keys(joined.select(*shown, CHANGE_TYPE, COMMIT_VERSION))
+    result = strip_keys(joined.select(*shown, CHANGE_TYPE, COMMIT_VERSION))
+    return declare(result, ChangeTraits(Images.FULL, complete=all(once)))
 
 
 def _plan(

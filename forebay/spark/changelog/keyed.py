@@ -7,16 +7,23 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
-from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
-from forebay.spark.changelog.columns import comparable_names, key_names, order_names, payload_fields, quoted
+from forebay.spark.changelog.columns import (
+    comparable_names,
+    key_names,
+    payload_fields,
+    preference,
+    quoted,
+    sequence_columns,
+)
+from forebay.spark.changelog.declaring import declare
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
-from forebay.spark.keys.set_keys import set_key
+from forebay.spark.changelog.strategy import ChangeOrder, change_order
 from forebay.table.changelog.operators.first import First
 from forebay.table.changelog.operators.latest import Latest
 from forebay.table.changelog.operators.micro_batch import Operator
-from forebay.table.keys.key_spec import KeySpec
+from forebay.table.changelog.traits import ChangeTraits, Images
 
 
 def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
@@ -24,7 +31,7 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
     key: str | Sequence[str],
     *,
     sequence_by: str | Sequence[str] | None = None,
-    preimages: bool = False,
+    preimages: bool = True,
     state_ttl: DurationLike | None = None,
     event_time: str | None = None,
     state_location: str | None = None,
@@ -34,14 +41,16 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
 ) -> DataFrame:
     """Return the changelog of the last row of each key (F5, K8). A key whose last change is a delete has no row.
 
-    A change that arrives after a newer change of its key has no effect.
+    A change that arrives after a newer change of its key has no effect. Without `sequence_by`, the changes of a key are
+    ordered by `_pos` if they are in one split, else by `_sequence` or `_commit_version` of one log, else by the
+    micro-batch; what the plan does not prove to be in order is refused.
 
     Args:
         df: A batch or streaming DataFrame: a changelog, or plain rows, which replace the row of their key.
         key: The columns that identify a row.
-        sequence_by: Columns that order the changes of a key; by default `_sequence`, else `_commit_version`, else the
-            micro-batch and then `_pos`.
-        preimages: Whether an update also gives the old row, as `update_preimage`.
+        sequence_by: Columns that order all changes of a key.
+        preimages: Whether an update also gives the old row, as `update_preimage`. Without it, filters and other
+            changelog functions refuse the result.
         state_ttl: See `materialize`.
         event_time: See `materialize`.
         state_location: See `materialize`.
@@ -50,31 +59,47 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
         name: See `materialize`.
 
     Raises:
-        ConfigurationError: A column or option is wrong.
-        DataError: When the query runs: two different rows of a key have the same place in the order.
+        ConfigurationError: A column or option is wrong, or nothing orders the changes of a key.
+        DataError: When the query runs: two different rows of a key have the same place in the order, or the changes of
+            a key come from several splits or logs.
     """
-    order, by_version = order_names(df, sequence_by)
-    if by_version and not order and not df.isStreaming:
-        raise ConfigurationError(
-            "the batch DataFrame has no column that orders the rows of a key",
-            option="sequence_by",
-            advice="give sequence_by the columns that order the rows of a key",
-        )
+    keys = key_names(df, key)
+    order = change_order(df, keys, sequence_columns(df, sequence_by))
+    options: dict[str, object] = {"state_ttl": state_ttl, "event_time": event_time, "state_location": state_location}
+    options |= {"state_storage": state_storage, "shards": shards, "name": name}
+    return keep_latest(df, keys, order, preimages=preimages, **options)  # type: ignore[arg-type]  # as annotated
+
+
+def keep_latest(  # noqa: PLR0913 - as above
+    df: DataFrame,
+    keys: tuple[str, ...],
+    order: ChangeOrder,
+    *,
+    preimages: bool = True,
+    state_ttl: DurationLike | None = None,
+    event_time: str | None = None,
+    state_location: str | None = None,
+    state_storage: Mapping[str, object] | None = None,
+    shards: int | None = None,
+    name: str = "latest_per_key",
+) -> DataFrame:
+    """Return the changelog of the last row of each key in an order that is known to be right; see `latest_per_key`."""
     state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None
     payload = payload_fields(df)
     plan = Plan(
-        Latest(preimages=preimages),
+        Latest(preimages=preimages, lanes=order.lane is not None),
         "latest_per_key",
-        key_names(df, key),
+        keys,
         comparable_names(payload),  # detects a replay with other rows
         payload,
-        order,
-        by_version=by_version,
+        order.names,
+        by_version=order.by_version,
         time_to_live=microseconds(state_ttl),
         time=event_time,
         state=state,
     )
-    return set_key(run_stateful(df, plan), KeySpec.keyed_by(plan.key, cdc=True), ordered=True)
+    traits = ChangeTraits(Images.FULL if preimages else Images.UPSERT, complete=True)
+    return declare(run_stateful(df, plan), traits, keys, ordered=True)
 
 
 def normalize(df: DataFrame, key: str | Sequence[str], *, name: str = "normalize", **options: object) -> DataFrame:
@@ -127,7 +152,7 @@ def deduplicate(  # noqa: PLR0913 - as above
         ConfigurationError: A column or option is wrong.
         DataError: When the query runs: a row is retracted (C14).
     """
-    order, _ = order_names(df, sequence_by)
+    order = sequence_columns(df, sequence_by) or preference(df)[0]
     state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None
     payload = payload_fields(df)
     keys = key_names(df, key)
@@ -144,5 +169,5 @@ def deduplicate(  # noqa: PLR0913 - as above
         time=event_time,
         state=state,
     )
-    found = run_stateful(df, plan).select(*(quoted(field.name) for field in payload))
-    return set_key(found, KeySpec.keyed_by(plan.key, cdc=True), ordered=True)
+    first = declare(run_stateful(df, plan), ChangeTraits(Images.APPEND, complete=True), keys, ordered=True)
+    return first.select(*(quoted(field.name) for field in payload))

@@ -11,17 +11,24 @@ from pyspark.sql.functions import lit
 
 from forebay.errors import ConfigurationError
 from forebay.options.quantities import DurationLike
-from forebay.spark.changelog.columns import check_comparable, comparable_names, key_names, order_names, payload_fields
+from forebay.spark.changelog.columns import (
+    check_comparable,
+    comparable_names,
+    key_names,
+    payload_fields,
+    preference,
+    sequence_columns,
+)
+from forebay.spark.changelog.declaring import declare
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
 from forebay.spark.changelog.strategy import Strategy, choose_strategy
-from forebay.spark.keys.set_keys import set_key
 from forebay.table.changelog.operators.latest import Latest
 from forebay.table.changelog.operators.micro_batch import Operator
 from forebay.table.changelog.operators.retract import Retract
 from forebay.table.changelog.row_kind import RowKind
 from forebay.table.changelog.shape import CHANGE_TYPE
-from forebay.table.keys.key_spec import KeySpec
+from forebay.table.changelog.traits import ChangeTraits, Images
 
 
 def materialize(  # noqa: PLR0913 - keywords of a function for users
@@ -36,7 +43,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     state_ttl: DurationLike | None = None,
     event_time: str | None = None,
     null_keys: Literal["error", "allow"] = "error",
-    preimages: bool = False,
+    preimages: bool = True,
     state_location: str | None = None,
     state_storage: Mapping[str, object] | None = None,
     shards: int | None = None,
@@ -89,31 +96,27 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     _check_choice("strategy", strategy, (None, *get_args(Strategy)))
     payload = payload_fields(df)
     keys = tuple(field.name for field in payload) if mode == "force" and not key else key_names(df, key)
-    order, by_version = order_names(df, sequence_by)
+    given = sequence_columns(df, sequence_by)
     chosen = "force" if strategy not in (None, "none") and mode == "auto" else mode
-    verdict = choose_strategy(df, keys, mode=chosen, strategy=strategy, sequence_by=order if sequence_by else ())
+    verdict = choose_strategy(df, keys, mode=chosen, strategy=strategy, sequence_by=given)
     if verdict.strategy == "none":
         return df if CHANGE_TYPE in df.columns else df.withColumn(CHANGE_TYPE, lit(RowKind.INSERT.change_type))
     operator: Operator
-    if verdict.strategy == "sequence":
-        if by_version:
-            raise ConfigurationError(
-                "the strategy sequence needs columns that order the changes of a key",
-                option="sequence_by",
-                advice="give sequence_by, or use the strategy retract, which needs no order",
-            )
-        operator = Latest(preimages=preimages)
+    order, by_version = verdict.order.names, verdict.order.by_version
+    if verdict.strategy in ("position", "sequence"):
+        operator = Latest(preimages=preimages, lanes=verdict.order.lane is not None)
     else:
         barrier = verdict.strategy == "barrier"
         conflict = on_conflict or ("error" if barrier else "deduplicate")
         operator = Retract(preimages, "error" if barrier else on_missing_retraction, conflict)
         check_comparable(payload, "df")
+        order, by_version = (given, False) if given else preference(df)
     time_to_live = microseconds(state_ttl)
     plan = Plan(
         operator,
         f"materialize {verdict.strategy}",
         keys,
-        comparable_names(payload),  # all columns, unless the strategy is sequence
+        comparable_names(payload),  # all columns, unless only places are compared
         payload,
         order,
         by_version=by_version,
@@ -122,7 +125,8 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
         state=operator_state(state_location, name, state_storage, shards) if df.isStreaming else None,
         null_keys=null_keys == "allow",
     )
-    return set_key(run_stateful(df, plan), KeySpec.keyed_by(plan.key, cdc=True), ordered=True)
+    traits = ChangeTraits(Images.FULL if preimages else Images.UPSERT, complete=True)
+    return declare(run_stateful(df, plan), traits, plan.key, ordered=True)
 
 
 def _check_choice(option: str, value: object, choices: Sequence[object]) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import EXACT_JSON, all_set, quoted
 from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
-from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SEQUENCE, SPLIT
+from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, LOG, POSITION, SEQUENCE, SPLIT
 
 NullKeys = Literal["error", "allow", "drop"]
 
@@ -55,13 +55,16 @@ def is_retraction(df: DataFrame) -> Column:
 
 
 def default_order(df: DataFrame) -> tuple[list[Column], str | None]:
-    """Return the columns that order the changes of a key, and `_split` if they order only within a split, else None."""
-    for name in (SEQUENCE, COMMIT_VERSION):
-        if name in df.columns and (name == SEQUENCE or POSITION not in df.columns):
-            return [quoted(name)], None
-    if POSITION in df.columns:
-        return [quoted(POSITION)], SPLIT if SPLIT in df.columns else None
-    return [], None
+    """Return the columns that order the changes of a key, and the one within which alone they do, if there is one.
+
+    For DataFrames whose plan says nothing, such as a micro-batch: `_pos` within a `_split`, else `_sequence` within a
+    `_log`, else `_commit_version`.
+    """
+    if SPLIT in df.columns and POSITION in df.columns:
+        return [quoted(POSITION)], SPLIT
+    if SEQUENCE in df.columns:
+        return [quoted(SEQUENCE)], LOG if LOG in df.columns else None
+    return ([quoted(COMMIT_VERSION)] if COMMIT_VERSION in df.columns else []), None
 
 
 def newest(

@@ -1,30 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the strategy of `materialize`: pass changes on, or order them by one of three kinds of state (C7, C9)."""
+"""Decides how the changes of a key are put in order, or refuses if nothing proves it (C7, C9, C14, C16).
+
+Three things are asked of a changelog: which rows its changes hold (images), whether each comes exactly once (history),
+and what orders them. `forebay.spark.keys` follows them through the plan. What is not proven is not assumed.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Final, Literal, NoReturn, get_args
 
 from pyspark.sql import DataFrame
 
 from forebay.errors import ConfigurationError
-from forebay.spark.changelog.changelog_modes import mode_of
-from forebay.spark.changelog.columns import sequence_names
+from forebay.spark.changelog.columns import ORDERED_WITHIN
+from forebay.spark.keys.found_keys import find_key
+from forebay.spark.keys.lineage import Changes
+from forebay.spark.keys.operators import NORMALIZE
 from forebay.spark.keys.plan.determinism import unrepeatable
 from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
-from forebay.spark.keys.row_order import RowOrder, row_order, within
+from forebay.spark.keys.row_order import Columns, RowOrder, row_order, within
+from forebay.table.changelog.mode import ALL, APPEND, UPDATES, UPSERT, ChangelogMode
+from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, LOG, POSITION, SEQUENCE, SPLIT
+from forebay.table.changelog.traits import Images
 from forebay.table.keys.order_guarantee import OrderScope
 
 _log = logging.getLogger(__name__)
 
-Strategy = Literal["none", "sequence", "barrier", "retract"]
+Strategy = Literal["none", "position", "sequence", "barrier", "retract"]
 Mode = Literal["auto", "none", "force"]
 
 STRATEGIES: Final = get_args(Strategy)
 MODES: Final = get_args(Mode)
+
+
+@dataclass(frozen=True)
+class ChangeOrder:
+    """The columns that order the changes of a key.
+
+    Args:
+        columns: The columns; the first one decides first.
+        lane: The column of which all changes of a key must have one value, because `columns` have no order over
+            several: `_split` for `_pos`, `_log` for `_sequence`. None: there is none.
+        by_version: Whether the micro-batch decides first, and changes of one micro-batch must differ in `columns`.
+    """
+
+    columns: tuple[str, ...] = ()
+    lane: str | None = None
+    by_version: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns, the lane first."""
+        return (*(() if self.lane is None else (self.lane,)), *self.columns)
+
+
+BY_POSITION: Final = ChangeOrder((POSITION,), SPLIT)
 
 
 @dataclass(frozen=True)
@@ -34,6 +67,33 @@ class Verdict:
     strategy: Strategy
     reason: str
     """One sentence for the log."""
+    order: ChangeOrder = field(default_factory=ChangeOrder)
+
+
+def changelog_mode(df: DataFrame) -> ChangelogMode:
+    """Return which kinds of changes a DataFrame may hold (C1).
+
+    | the DataFrame | mode |
+    |---|---|
+    | has `_change_type`, and its changes have whole old rows, or nothing is declared of them | all kinds |
+    | has `_change_type`, and its changes have no old rows | inserts, updates without the old row, deletes |
+    | has a primary key with a deletion flag | the same |
+    | has a primary key, or is a streaming aggregate | inserts, updates without the old row |
+    | anything else | inserts |
+
+    A streaming aggregate counts as written in the output mode `update`.
+
+    Raises:
+        ConfigurationError: An operator of the plan makes a wrong table of the changes (C14).
+    """
+    proof = _Proof.of(df, ())
+    images = None if proof.changes is None else proof.changes.images
+    if CHANGE_TYPE in df.columns:
+        return UPSERT if images is Images.UPSERT else APPEND if images is Images.APPEND else ALL
+    key = find_key(df, proof.plan).key
+    if key.primary is not None:
+        return UPDATES if key.deleted is None else UPSERT
+    return UPDATES if images is Images.UPSERT else APPEND
 
 
 def choose_strategy(
@@ -50,102 +110,436 @@ def choose_strategy(
         df: The changelog.
         key: The key of the target. With `force` it may be empty: the whole row is the key.
         mode: `auto` materializes where disorder is possible, `none` never, `force` always.
-        strategy: The strategy if the changelog is materialized; None: this function chooses.
-        sequence_by: Columns that order all changes of a key, over all splits; by default `_sequence`, else
-            `_commit_version` unless it comes from a join or from a changelog by another key.
+        strategy: The strategy if the changelog is materialized; None: this function chooses what is proven.
+        sequence_by: Columns that order all changes of a key, over all splits and logs.
 
     Raises:
         ConfigurationError: A column does not exist, the arguments contradict one another, an operator of the plan
-            cannot take changes (C14), or whole rows must be compared but their values are not repeatable (C12).
+            cannot take changes (C14), whole rows must be compared but their values are not repeatable (C12), or no
+            strategy is proven to be right.
     """
-    _check(df, key, mode, strategy, sequence_by)
+    _check(df, key, mode, strategy)
     if mode == "none" or strategy == "none":
         verdict = Verdict("none", "the caller chose it: changes are passed on as they come")
     else:
-        plan = analysed_plan(df)
-        changes = mode_of(df, plan)
-        verdict = _chosen(row_order(df, plan), key, mode, strategy, _sequence(df, key, sequence_by))
-        if verdict.strategy in ("barrier", "retract") and changes.retracts and plan is not None:
-            _refuse_unrepeatable(plan)
+        verdict = _chosen(_Proof.of(df, key), mode, strategy, tuple(sequence_by))
     _log.info("materialize by (%s): %s, because %s", ", ".join(key), verdict.strategy, verdict.reason)
     return verdict
 
 
-def _chosen(
-    order: RowOrder, key: Sequence[str], mode: Mode, strategy: str | None, sequence: tuple[str, ...]
-) -> Verdict:
-    in_order = next((one for one in order.arriving if within(one, key)), None)
-    if mode == "auto" and in_order is not None:
+def change_order(
+    df: DataFrame, key: Sequence[str], sequence_by: Sequence[str] = (), *, unordered: bool = False
+) -> ChangeOrder:
+    """Return what orders the changes of a key whose newest row is wanted; `key` identifies a row.
+
+    Called on the driver by functions that keep the newest row of each key.
+
+    Args:
+        df: The changelog, or plain rows.
+        key: The key.
+        sequence_by: Columns that order all changes of a key.
+        unordered: Whether plain rows of a batch need no order, because the caller refuses a key with several.
+
+    Raises:
+        ConfigurationError: The plan makes a wrong table of the changes, `key` is not their key, or nothing orders them.
+    """
+    proof = _Proof.of(df, key)
+    proof.refuse_other_key("key")
+    if sequence_by:
+        return ChangeOrder(tuple(sequence_by))
+    if proof.known_order is None and unordered and proof.plain and not df.isStreaming:
+        return ChangeOrder()
+    return proof.known_order or proof.refuse_unordered()
+
+
+def require_order(df: DataFrame, key: Sequence[str], function: str) -> None:
+    """Check that the changes of each value of `key` arrive in order, for a function that passes them on.
+
+    Raises:
+        ConfigurationError: That is not proven.
+    """
+    proof = _Proof.of(df, key)
+    if proof.in_order is None or proof.problem:
+        raise ConfigurationError(
+            f"{function} passes changes on as they come, and nothing proves that those of ({proof.shown}) are in "
+            f"order: {proof.problem or proof.disorder}",
+            option="key",
+            advice="call materialize(changes, key) before it; if you know that they are in order, give ordered=True",
+        )
+
+
+def require_whole(df: DataFrame, option: str) -> bool:
+    """Check that each row of a changelog is retracted by an equal one, exactly once, for a function that counts rows.
+
+    Rows that are only added may come again; the result says whether they do not.
+
+    Args:
+        df: The changelog, or rows that are only added.
+        option: The argument of the function, for errors.
+
+    Raises:
+        ConfigurationError: That is not proven.
+    """
+    proof = _Proof.of(df, ())
+    changes = proof.changes
+    if changes is None:
+        raise ConfigurationError(
+            "Spark Connect shows no plan, so nothing proves that each change comes once, with whole old rows",
+            option=option,
+            advice="run the query in a classic session",
+        )
+    if changes.updates:
+        if changes.images is None:
+            _refuse_undeclared(changes, option)
+        proof.refuse_unrepeatable()
+        if not (changes.complete and proof.counted):
+            raise ConfigurationError(
+                f"the rows of the changelog cannot be counted, because {_not_whole(changes)}{_lost(changes)}",
+                option=option,
+                advice=proof.by_its_key,
+            )
+    return changes.complete or not changes.kinds
+
+
+def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool) -> ChangeOrder | None:
+    """Return what orders the changes of a key within a micro-batch, if that of micro-batches orders the rest.
+
+    Called by `apply_changes`. None for plain rows, or with `sequence_by`.
+
+    Args:
+        df: The changelog, or plain rows.
+        key: The key of the target.
+        sequenced: Whether the target stores the order (`sequence_by`).
+
+    Raises:
+        ConfigurationError: The plan makes a wrong table of the changes, or does not prove that they come in order.
+    """
+    proof = _Proof.of(df, key)
+    changes = proof.changes
+    if changes is None or not changes.updates:
+        return None
+    if sequenced or proof.plain:
+        proof.refuse_other_key("keys")
+        return None
+    ordered = proof.problem is None and (proof.in_order is not None or proof.in_one_lane)
+    known = proof.known_order if ordered else None
+    if known is not None and (known.columns or proof.once):
+        return known
+    why = proof.problem or proof.disorder
+    if ordered:
+        why = "the columns that order them within a micro-batch are gone: _split and _pos, or _commit_version"
+    raise ConfigurationError(
+        f"nothing proves which change of ({proof.shown}) is the newest one: {why}",
+        option="keys",
+        advice="keep the columns of the changelog, give sequence_by, or apply materialize(changes, keys) first",
+    )
+
+
+def refuse_broken(df: DataFrame) -> None:
+    """Check that no operator of the plan makes a wrong table of the changes.
+
+    Raises:
+        ConfigurationError: One does.
+    """
+    _Proof.of(df, ())
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """What the plan of a DataFrame proves of the changes of a key."""
+
+    df: DataFrame
+    plan: PlanNode | None
+    order: RowOrder
+    key: tuple[str, ...]
+
+    @classmethod
+    def of(cls, df: DataFrame, key: Sequence[str]) -> _Proof:
+        """Read the plan.
+
+        Raises:
+            ConfigurationError: An operator of it makes a wrong table of the changes.
+        """
+        plan = analysed_plan(df)
+        proof = cls(df, plan, row_order(df, plan), tuple(key))
+        changes = proof.changes
+        if plan is None or changes is None:
+            return proof
+        if changes.broken:
+            why, advice = changes.broken
+            raise ConfigurationError(why, option="df", advice=advice)
+        conditions = unrepeatable(plan)[1] if changes.updates else []
+        if conditions:
+            raise ConfigurationError(
+                f"{conditions[0]!r} has another value at each evaluation, so it may leave out the old row of a change "
+                "and not the new one",
+                option="df",
+                advice="apply it to the rows of the target",
+            )
+        return proof
+
+    @property
+    def changes(self) -> Changes | None:
+        """What is known of the changes; None without a plan."""
+        return self.order.changes
+
+    @property
+    def shown(self) -> str:
+        """The key as text."""
+        return ", ".join(self.key)
+
+    @property
+    def in_order(self) -> Columns | None:
+        """Columns of the key within which rows arrive in order; None if there are none."""
+        return next((one for one in self.order.arriving if within(one, self.key)), None)
+
+    @property
+    def in_one_lane(self) -> bool:
+        """Whether the key contains the columns whose changes are in one split."""
+        lanes = self.order.lanes
+        return lanes is not None and not self.order.by_sequence and within(lanes, self.key)
+
+    @property
+    def once(self) -> bool:
+        """Whether a value of the key changes at most once in a micro-batch."""
+        return any(within(one, self.key) for one in self.order.once)
+
+    @property
+    def counted(self) -> bool:
+        """Whether each row is retracted by an equal one, so that rows may be counted."""
+        changes = self.changes
+        return changes is not None and (not changes.updates or (changes.images is Images.FULL and changes.repeatable))
+
+    @property
+    def plain(self) -> bool:
+        """Whether rows have no kind: a row replaces the row of its key that came before."""
+        return self.changes is not None and not self.changes.kinds and CHANGE_TYPE not in self.df.columns
+
+    @property
+    def known_order(self) -> ChangeOrder | None:
+        """What orders the changes of a key, the surest first; None if nothing is known to."""
+        changes = self.changes
+        own = self.order.own if changes is not None else frozenset(self.df.columns)
+        comparable = changes is None or changes.comparable
+        positions = comparable and own.issuperset(BY_POSITION.names)
+        if positions and self.in_one_lane:
+            return BY_POSITION
+        sequence = self.sequence(own) if comparable and changes is not None else None
+        if sequence is not None:
+            return sequence
+        if self.in_one_lane or self.in_order is not None:
+            return ChangeOrder(by_version=True) if self.df.isStreaming or self.once else None
+        if positions:
+            return BY_POSITION
+        return ChangeOrder(by_version=True) if self.plain and self.df.isStreaming else None
+
+    def sequence(self, own: frozenset[str]) -> ChangeOrder | None:
+        """Return `_sequence` or `_commit_version`, if `own` has it and it orders all changes of a key of the target."""
+        if SEQUENCE in own:
+            return ChangeOrder((SEQUENCE,), LOG if LOG in own else None)
+        if COMMIT_VERSION in own:
+            ordered = self.df.schema[COMMIT_VERSION].metadata.get(ORDERED_WITHIN)
+            if ordered is None or (ordered and {*ordered} <= {*self.key}):
+                return ChangeOrder((COMMIT_VERSION,))
+        return None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the newest change of a value of the key may not be that of its row; None if it is."""
+        changes, identity = self.changes, self.order.identity
+        if changes is None:
+            return "Spark Connect shows no plan"
+        if not changes.updates:
+            return None
+        if changes.assumed is None:
+            return f"nothing is declared of the changes{_lost(changes)}"
+        if identity is None:
+            gone = "the changes have no key" if changes.identity is None else "a column of their key is gone"
+            return f"{gone}{_lost(changes)}"
+        own = ", ".join(_named(identity))
+        if not within(identity, self.key):
+            return f"several rows of the changelog, whose key is ({own}), may have the same value of ({self.shown})"
+        upsert = changes.assumed is Images.UPSERT
+        if upsert and not all(any(name in one for one in identity) for name in self.key):
+            return (
+                f"the target's key ({self.shown}) has more columns than the key of the changelog ({own}), whose "
+                "changes have no old rows: rows with earlier values would stay"
+            )
+        if upsert and changes.several:
+            return "a change may give several rows, and the changes have no old rows: earlier ones would stay"
+        return None
+
+    @property
+    def disorder(self) -> str:
+        """Why the changes of a value of the key may arrive out of order (C7)."""
+        promise, lanes = self.order.guarantee, self.order.lanes
+        if promise.scope is not OrderScope.PER_KEY or self.order.by_sequence:
+            return f"no order is promised within ({self.shown}): {promise.weakest or 'the rows have no key'}"
+        columns = ", ".join(promise.columns)
+        if lanes is None:
+            return f"rows are in order within ({columns}), but do not have these columns any more"
+        if not within(lanes, self.key):
+            return f"rows are in order within ({columns}), which the target's key ({self.shown}) does not contain"
+        if promise.weakest is None:
+            return f"rows arrive in order within ({columns}), but several of a key may come in one micro-batch"
+        return f"rows within ({columns}) have to be sorted again after {promise.weakest}"
+
+    @property
+    def by_its_key(self) -> str:
+        """The next step for a target with another key than its changelog."""
+        identity = self.order.identity
+        named = "key" if identity is None else f"[{', '.join(repr(name) for name in _named(identity))}]"
+        of = " with the key of the changelog" if identity is None else ""
+        return f"call normalize(changes, {named}){of} right after the source: it gives whole old rows, each change once"
+
+    def refuse_other_key(self, option: str) -> None:
+        """Check that the key is that of the changelog, if that is known.
+
+        Raises:
+            ConfigurationError: It is not.
+        """
+        changes = self.changes
+        if changes is None or not changes.updates or self.order.identity is None or self.problem is None:
+            return
+        raise ConfigurationError(self.problem, option=option, advice=self.by_its_key)
+
+    def refuse_unrepeatable(self) -> None:
+        """Check that a retraction can find its row by comparing whole rows (C12).
+
+        Raises:
+            ConfigurationError: A column has another value at each evaluation.
+        """
+        updates = self.changes is None or self.changes.updates
+        columns = unrepeatable(self.plan)[0] if self.plan is not None and updates else []
+        if columns:
+            raise ConfigurationError(
+                f"{columns[0]!r} has another value at each evaluation, so a retraction never matches its row",
+                option="df",
+                advice="compute it after materialize, or give sequence_by, so that rows are not compared",
+            )
+
+    def refuse_unordered(self) -> NoReturn:
+        """Raise the error for changes that nothing is proven to bring into order."""
+        changes = self.changes
+        text = f"nothing proves which change of ({self.shown}) is the newest one"
+        if changes is None:
+            raise ConfigurationError(
+                f"{text}: Spark Connect shows no plan",
+                option="strategy",
+                advice="give sequence_by; or, to materialize, strategy='position' if all changes of a key are in one "
+                "_split, or strategy='retract' if each change comes exactly once, with whole old rows",
+            )
+        if changes.updates and changes.assumed is None:
+            _refuse_undeclared(changes, "strategy")
+        if self.problem is not None:
+            raise ConfigurationError(f"{text}: {self.problem}", option="strategy", advice=self.by_its_key)
+        counted = f"; and to count them is not possible, because {_not_whole(changes)}" if changes.updates else ""
+        raise ConfigurationError(
+            f"{text}: {self.disorder}{counted}{_lost(changes)}",
+            option="strategy",
+            advice="keep _split and _pos of the source; or read the changelog with a sequence (changelogSequence, "
+            "sequence=…); or give sequence_by columns that order all changes of a key; or call normalize(changes, key) "
+            "before the order is lost",
+        )
+
+
+def _chosen(proof: _Proof, mode: Mode, strategy: str | None, sequence_by: tuple[str, ...]) -> Verdict:
+    """Return the first strategy that is proven to be right."""
+    in_order, changes = proof.in_order, proof.changes
+    if mode == "auto" and in_order is not None and proof.problem is None:
         reason = f"rows arrive in order within ({', '.join(_named(in_order))}), which is part of the target's key"
         return Verdict("none", reason)
-    why = "mode is force" if in_order is not None else _disorder(order, key)
+    why = "mode is force" if in_order is not None and proof.problem is None else proof.problem or proof.disorder
     if strategy is not None:
-        found: Strategy = "sequence" if strategy == "sequence" else "barrier" if strategy == "barrier" else "retract"
-        return Verdict(found, f"{why}; the strategy was given")
-    if sequence:
-        return Verdict("sequence", f"{why}; {', '.join(sequence)} orders all changes")
-    if order.transactional:
-        return Verdict("barrier", f"{why}; the source never spreads a transaction over micro-batches")
-    return Verdict("retract", f"{why}; nothing orders the changes")
+        return _given(proof, strategy, sequence_by, f"{why}; the strategy was given")
+    if sequence_by and (proof.problem is None or proof.order.identity is None):
+        return Verdict("sequence", f"{why}; {', '.join(sequence_by)} orders all changes", ChangeOrder(sequence_by))
+    if changes is None:
+        proof.refuse_unordered()
+    known = proof.known_order if proof.problem is None and proof.key else None
+    if known is not None and known.columns and (known.lane != SPLIT or proof.in_one_lane):
+        by: Strategy = "position" if known.lane == SPLIT else "sequence"
+        return Verdict(by, f"{why}; {known.columns[0]} orders the changes of a key", known)
+    if proof.counted and (proof.order.transactional or changes.complete or not changes.updates):
+        proof.refuse_unrepeatable()
+        if proof.order.transactional:
+            return Verdict("barrier", f"{why}; the source never spreads a transaction over micro-batches")
+        return Verdict("retract", f"{why}; nothing orders the changes")
+    if known is not None and known.columns:
+        return Verdict("position", f"{why}; _pos orders the changes of a key that are in one split", known)
+    return proof.refuse_unordered()
 
 
-def _disorder(order: RowOrder, key: Sequence[str]) -> str:
-    """Return why the changes of a key of the target may arrive out of order (C7)."""
-    promise, shown = order.guarantee, ", ".join(key)
-    if promise.scope is not OrderScope.PER_KEY or order.by_sequence:
-        return f"no order is promised within ({shown}): {promise.weakest or 'the rows have no key'}"
-    columns = ", ".join(promise.columns)
-    if order.lanes is None:
-        return f"rows are in order within ({columns}), but do not have these columns any more"
-    if not within(order.lanes, key):
-        return f"rows are in order within ({columns}), which the target's key ({shown}) does not contain"
-    return f"rows within ({columns}) have to be sorted again after {promise.weakest}"
+def _given(proof: _Proof, strategy: str, sequence_by: tuple[str, ...], reason: str) -> Verdict:
+    """Return the verdict for a strategy that the caller chose, unless it is known to be wrong."""
+    if strategy in ("barrier", "retract"):
+        if proof.changes is not None and proof.changes.images is Images.UPSERT:
+            raise ConfigurationError(
+                f"the strategy {strategy} needs whole old rows, and the changes have none",
+                option="strategy",
+                advice=f"{NORMALIZE}; or leave strategy out",
+            )
+        proof.refuse_unrepeatable()
+        return Verdict("barrier" if strategy == "barrier" else "retract", reason)
+    proof.refuse_other_key("strategy")
+    if strategy == "position":
+        missing = [name for name in BY_POSITION.names if name not in proof.df.columns]
+        if missing:
+            raise ConfigurationError(
+                f"the strategy position needs the column {missing[0]}",
+                option="strategy",
+                advice="keep _split and _pos of the source (Kafka: rowPositions=true), or give sequence_by",
+            )
+        return Verdict("position", reason, BY_POSITION)
+    order = ChangeOrder(sequence_by) if sequence_by else proof.sequence(frozenset(proof.df.columns))
+    if order is None:
+        raise ConfigurationError(
+            "the strategy sequence needs columns that order all changes of a key",
+            option="sequence_by",
+            advice="name them in sequence_by, or read the changelog with a source that gives _sequence",
+        )
+    return Verdict("sequence", reason, order)
+
+
+def _not_whole(changes: Changes) -> str:
+    """Return why the rows of changes cannot be counted."""
+    if changes.images is not Images.FULL:
+        return "the changes have no old rows"
+    if not changes.repeatable:
+        return "a row may have other values when it is retracted"
+    return "changes may come again, or begin late (history is unknown)"
+
+
+def _lost(changes: Changes) -> str:
+    return f" ({'; '.join(changes.lost)})" if changes.lost else ""
 
 
 def _named(columns: Sequence[frozenset[str]]) -> tuple[str, ...]:
     return tuple(min(names) for names in columns)
 
 
-def _refuse_unrepeatable(plan: PlanNode) -> None:
-    """Check that a retraction can find its row by comparing whole rows (C12).
-
-    Raises:
-        ConfigurationError: A column or a condition has another value at each evaluation.
-    """
-    found = unrepeatable(plan)
-    if found:
-        raise ConfigurationError(
-            f"{found[0]!r} has another value at each evaluation, so a retraction never matches its row",
-            advice="compute it after materialize, or give sequence_by, so that rows are not compared",
-        )
+def _refuse_undeclared(changes: Changes, option: str) -> NoReturn:
+    raise ConfigurationError(
+        f"nothing is declared of the changes{_lost(changes)}",
+        option=option,
+        advice="declare them: from_changes(df, key=…, images=…, history=…); or give sequence_by, if there is such an "
+        "argument",
+    )
 
 
-def _sequence(df: DataFrame, key: Sequence[str], sequence_by: Sequence[str]) -> tuple[str, ...]:
-    if sequence_by:
-        return tuple(sequence_by)
-    return sequence_names(df, key)
-
-
-def _check(df: DataFrame, key: Sequence[str], mode: str, strategy: str | None, sequence_by: Sequence[str]) -> None:
+def _check(df: DataFrame, key: Sequence[str], mode: str, strategy: str | None) -> None:
     if mode not in MODES:
         raise ConfigurationError(f"unknown mode {mode!r}", option="mode", advice=f"use one of {', '.join(MODES)}")
     if strategy is not None and strategy not in STRATEGIES:
         advice = f"use one of {', '.join(STRATEGIES)}, or None to let forebay choose"
         raise ConfigurationError(f"unknown strategy {strategy!r}", option="strategy", advice=advice)
-    for option, names in (("key", key), ("sequence_by", sequence_by)):
-        unknown = [name for name in names if name not in df.columns]
-        if unknown:
-            advice = f"the columns are: {', '.join(df.columns)}"
-            raise ConfigurationError(f"there is no column {unknown[0]!r}", option=option, advice=advice)
+    unknown = [name for name in key if name not in df.columns]
+    if unknown:
+        advice = f"the columns are: {', '.join(df.columns)}"
+        raise ConfigurationError(f"there is no column {unknown[0]!r}", option="key", advice=advice)
     if not key and mode == "auto":
         raise ConfigurationError(
             "materialize has no key", option="key", advice="name the target's key; mode='force' takes the whole row"
-        )
-    if strategy == "sequence" and not _sequence(df, key, sequence_by):
-        raise ConfigurationError(
-            "the strategy sequence needs columns that order all changes",
-            option="sequence_by",
-            advice="name them in sequence_by, or read the changelog with a source that gives `_sequence`",
         )
     if (mode == "none" and strategy not in (None, "none")) or (mode == "force" and strategy == "none"):
         raise ConfigurationError(

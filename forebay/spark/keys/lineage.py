@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lineage: which order and which unique keys of the source the rows of a plan node still have (C5, C6, K27)."""
+"""Lineage: which order, unique keys and traits of changes the rows of a plan node still have (C1, C5, C6, K27)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from forebay.spark.keys.plan.column_origins import Origins
+from forebay.spark.keys.plan.plan_node import Column
+from forebay.table.changelog.traits import Images
 
 GONE: Final = -1
 """Stands for the origin of a key column that the plan does not have."""
@@ -90,12 +92,82 @@ class Lanes:
 
 
 @dataclass(frozen=True)
+class Changes:
+    """What is known of the changes that the rows of a plan node are (C1, C16).
+
+    Args:
+        images: Which rows of the table the changes hold; None: nothing is declared.
+        identity: The origins of the columns that identify a row of the changelog; None: they are not known.
+        complete: Whether each change comes exactly once, from the first one of its row on.
+        repeatable: Whether a row has the same values whenever it is computed. False after a stream is joined with a
+            table, which may be another one after a restart.
+        several: Whether a change may give several rows.
+        comparable: Whether `_sequence` is comparable over all rows.
+        log: The name of the log; None: only this input has it.
+        kind: The ids of the columns that are `_change_type`.
+        kinds: The ids of the columns that depend on it.
+        places: The ids of the columns that are the changelog's other columns, such as `_pos`, by name.
+        corrupt: The ids of the columns that are the one with malformed events.
+        broken: Why rows do not make up the right table any more, and the next step; None if they do.
+        lost: Each trait that a step weakened, and the step, as texts.
+    """
+
+    images: Images | None = None
+    identity: frozenset[int] | None = None
+    complete: bool = False
+    repeatable: bool = True
+    several: bool = False
+    comparable: bool = True
+    log: str | None = None
+    kind: frozenset[int] = frozenset()
+    kinds: frozenset[int] = frozenset()
+    places: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    corrupt: frozenset[int] = frozenset()
+    broken: tuple[str, str] | None = None
+    lost: tuple[str, ...] = ()
+
+    @property
+    def updates(self) -> bool:
+        """Whether rows may be updated or deleted, as far as is known."""
+        return self.images is not Images.APPEND
+
+    @property
+    def assumed(self) -> Images | None:
+        """The images to rely on: of undeclared changes of a known key, the least; None without such a key."""
+        return self.images if self.images is not None or self.identity is None else Images.UPSERT
+
+    def unsure(self, why: str) -> Changes:
+        """Return undeclared changes after a step that is right only with whole old rows."""
+        return self if self.identity is None else replace(self, identity=None, lost=(*self.lost, f"images: {why}"))
+
+    def broke(self, why: str, advice: str) -> Changes:
+        """Return the changes after a step that makes a wrong table of them. The first such step is kept."""
+        return self if self.broken else replace(self, broken=(why, advice))
+
+    def followed(self, exact: Callable[[frozenset[int]], frozenset[int]], kinds: frozenset[int]) -> Changes:
+        """Return the changes with the ids of their own columns replaced.
+
+        Args:
+            exact: Ids of columns → ids of the columns that now have the same values.
+            kinds: The ids of the columns that now depend on `_change_type`.
+        """
+        places = {name: exact(columns) for name, columns in self.places.items()}
+        return replace(self, kind=exact(self.kind), kinds=kinds, places=places, corrupt=exact(self.corrupt))
+
+    def undeclared(self, why: str) -> Changes:
+        """Return the changes after a step of which nothing is known."""
+        told = () if self.images is None else (f"images and history: {why}",)
+        return replace(self, images=None, identity=None, complete=False, lost=(*self.lost, *told))
+
+
+@dataclass(frozen=True)
 class Lineage:
-    """The order and the unique keys of the rows that a plan node puts out."""
+    """The order, the unique keys and the changes of the rows that a plan node puts out."""
 
     origins: Origins
     lanes: Lanes = field(default_factory=Lanes)
     keys: tuple[UniqueKey, ...] = ()
+    changes: Changes = field(default_factory=Changes)
 
     def shuffled(self, by: frozenset[int] | None, why: str) -> Lineage:
         """Return the lineage after a shuffle by the columns `by`; None: the shuffle is not by columns."""
@@ -112,4 +184,35 @@ class Lineage:
             for key in self.keys
         )
         origins = {column: numbers.get(origin, origin) for column, origin in self.origins.items()}
-        return replace(self, origins=origins, lanes=replace(self.lanes, columns=new(self.lanes.columns)), keys=keys)
+        lanes = replace(self.lanes, columns=new(self.lanes.columns))
+        identity = self.changes.identity
+        changes = replace(self.changes, identity=None if identity is None else new(identity))
+        return replace(self, origins=origins, lanes=lanes, keys=keys, changes=changes)
+
+    def moved(self, before: Sequence[Column], after: Sequence[Column]) -> Lineage:
+        """Return the lineage of the same rows under other column ids: of a union, or where a query is used again.
+
+        Args:
+            before: The columns of the rows.
+            after: The columns that replace them, in the same order.
+        """
+        ids = {one.id: other.id for one, other in zip(before, after, strict=True)}
+        origins: dict[int, int] = {}
+        for one, other in zip(before, after, strict=True):
+            origins.setdefault(self.origins.get(one.id, one.id), other.id)
+
+        def new(columns: frozenset[int]) -> frozenset[int]:
+            return frozenset(origins.get(one, GONE) for one in columns)
+
+        def spread(columns: frozenset[int] | None) -> frozenset[int] | None:
+            return new(columns) if columns is not None and columns <= origins.keys() else None
+
+        keys = tuple(replace(key, columns=new(key.columns), spread=spread(key.spread)) for key in self.keys)
+        changes = self.changes.followed(
+            lambda columns: frozenset(ids[one] for one in columns if one in ids),
+            frozenset(ids[one] for one in self.changes.kinds if one in ids),
+        )
+        identity = None if changes.identity is None else new(changes.identity)
+        own = {other.id: origins[self.origins.get(one.id, one.id)] for one, other in zip(before, after, strict=True)}
+        lanes = replace(self.lanes, columns=new(self.lanes.columns))
+        return Lineage(own, lanes, keys, replace(changes, identity=identity))

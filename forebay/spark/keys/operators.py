@@ -1,42 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of each plan node for order and identity: Flink's rules for upsert keys, and Spark's shuffles (C6)."""
+"""The rule of each plan node for order, identity and changes (C1, C6, C14).
+
+Order and identity follow Flink's rules for upsert keys and Spark's shuffles. A node that has no rule keeps nothing:
+what is not proven is not assumed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from forebay.spark.keys.joins import joined
-from forebay.spark.keys.key_losses import FUNCTIONS, declared
-from forebay.spark.keys.lineage import GONE, Lanes, Lineage, UniqueKey
-from forebay.spark.keys.plan.column_origins import origin_of, origins_after, origins_of
-from forebay.spark.keys.plan.plan_node import Expression, PlanNode
+from forebay.spark.keys.key_losses import FUNCTIONS, declared, join_type
+from forebay.spark.keys.lineage import GONE, Changes, Lanes, Lineage, UniqueKey
+from forebay.spark.keys.plan.column_origins import (
+    Origins,
+    conjuncts,
+    equal_columns,
+    origin_of,
+    origins_after,
+    origins_of,
+)
+from forebay.spark.keys.plan.plan_node import Expression, PlanNode, join_hints
 from forebay.spark.keys.upsert_mark import marked_keys
-from forebay.table.changelog.shape import POSITION, SPLIT
+from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.shape import CHANGE_TYPE, COLUMNS, POSITION, SPLIT
+from forebay.table.changelog.traits import ChangeTraits, Images, declared_traits
 from forebay.table.keys.field_metadata import Declaration
 
 _NARROW: Final = frozenset(
+    {"Project", "SubqueryAlias", "View", "EventTimeWatermark", "CTERelationDef", "CollectMetrics"}
+)
+"""Operators that handle each row on its own, without a shuffle, and put out one row for it."""
+
+_SAMPLES: Final = frozenset({"LocalLimit", "GlobalLimit", "Offset", "Tail", "Sample"})
+"""Operators that leave out rows whatever these hold."""
+
+_SUBQUERIES: Final = frozenset(
     {
-        "Project",
-        "Filter",
-        "SubqueryAlias",
-        "View",
-        "EventTimeWatermark",
-        "LocalLimit",
-        "Sample",
-        "ResolvedHint",
-        "CTERelationDef",
-        "CollectMetrics",
+        "ListQuery",
+        "InSubquery",
+        "Exists",
+        "ScalarSubquery",
+        "LateralSubquery",
+        "FunctionTableSubqueryArgumentExpression",
     }
 )
-"""Operators that handle each row on its own, without a shuffle, and put out at most one row for it."""
-
-_MULTIPLYING: Final = frozenset({"Generate", "Expand"})
-"""Operators that put out several rows for one row, so that keys of the input do not identify rows any more."""
+"""Expressions that Spark may replace by a join."""
 
 _SOURCES: Final = frozenset({"StreamingRelationV2", "DataSourceV2Relation"})
-"""Leaves that are sources: no shuffle is hidden behind them."""
+"""Leaves that may be sources of forebay: no shuffle and no filter is hidden behind these."""
+
+NORMALIZE: Final = "call normalize(changes, key) before this step: it adds the old rows"
+_MATERIALIZE: Final = "apply this step to the rows of the target"
 
 
 def lineage_of(plan: PlanNode) -> Lineage:
@@ -44,55 +60,134 @@ def lineage_of(plan: PlanNode) -> Lineage:
     return _lineage(plan, {})
 
 
-def _lineage(node: PlanNode, named: dict[int, Lineage]) -> Lineage:
-    """Return the lineage of a node. `named` has the lineages of common table expressions, by their ids."""
+def _lineage(node: PlanNode, named: dict[int, tuple[PlanNode, Lineage]]) -> Lineage:
+    """Return the lineage of a node. `named` has the common table expressions and their lineages, by their ids."""
     if node.kind == "WithCTE":
         for definition in node.children[:-1]:
-            named[definition.fields["id"]] = _lineage(definition, named)
+            named[definition.fields["id"]] = definition, _lineage(definition, named)
         return _lineage(node.children[-1], named)
     if node.kind == "CTERelationRef" and node.fields["cteId"] in named:
-        return replace(named[node.fields["cteId"]], origins={column.id: column.id for column in node.output})
+        definition, lineage = named[node.fields["cteId"]]
+        return lineage.moved(definition.output, node.output)
     inputs = [_lineage(child, named) for child in node.children]
     if not inputs:
         return _asserted(node, _leaf(node), known=set())
     if node.kind == "Join":
-        return joined(node, inputs[0], inputs[1])
-    if len(inputs) > 1:
-        return _set_operator(node, inputs)
-    before = inputs[0]
-    after = _RULES.get(node.kind, _unknown)(node, before)
-    after = replace(after, origins=origins_after(node, after.origins))
+        after = _join(node, inputs[0], inputs[1])
+    elif len(inputs) > 1:
+        after = _set_operator(node, inputs)
+    else:
+        after = _RULES.get(node.kind, _unknown)(node, inputs[0])
+        after = replace(after, origins=origins_after(node, after.origins))
+    if any(part.kind in _SUBQUERIES for one in node.all_expressions() for part in one.walk()):
+        after = _with_subquery(node, after)
+    after = replace(after, changes=_followed(node, after.changes))
     if node.kind == "Project":
-        after = _keyed_again(node, after)
-    return _asserted(node, after, known=set(_marks(node.children[0])))
+        after = _declared_again(node, _keyed_again(node, after))
+    known = {mark for child in node.children for mark in _marks(child)}
+    return _asserted(node, after, known=known)
 
 
 def _leaf(node: PlanNode) -> Lineage:
     origins = {column.id: column.id for column in node.output}
-    found = next(iter(declared(node)), None)
+    key = next(iter(declared(node)), None)
     names = [column.name for column in node.output]
-    hidden = None if node.kind in _SOURCES else f"the plan behind {node.kind} is not known"
-    if found is None or not found.ordered:
+    hidden = None if _is_source(node) else f"the plan behind {node.kind} is not known"
+    if key is None or not key.ordered:
         split = SPLIT in names and POSITION in names
         lanes = Lanes(weakest=None if split else f"{node.kind} promises no order", shuffle=hidden)
-        return Lineage(origins, lanes, () if found is None else _primary(found, node, ordered=False))
-    columns = frozenset(_numbers(found, found.key.partition, node))
-    lanes = Lanes(found.key.partition, columns, shuffle=hidden, transactional=found.transactional)
-    ordered = set(found.key.partition) <= set(found.key.primary or ())
-    lineage = Lineage(origins, lanes, _primary(found, node, ordered=ordered))
-    return lineage if hidden is None else lineage.shuffled(None, hidden)
+        lineage = Lineage(origins, lanes, () if key is None else _primary(key, node, ordered=False))
+    else:
+        columns = frozenset(_numbers(key, key.key.partition, node))
+        lanes = Lanes(key.key.partition, columns, shuffle=hidden, transactional=key.transactional)
+        ordered = set(key.key.partition) <= set(key.key.primary or ())
+        lineage = Lineage(origins, lanes, _primary(key, node, ordered=ordered))
+        lineage = lineage if hidden is None else lineage.shuffled(None, hidden)
+    return replace(lineage, changes=_leaf_changes(node, key, hidden))
 
 
-def _primary(found: Declaration, node: PlanNode, *, ordered: bool) -> tuple[UniqueKey, ...]:
+def _is_source(node: PlanNode) -> bool:
+    """Return whether a leaf is a Python data source. Other tables keep the metadata of columns that were written."""
+    return node.kind in _SOURCES and ".python." in str(node.jvm.table().getClass().getName())
+
+
+def _leaf_changes(node: PlanNode, key: Declaration | None, hidden: str | None) -> Changes:
+    """Return the changes of a leaf.
+
+    Without `_change_type`, rows are appended; those of a stream with a primary key replace the row of their key.
+    """
+    identity = None if key is None or key.present().primary is None else key.key.primary
+    columns = None if key is None or identity is None else frozenset(_numbers(key, identity, node))
+    traits = _traits(node)
+    changes = _changes(node, ChangeTraits() if traits is None else traits[1], columns)
+    if not changes.kind:
+        replaces = columns is not None and node.streaming
+        return replace(changes, images=Images.UPSERT if replaces else Images.APPEND)
+    if hidden is not None:  # a filter may be hidden too
+        return replace(changes, images=None, complete=False, lost=(f"images and history: {hidden}",))
+    return replace(changes, images=None) if traits is None else changes
+
+
+def _changes(node: PlanNode, traits: ChangeTraits, identity: frozenset[int] | None) -> Changes:
+    """Return the changes that a node declares."""
+    places: dict[str, frozenset[int]] = {}
+    for column in node.output:
+        if column.name in COLUMNS and column.name != CHANGE_TYPE:
+            places[column.name] = places.get(column.name, frozenset()) | {column.id}
+    kind = frozenset(column.id for column in node.output if column.name == CHANGE_TYPE)
+    corrupt = frozenset(column.id for column in node.output if column.name == traits.corrupt)
+    return Changes(
+        traits.images,
+        identity,
+        traits.complete,
+        comparable=traits.comparable,
+        log=traits.log,
+        kind=kind,
+        kinds=kind,
+        places=places,
+        corrupt=corrupt,
+    )
+
+
+def _traits(node: PlanNode) -> tuple[str, ChangeTraits] | None:
+    """Return the declaration in the metadata of `_change_type`, if a node has it."""
+    found = (declared_traits(column.metadata) for column in node.output if column.name == CHANGE_TYPE)
+    return next((one for one in found if one is not None), None)
+
+
+def _followed(node: PlanNode, changes: Changes) -> Changes:
+    """Return the changes with the columns of the node's output: which ones are, or depend on, those of a changelog."""
+    made = {one.id: one for one in node.made() if one.kind == "Alias" and one.id is not None}
+
+    def exact(columns: frozenset[int]) -> frozenset[int]:
+        renamed = {
+            number
+            for number, one in made.items()
+            if one.children[0].kind == "AttributeReference" and one.children[0].id in columns
+        }
+        return frozenset(column.id for column in node.output if column.id in columns or column.id in renamed)
+
+    depend = {number for number, one in made.items() if one.references & changes.kinds}
+    kinds = frozenset(column.id for column in node.output if column.id in changes.kinds or column.id in depend)
+    after = changes.followed(exact, kinds)
+    if changes.updates and changes.kinds and not kinds:
+        return after.broke(f"{node.text} drops {CHANGE_TYPE}, so that changes count as rows", "keep the column")
+    if changes.kind and not after.kind and after.images is Images.FULL:
+        told = f"images: {node.text} drops {CHANGE_TYPE}"
+        return replace(after, images=Images.UPSERT, complete=False, lost=(*after.lost, told))
+    return after
+
+
+def _primary(key: Declaration, node: PlanNode, *, ordered: bool) -> tuple[UniqueKey, ...]:
     """Return the declared primary key as a unique key; () if one of its columns is lost."""
-    if found.present().primary is None:
+    if key.present().primary is None:
         return ()
-    return (UniqueKey(frozenset(_numbers(found, found.key.primary or (), node)), ordered=ordered),)
+    return (UniqueKey(frozenset(_numbers(key, key.key.primary or (), node)), ordered=ordered),)
 
 
-def _numbers(found: Declaration, names: tuple[str, ...], node: PlanNode) -> list[int]:
+def _numbers(key: Declaration, names: tuple[str, ...], node: PlanNode) -> list[int]:
     numbers = {column.name: column.id for column in node.output}
-    return [numbers[found.columns[name][0]] if name in found.columns else GONE for name in names]
+    return [numbers[key.columns[name][0]] if name in key.columns else GONE for name in names]
 
 
 def _marks(node: PlanNode) -> dict[str, frozenset[int]]:
@@ -100,10 +195,15 @@ def _marks(node: PlanNode) -> dict[str, frozenset[int]]:
 
 
 def _asserted(node: PlanNode, lineage: Lineage, *, known: set[str]) -> Lineage:
-    """Add the upsert keys that `with_upsert_key` asserts at this node."""
+    """Add the upsert keys that `with_upsert_key` asserts at this node: they identify a row, in order."""
     new = [columns for mark, columns in _marks(node).items() if mark not in known]
+    if not new:
+        return lineage
     keys = tuple(UniqueKey(frozenset(lineage.origins[one] for one in columns)) for columns in new)
-    return replace(lineage, keys=(*lineage.keys, *keys)) if keys else lineage
+    changes = lineage.changes
+    if changes.identity is None:
+        changes = replace(changes, identity=keys[0].columns)
+    return replace(lineage, keys=(*lineage.keys, *keys), changes=changes)
 
 
 def _keyed_again(node: PlanNode, lineage: Lineage) -> Lineage:
@@ -113,29 +213,120 @@ def _keyed_again(node: PlanNode, lineage: Lineage) -> Lineage:
     may know more than the plan, such as that message keys are the key columns.
     """
     known = {one.id for one in declared(node.children[0])}
-    found = next((one for one in declared(node) if one.id not in known), None)
-    if found is None:
+    key = next((one for one in declared(node) if one.id not in known), None)
+    if key is None:
         return lineage
-    columns = frozenset(lineage.origins.get(one, GONE) for one in _numbers(found, found.key.partition, node))
+    columns = frozenset(lineage.origins.get(one, GONE) for one in _numbers(key, key.key.partition, node))
     lanes = lineage.lanes
-    kept = found.ordered or (bool(lanes.names) and lanes.columns <= columns)
-    transactional = lanes.transactional or found.transactional
-    if kept:
-        lanes = replace(lanes, names=found.key.partition, columns=columns, transactional=transactional)
+    kept = key.ordered or (bool(lanes.names) and lanes.columns <= columns)
+    transactional = lanes.transactional or key.transactional
+    if kept and not lanes.names:  # a function of forebay knows its rows: it put them in order
+        lanes = Lanes(key.key.partition, columns, transactional=transactional)
+    elif kept:
+        lanes = replace(lanes, names=key.key.partition, columns=columns, transactional=transactional)
     else:
-        text = f"key_by({', '.join(found.key.partition)}) cannot restore an order that was not kept before"
+        text = f"key_by({', '.join(key.key.partition)}) cannot restore an order that was not kept before"
         lanes = replace(lanes.lost(text), shuffle=lanes.shuffle)
-    if found.key.primary is None:
+    if key.key.primary is None:
         return replace(lineage, lanes=lanes)
     spread: frozenset[int] | None = frozenset() if lanes.shuffle is None else None
-    primary = frozenset(lineage.origins.get(one, GONE) for one in _numbers(found, found.key.primary, node))
-    key = UniqueKey(primary, spread, ordered=kept and columns <= primary)
+    primary = frozenset(lineage.origins.get(one, GONE) for one in _numbers(key, key.key.primary, node))
+    unique = UniqueKey(primary, spread, ordered=kept and columns <= primary)
     known_already = any(one.columns == primary for one in lineage.keys)
-    return replace(lineage, lanes=lanes, keys=lineage.keys if known_already else (*lineage.keys, key))
+    keys = lineage.keys if known_already else (*lineage.keys, unique)
+    return replace(lineage, lanes=lanes, keys=keys, changes=_identified(node, lineage.changes, primary))
+
+
+def _identified(node: PlanNode, changes: Changes, primary: frozenset[int]) -> Changes:
+    """Return the changes after `key_by` says which columns identify a row.
+
+    Changes without old rows keep the key that they had: a change of another key would leave its old row behind.
+    """
+    if changes.images is Images.APPEND and node.streaming:
+        return replace(changes, images=Images.UPSERT, identity=primary)
+    if changes.images is Images.UPSERT and changes.identity is not None:
+        return changes
+    return replace(changes, identity=primary)
+
+
+def _declared_again(node: PlanNode, lineage: Lineage) -> Lineage:
+    """Return the lineage after a projection that may declare the traits of changes, or make `_change_type` itself."""
+    traits, before = _traits(node), _traits(node.children[0])
+    if traits is not None and (before is None or traits[0] != before[0]):
+        key = next(iter(declared(node)), None)
+        primary = () if key is None or key.present().primary is None else key.key.primary or ()
+        identity = None
+        if key is not None and primary:
+            identity = frozenset(lineage.origins.get(one, GONE) for one in _numbers(key, primary, node))
+        broken = None if traits[1].asserted else lineage.changes.broken
+        return replace(lineage, changes=replace(_changes(node, traits[1], identity), broken=broken))
+    kind = {column.id for column in node.output if column.name == CHANGE_TYPE}
+    if kind <= lineage.changes.kind:
+        return lineage
+    return replace(lineage, changes=lineage.changes.undeclared(f"{CHANGE_TYPE} is computed by {node.text}"))
+
+
+def _filter(node: PlanNode, before: Lineage) -> Lineage:
+    return replace(before, changes=_left_out(before, node.expressions("condition"), node.text))
+
+
+def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of: Origins | None = None) -> Changes:
+    """Return the changes of those rows that meet a condition. `of` has the columns that count; None: all.
+
+    With whole old rows, a row that ceases to meet it is retracted. Without them, its old row would stay, unless the
+    condition is one of the key alone. `_change_type` and the place of a change must not decide.
+    """
+    changes = before.changes
+    if changes.images is Images.APPEND:
+        return changes
+    own = changes.kinds.union(*changes.places.values())
+    for one in conjuncts(condition):
+        used = one.references if of is None else one.references & of.keys()
+        if (one.kind == "IsNull" and used <= changes.corrupt) or (one.kind == "IsNotNull" and used <= changes.kind):
+            continue
+        if _drops_old_rows(one, changes):
+            told = f"images: {text} drops the old rows of updates"
+            changes = replace(changes, images=Images.UPSERT, complete=False, lost=(*changes.lost, told))
+            continue
+        keyed = {before.origins.get(number, number) for number in used} <= (changes.identity or frozenset())
+        if changes.images is None:
+            changes = changes if keyed else changes.unsure(text)
+            continue
+        if used & own:
+            why = f"{text} leaves out changes by their kind or place, so that others have no old or new row"
+            return changes.broke(why, f"apply it before the changelog is made, or {_MATERIALIZE}")
+        if changes.images is Images.UPSERT and not keyed:
+            return changes.broke(
+                f"a row that ceases to meet the condition stays in the table, because the changes have no old rows: "
+                f"{text}",
+                NORMALIZE,
+            )
+    return changes
+
+
+def _drops_old_rows(condition: Expression, changes: Changes) -> bool:
+    """Return whether a condition is `_change_type <> 'update_preimage'`."""
+    if condition.kind != "Not" or condition.children[0].kind != "EqualTo":
+        return False
+    sides = condition.children[0].children
+    words = [one.fields.get("value") for one in sides if one.kind == "Literal"]
+    return words == [RowKind.UPDATE_BEFORE.change_type] and any(one.id in changes.kind for one in sides)
+
+
+def _sample(node: PlanNode, before: Lineage) -> Lineage:
+    after = before.shuffled(None, node.text) if node.kind == "GlobalLimit" else before
+    return replace(after, changes=_without_some(after.changes, node.text))
+
+
+def _without_some(changes: Changes, text: str) -> Changes:
+    """Return the changes after an operator that takes each change for a row, and leaves some out."""
+    if not changes.updates:
+        return changes
+    return changes.broke(f"{text} takes changes for rows, and leaves some out", _MATERIALIZE)
 
 
 def _sort(node: PlanNode, before: Lineage) -> Lineage:
-    return before.shuffled(None, node.text) if node.fields.get("global") else before
+    return before.shuffled(None, node.text)  # within a partition, too, the rows of a key change places
 
 
 def _repartition(node: PlanNode, before: Lineage) -> Lineage:
@@ -148,43 +339,86 @@ def _shuffle(node: PlanNode, before: Lineage) -> Lineage:
     return before.shuffled(by, node.text)
 
 
+def _generate(node: PlanNode, before: Lineage) -> Lineage:
+    changes = replace(before.changes, several=True)
+    if changes.images is Images.UPSERT:
+        why = f"rows that are not made any more stay in the table, because the changes have no old rows: {node.text}"
+        changes = changes.broke(why, NORMALIZE)
+    if changes.images is None:
+        changes = changes.unsure(node.text)
+    return replace(before, keys=(), changes=changes)
+
+
 def _aggregate(node: PlanNode, before: Lineage) -> Lineage:
     """Return the lineage after an aggregate. A group changes once in a micro-batch, so no shuffle disorders its key."""
     groups = node.expressions("groupingExpressions")
     origins = dict(before.origins)
-    columns = set()
+    columns, names = set(), []
     for group in groups:
         origin = origin_of(group, before.origins)
         columns.add(_made_as(node, group) if origin is None else origin)
+        names.append(str(group.fields.get("name", "expression")))
     by = origins_of(groups, before.origins)
     lanes = before.lanes
     if lanes.names and by is not None and lanes.columns <= by:
-        lanes = replace(lanes, once=True)
+        lanes = replace(lanes, names=tuple(names), columns=by, once=True)
     else:
         lanes = lanes.lost(f"{node.text} puts rows of several keys together")
     keys = () if GONE in columns else (UniqueKey(frozenset(columns), once=True),)
-    return Lineage(origins, lanes, keys)
+    images = Images.UPSERT if node.streaming else Images.APPEND
+    changes = Changes(images, frozenset(columns), broken=_aggregated(node, before.changes).broken)
+    return Lineage(origins, lanes, keys, changes)
+
+
+def _aggregated(node: PlanNode, changes: Changes) -> Changes:
+    """Return the changes after an aggregate, which needs each of them once, and their signs."""
+    if not changes.updates and (changes.complete or not changes.kinds):
+        return changes
+    if changes.updates and not any(one.references & changes.kinds for one in node.made()):
+        return changes.broke(
+            f"{node.text} takes changes for rows",
+            f"add or subtract by {CHANGE_TYPE} in the aggregate, or aggregate the rows of the target",
+        )
+    if changes.images is Images.FULL and changes.complete and changes.repeatable:
+        return changes
+    if not changes.updates:
+        why = f"{node.text} needs each row exactly once, and rows may come again (history is unknown)"
+        return changes.broke(
+            why, "declare history='complete' if they do not; or materialize by a key of the rows first"
+        )
+    why = f"{node.text} needs each change exactly once, and whole old rows, which the changes do not promise"
+    return changes.broke(why, NORMALIZE)
 
 
 def _made_as(node: PlanNode, group: Expression) -> int:
     """Return the id of the output column that has the value of a grouping expression; GONE if there is none."""
-    found = (one.id for one in node.made() if one.kind == "Alias" and one.children[0] == group)
-    return next((one for one in found if one is not None), GONE)
+    made = (one.id for one in node.made() if one.kind == "Alias" and one.children[0] == group)
+    return next((one for one in made if one is not None), GONE)
 
 
 def _deduplicate(node: PlanNode, before: Lineage) -> Lineage:
     """Return the lineage after a deduplication. Its columns are a unique key, unless a watermark limits its memory."""
     by = origins_of(node.expressions("keys"), before.origins)
     after = before.shuffled(by, node.text)
+    after = replace(after, changes=_without_some(after.changes, node.text))
     if by is None or node.kind == "DeduplicateWithinWatermark":
         return after
     return replace(after, keys=(*after.keys, UniqueKey(by, once=True)))
+
+
+def _distinct(node: PlanNode, before: Lineage) -> Lineage:
+    after = before.shuffled(None, node.text)
+    return replace(after, changes=_without_some(after.changes, node.text))
 
 
 def _window(node: PlanNode, before: Lineage) -> Lineage:
     """Return the lineage after a window. The partition columns and a `row_number()` together are a unique key."""
     by = origins_of(node.expressions("partitionSpec"), before.origins)
     after = before.shuffled(by, node.text)
+    if after.changes.updates:
+        why = f"a window function needs append-only rows, but gets changes: {node.text}"
+        advice = "materialize the changes, and apply the window function to the rows of the target"
+        after = replace(after, changes=after.changes.broke(why, advice))
     numbered = [one for one in node.made() if any(part.kind == "RowNumber" for part in one.walk())]
     if by is None or not numbered or numbered[0].id is None:
         return after
@@ -194,30 +428,209 @@ def _window(node: PlanNode, before: Lineage) -> Lineage:
 def _unknown(node: PlanNode, before: Lineage) -> Lineage:
     """Return the lineage after a user-defined function or an operator without a rule: no order and no keys are left."""
     why = "a user-defined function gets whole rows" if node.kind in FUNCTIONS else "no rule for this operator"
-    return Lineage({}, replace(before.lanes.lost(f"{why}: {node.text}"), transactional=False))
+    text = f"{why}: {node.text}"
+    lanes = replace(before.lanes.lost(text), transactional=False)
+    changes = before.changes.undeclared(text)
+    if any(column.name == CHANGE_TYPE for column in node.output):
+        own = _changes(node, ChangeTraits(), None)
+        return Lineage({}, lanes, changes=replace(own, images=None, lost=changes.lost, broken=changes.broken))
+    if before.changes.images is Images.APPEND:
+        changes = before.changes
+    return Lineage({}, lanes, changes=changes)
+
+
+def _with_subquery(node: PlanNode, after: Lineage) -> Lineage:
+    """Return the lineage of a node with a subquery, which Spark may turn into a join: it may shuffle, and filter."""
+    after = after.shuffled(None, node.text)
+    changes = replace(after.changes, repeatable=False)
+    if changes.updates and node.kind != "Project":
+        changes = changes.broke(
+            f"a subquery decides which changes are left out: {node.text}",
+            "write it as a join with the table, or apply it to the rows of the target",
+        )
+    return replace(after, changes=changes)
 
 
 def _set_operator(node: PlanNode, inputs: list[Lineage]) -> Lineage:
     """Return the lineage after a union, which mixes all inputs, or a set operation that keeps rows of the left one."""
-    if node.kind in ("Intersect", "Except"):
-        return inputs[0].shuffled(None, node.text)
+    if node.kind != "Union":
+        after = (
+            inputs[0].shuffled(None, node.text) if node.kind in ("Intersect", "Except") else _unknown(node, inputs[0])
+        )
+        return replace(after, changes=_without_some(after.changes, node.text))
     why = f"{node.kind} puts the rows of several inputs together"
-    transactional = all(one.lanes.transactional for one in inputs)
-    lanes = replace(inputs[0].lanes.lost(why), transactional=transactional)
-    return Lineage({column.id: column.id for column in node.output}, lanes)
+    sides = [one.moved(child.output, node.output) for one, child in zip(inputs, node.children, strict=True)]
+    first, *others = sides
+    changes = [one.changes for one in sides]
+    log = first.changes.log
+    one_log = log is not None and all(one.comparable and one.log == log for one in changes)
+    transactional = all(one.lanes.transactional for one in sides)
+    lanes = replace(first.lanes.lost(why), transactional=transactional)
+    if one_log and first.lanes.names and all(one.lanes.columns == first.lanes.columns for one in others):
+        lanes = replace(first.lanes, shuffle=first.lanes.shuffle or why, transactional=transactional)
+    origins = {column.id: column.id for column in node.output}
+    return Lineage(origins, lanes, changes=_united(node, changes, why, one_log=one_log))
+
+
+def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) -> Changes:
+    """Return the changes of a union. `one_log` says whether all inputs are of the same log."""
+    first = sides[0]
+    broken = next((one.broken for one in sides if one.broken), None)
+    lost = tuple(dict.fromkeys(text for one in sides for text in one.lost))
+    images = [one.images for one in sides if one.images is not None]
+    kinds = first.kinds.union(*(one.kinds for one in sides))
+    kind = first.kind.intersection(*(one.kind for one in sides))
+    named = {column.id for column in node.output if column.name == CHANGE_TYPE}
+    if len(images) < len(sides) or named != kind:
+        return Changes(kinds=kinds, broken=broken, lost=(*lost, f"images and history: {why}"))
+    same = one_log and all(one.identity == first.identity for one in sides)
+    places = {
+        name: columns.intersection(*(one.places.get(name, frozenset()) for one in sides))
+        for name, columns in first.places.items()
+        if one_log
+    }
+    if not one_log and first.updates:
+        lost = (*lost, f"order: {why}, whose changes are of different logs")
+    return Changes(
+        min(images),
+        first.identity if same else None,
+        all(one.complete or not one.updates for one in sides),
+        all(one.repeatable for one in sides),
+        any(one.several for one in sides),
+        all(one.comparable for one in sides) and one_log,
+        first.log if one_log else None,
+        kind,
+        kinds,
+        places,
+        first.corrupt.intersection(*(one.corrupt for one in sides)),
+        broken,
+        lost,
+    )
+
+
+def _join(node: PlanNode, left: Lineage, right: Lineage) -> Lineage:
+    """Return the lineage of the rows that a join puts out.
+
+    A join shuffles each side by the columns that its condition equates, unless the other side is broadcast. A semi
+    or anti join keeps the keys of the left side. Another join keeps the keys of a side if each row of this side finds
+    at most one row of the other side, and the join adds no rows without this side. If no key is kept, each key of the
+    left side and each key of the right side are a key together.
+    """
+    how = join_type(node)
+    pairs = equal_columns(node.expressions("condition"), left.origins, right.origins)
+    on_left = None if pairs is None else frozenset(mine for mine, _ in pairs)
+    on_right = None if pairs is None else frozenset(theirs for _, theirs in pairs)
+    left_moves, right_moves = (_moves(child) for child in node.children)
+    broadcast = _broadcast_side(node, how)
+    left_rows = left if broadcast == "right" else left.shuffled(on_left, node.text)
+    right_rows = right if broadcast == "left" else right.shuffled(on_right, node.text)
+    finds_one = _finds_one(left, on_left), _finds_one(right, on_right)
+    keys = _join_keys(how, *finds_one, left_rows, right_rows)
+    from_right = right_moves and not left_moves
+    moving, table = (right_rows, left_rows) if from_right else (left_rows, right_rows)
+    lanes = moving.lanes
+    if left_moves and right_moves:  # a row waits in state for its match
+        lanes = replace(lanes.lost(f"rows of two streams meet in {node.text}"), transactional=False)
+        changes = _both_change(node, moving.changes, table.changes)
+    else:
+        adds = how in ("full", "left" if from_right else "right")
+        if adds:
+            lanes = lanes.lost(f"{node.text} puts out rows without the key")
+        one = finds_one[0 if from_right else 1] or how in ("semi", "anti")
+        if table.changes.broken and table.changes.kinds:
+            moving = replace(moving, changes=moving.changes.broke(*table.changes.broken))
+        keeps_all = how == ("right" if from_right else "left")
+        changes = _looked_up(node, moving, one=one, keeps_all=keeps_all, adds=adds)
+    origins = dict(left.origins) if how in ("semi", "anti") else {**left.origins, **right.origins}
+    after = Lineage(origins, lanes, keys, changes)
+    if how == "inner" and pairs:
+        after = after.renumbered({theirs: mine for mine, theirs in pairs})
+    return replace(after, origins=origins_after(node, after.origins))
+
+
+def _both_change(node: PlanNode, left: Changes, right: Changes) -> Changes:
+    """Return the changes of a join whose sides both change."""
+    if left.updates or right.updates:
+        why = f"a join of two streams needs append-only rows, but gets changes: {node.text}"
+        return left.broke(why, "use changelog_join, which takes changes on both sides")
+    return left
+
+
+def _looked_up(node: PlanNode, moving: Lineage, *, one: bool, keeps_all: bool, adds: bool) -> Changes:
+    """Return the changes after a join with a table.
+
+    Args:
+        node: The join.
+        moving: The side with the changes.
+        one: Whether a row finds at most one row of the table.
+        keeps_all: Whether a row without a match is put out.
+        adds: Whether rows of the table without a match are put out.
+    """
+    changes = replace(moving.changes, several=moving.changes.several or not one)
+    if node.streaming and changes.updates:
+        told = f"values: {node.text} reads a table that may have changed when a row is retracted"
+        changes = replace(changes, repeatable=False, lost=(*changes.lost, told))
+    if not changes.updates:
+        return changes
+    if adds:
+        return changes.broke(f"{node.text} puts out rows that are no changes", "use a left, inner, semi or anti join")
+    if not keeps_all:
+        condition = node.expressions("condition")
+        changes = _left_out(replace(moving, changes=changes), condition, node.text, of=moving.origins)
+    if not one and changes.images is Images.UPSERT:
+        why = f"old rows of {node.text} stay, because a row may find several, and the changes have no old rows"
+        changes = changes.broke(why, f"{NORMALIZE}; or declare the key of the table by key_by(table, …, cdc=True)")
+    if not one and changes.images is None:
+        changes = changes.unsure(node.text)
+    return changes
+
+
+def _join_keys(how: str, left_one: bool, right_one: bool, left: Lineage, right: Lineage) -> tuple[UniqueKey, ...]:
+    if how in ("semi", "anti"):
+        return left.keys
+    keys: list[UniqueKey] = []
+    if right_one and how in ("inner", "left", "cross"):
+        keys += left.keys
+    if left_one and how in ("inner", "right", "cross"):
+        keys += right.keys
+    return tuple(keys) or tuple(mine.joined(theirs) for mine in left.keys for theirs in right.keys)
+
+
+def _finds_one(side: Lineage, on: frozenset[int] | None) -> bool:
+    """Return whether a row of the other side finds at most one row of this side; `on` are the equated columns."""
+    return on is not None and any(key.columns <= on for key in side.keys)
+
+
+def _moves(side: PlanNode) -> bool:
+    """Return whether a side is a stream or a changelog, and not a table that is only looked up."""
+    return side.streaming or any(column.name == CHANGE_TYPE for column in side.output)
+
+
+def _broadcast_side(node: PlanNode, how: str) -> str | None:
+    """Return the side that Spark sends whole to each task, so that the other side is not shuffled; None if unsure.
+
+    Spark follows a hint for the side that the type of the join lets it build. With hints on both sides, sizes decide.
+    """
+    hints = join_hints(node)
+    if hints[1] == "broadcast" != hints[0] and how in ("inner", "cross", "left", "semi", "anti"):
+        return "right"
+    if hints[0] == "broadcast" != hints[1] and how in ("inner", "cross", "right"):
+        return "left"
+    return None
 
 
 _RULES: Final[dict[str, Callable[[PlanNode, Lineage], Lineage]]] = {
     **dict.fromkeys(_NARROW, lambda _, before: before),
-    **dict.fromkeys(_MULTIPLYING, lambda _, before: replace(before, keys=())),
+    **dict.fromkeys(_SAMPLES, _sample),
+    "Filter": _filter,
+    "Generate": _generate,
     "Sort": _sort,
     "Repartition": _repartition,
     "RepartitionByExpression": _shuffle,
     "RebalancePartitions": _shuffle,
-    "GlobalLimit": lambda node, before: before.shuffled(None, node.text),
     "Aggregate": _aggregate,
     "Deduplicate": _deduplicate,
     "DeduplicateWithinWatermark": _deduplicate,
-    "Distinct": lambda node, before: before.shuffled(None, node.text),
+    "Distinct": _distinct,
     "Window": _window,
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describes the order and the unique keys of the rows of a DataFrame by the names of its columns."""
+"""Describes the order, the unique keys and the changes of a DataFrame's rows by the names of its columns."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import Final, TypeAlias
 
 from pyspark.sql import DataFrame
 
-from forebay.spark.keys.found_keys import find_key, warn_once
-from forebay.spark.keys.lineage import Lanes, Lineage
+from forebay.spark.keys.found_keys import find_key
+from forebay.spark.keys.lineage import Changes, Lanes, Lineage
 from forebay.spark.keys.operators import lineage_of
 from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
 from forebay.spark.keys.upsert_mark import marked_keys
 from forebay.table.changelog.shape import POSITION, SEQUENCE, SPLIT
-from forebay.table.keys.field_metadata import declarations
-from forebay.table.keys.order_guarantee import NONE, Guarantee, OrderScope
+from forebay.table.keys.order_guarantee import Guarantee, OrderScope
 
 Columns: TypeAlias = tuple[frozenset[str], ...]
 
-_POSITIONS: Final = {SPLIT, POSITION}
+_POSITIONS: Final = (SPLIT, POSITION)
 
 
 @dataclass(frozen=True)
 class RowOrder:
-    """What is known of the order and the unique keys of rows.
+    """What is known of the order, the unique keys and the changes of rows.
 
     Several columns may have equal values, so each column of a key is given as the set of all its names.
 
@@ -34,8 +33,11 @@ class RowOrder:
         lanes: The columns of the promise; None if one of them is gone, or if the promise is not by key.
         upsert_keys: The upsert keys.
         arriving: Columns within which rows arrive in order, so that a target need not sort them.
-        restored: Whether `_sequence`, or `_split` and `_pos`, restore the order of changes after a shuffle.
+        once: Columns of which a value changes at most once in a micro-batch.
         transactional: Whether the source never spreads a transaction over several micro-batches.
+        changes: What is known of the changes; None without a plan.
+        identity: The columns that identify a row of the changelog; None if they are not known, or one of them is gone.
+        own: The names of the changelog's own columns that still have its values, such as `_pos`.
         by_sequence: Whether the promise holds only if rows are sorted by `_sequence`.
     """
 
@@ -43,8 +45,11 @@ class RowOrder:
     lanes: Columns | None
     upsert_keys: tuple[Columns, ...]
     arriving: tuple[Columns, ...]
-    restored: bool
+    once: tuple[Columns, ...]
     transactional: bool
+    changes: Changes | None
+    identity: Columns | None = None
+    own: frozenset[str] = frozenset()
     by_sequence: bool = False
 
 
@@ -80,32 +85,49 @@ def upsert_keys(df: DataFrame) -> list[tuple[str, ...]]:
 
 
 def row_order(df: DataFrame, plan: PlanNode | None) -> RowOrder:
-    """Return what is known of the order and the unique keys of a DataFrame's rows. `plan` is its analysed plan."""
-    columns = set(df.columns)
-    restored = SEQUENCE in columns or columns >= _POSITIONS
+    """Return what is known of the order, keys and changes of a DataFrame's rows. `plan` is its analysed plan."""
     if plan is None:
-        return _without_plan(df, restored=restored)
+        return _without_plan(df)
     lineage = lineage_of(plan)
+    changes = lineage.changes
+    ids: dict[str, set[int]] = {}
+    for column in plan.output:
+        ids.setdefault(column.name, set()).add(column.id)
+    own = frozenset(name for name, columns in changes.places.items() if name in ids and ids[name] <= columns)
+    restored = SEQUENCE in own or own.issuperset(_POSITIONS)
     names = _names(plan, lineage)
     keys = _resolved((key.upsert_key(restored=restored) for key in lineage.keys), names)
     lanes = lineage.lanes
     direct = [lanes.columns] if lanes.names and lanes.shuffle is None else []
     arriving = _resolved([*direct, *(key.columns for key in lineage.keys if key.arrives_in_order)], names)
+    identity = None if changes.identity is None else _resolve(changes.identity, names)
     if direct or (lanes.names and restored):
         promise = Guarantee(OrderScope.PER_KEY, lanes.names, lanes.shuffle)
-        return RowOrder(promise, _resolve(lanes.columns, names), keys, arriving, restored, lanes.transactional)
-    promise = _promise_by_columns(df, plan, lanes)
-    by_sequence = promise.scope is OrderScope.PER_KEY
-    return RowOrder(promise, None, keys, arriving, restored, lanes.transactional, by_sequence=by_sequence)
+        lane_columns = _resolve(lanes.columns, names)
+    else:
+        promise, lane_columns = _promise_by_columns(df, plan, lanes, own), None
+    by_sequence = not (direct or (lanes.names and restored)) and promise.scope is OrderScope.PER_KEY
+    return RowOrder(
+        promise,
+        lane_columns,
+        keys,
+        arriving,
+        _resolved((key.columns for key in lineage.keys if key.once), names),
+        lanes.transactional,
+        changes,
+        identity,
+        own,
+        by_sequence=by_sequence,
+    )
 
 
-def _promise_by_columns(df: DataFrame, plan: PlanNode, lanes: Lanes) -> Guarantee:
+def _promise_by_columns(df: DataFrame, plan: PlanNode, lanes: Lanes, own: frozenset[str]) -> Guarantee:
     """Return the promise that `_sequence`, or `_split` and `_pos`, give to rows that do not arrive in order."""
     weakest = lanes.shuffle if lanes.names else lanes.weakest
     key = find_key(df, plan).key
-    if SEQUENCE in df.columns and key.partition:
+    if SEQUENCE in own and key.partition:
         return Guarantee(OrderScope.PER_KEY, key.partition, weakest)
-    if set(df.columns) >= _POSITIONS:
+    if {*df.columns}.issuperset(_POSITIONS):
         return Guarantee(OrderScope.PER_SPLIT, (), weakest)
     return Guarantee(OrderScope.NONE, (), weakest)
 
@@ -131,16 +153,10 @@ def _resolve(columns: frozenset[int], names: Mapping[int, frozenset[str]]) -> Co
     return tuple(sorted((names[one] for one in columns), key=sorted))
 
 
-def _without_plan(df: DataFrame, *, restored: bool) -> RowOrder:
-    warn_once("Spark Connect shows no plan: the order of rows is taken from the schema, as if nothing shuffled them")
+def _without_plan(df: DataFrame) -> RowOrder:
+    """Return what is known on Spark Connect: the plan is hidden, and with it shuffles, filters and unions."""
+    weakest = "Spark Connect shows no plan"
     fields = [(field.name, field.metadata) for field in df.schema]
     keys = tuple(tuple(frozenset({name}) for name in key) for key in marked_keys(fields).values())
-    found = next(iter(declarations(fields)), None)
-    if found is None or not found.ordered:
-        promise = Guarantee(OrderScope.PER_SPLIT) if set(df.columns) >= _POSITIONS else NONE
-        return RowOrder(promise, None, keys, keys, restored, transactional=False)
-    present = [found.columns.get(name) for name in found.key.partition]
-    lanes = tuple(frozenset(one) for one in present if one is not None)
-    whole = lanes if len(lanes) == len(present) else None
-    arriving = keys if whole is None else (*keys, whole)
-    return RowOrder(Guarantee.per_key(*found.key.partition), whole, keys, arriving, restored, found.transactional)
+    scope = OrderScope.PER_SPLIT if {*df.columns}.issuperset(_POSITIONS) else OrderScope.NONE
+    return RowOrder(Guarantee(scope, (), weakest), None, keys, (), (), transactional=False, changes=None)

@@ -65,7 +65,14 @@ def key_by(
     return set_key(df, key, ordered=kept, transactional=kept and order.transactional)
 
 
-def set_key(df: DataFrame, key: KeySpec, *, ordered: bool = False, transactional: bool = False) -> DataFrame:
+def set_key(
+    df: DataFrame,
+    key: KeySpec,
+    *,
+    ordered: bool = False,
+    transactional: bool = False,
+    added: Mapping[str, Mapping[str, Any]] | None = None,
+) -> DataFrame:
     """Return the DataFrame with this key instead of its own, without the checks and warnings of `key_by`.
 
     Args:
@@ -74,19 +81,24 @@ def set_key(df: DataFrame, key: KeySpec, *, ordered: bool = False, transactional
         ordered: Whether rows are known to be in order within the partition key. Set by converters, which know more than
             the plan shows, and used where no plan is visible, as after a checkpoint.
         transactional: Whether all changes of a transaction are known to be in one micro-batch.
+        added: Other metadata entries to set, by the name of the column.
 
     Raises:
         ConfigurationError: A column does not exist, or exists twice.
     """
     key.check(df.columns)
     declaration = declaration_id(df.semanticHash(), key)
-    added = key_metadata(key, declaration, ordered=ordered, transactional=transactional)
-    changed = {}
-    for one in df.schema:
-        metadata = without_key(one.metadata) | added.get(one.name, {})
-        if metadata != one.metadata:
-            changed[one.name] = metadata
-    return _with_metadata(df, changed)
+    entries = key_metadata(key, declaration, ordered=ordered, transactional=transactional)
+    metadata = {
+        one.name: without_key(one.metadata) | entries.get(one.name, {}) | dict((added or {}).get(one.name, {}))
+        for one in df.schema
+    }
+    return _with_metadata(df, {one.name: metadata[one.name] for one in df.schema if metadata[one.name] != one.metadata})
+
+
+def set_metadata(df: DataFrame, added: Mapping[str, Mapping[str, Any]]) -> DataFrame:
+    """Return the DataFrame with metadata entries added to columns, by the name of the column."""
+    return _with_metadata(df, {name: {**df.schema[name].metadata, **entry} for name, entry in added.items()})
 
 
 @overload
@@ -127,8 +139,8 @@ def union_keyed(left: DataFrame, right: DataFrame) -> DataFrame:
 def with_upsert_key(df: DataFrame, *columns: str) -> DataFrame:
     """Assert that columns are an upsert key: they identify a row, and the changes of a row arrive in order (C6).
 
-    Use it where the plan does not show the key: after a user-defined function, or on Spark Connect. `upsert_keys` and
-    `materialize` rely on it; if it is wrong, results are wrong.
+    Use it where the plan does not show the key, such as after a user-defined function. `upsert_keys` and `materialize`
+    rely on it; if it is wrong, results are wrong.
 
     Raises:
         ConfigurationError: No column is named, or a column does not exist or exists twice.

@@ -12,17 +12,23 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody u
 from forebay.errors import ConfigurationError
 from forebay.spark.keys.found_keys import find_key, keys_of
 from forebay.spark.keys.plan.plan_node import analysed_plan
-from forebay.spark.keys.row_order import guarantee
+from forebay.spark.keys.row_order import guarantee, row_order
+from forebay.table.changelog.shape import CHANGE_TYPE
 from forebay.table.keys.key_spec import KeySpec
 
 
 def describe_keys(df: DataFrame) -> str:
-    """Return the key as text: a line for each of its columns, what was lost, and the guarantee of order (K29)."""
-    found = find_key(df, analysed_plan(df))
+    """Return the key as text: a line for each of its columns, what was lost, and the guarantee of order (K29).
+
+    For a changelog, further lines say which rows its changes hold, whether each comes exactly once, and where the plan
+    lost that.
+    """
+    plan = analysed_plan(df)
+    found = find_key(df, plan)
     types = {field.name: field.dataType.simpleString() for field in df.schema}
     lines = [f"{name} {types[name]}: {', '.join(_roles(found.key, name))}" for name in found.key.columns]
     warnings = [f"warning: {text}" for text in found.warnings]
-    return "\n".join([*(lines or ["no key"]), *warnings, f"order: {guarantee(df)}"])
+    return "\n".join([*(lines or ["no key"]), *warnings, f"order: {guarantee(df)}", *_traits(df)])
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,16 @@ def key_profile(df: DataFrame, *, top: int = 10) -> KeyProfile:
     total = counts.agg(F.sum("_rows"), F.count(F.lit(1))).collect()[0]
     first = counts.orderBy(F.desc("_rows"), *quoted).limit(top).collect()
     return KeyProfile(int(total[0] or 0), int(total[1]), tuple((tuple(row)[:-1], int(row["_rows"])) for row in first))
+
+
+def _traits(df: DataFrame) -> list[str]:
+    changes = row_order(df, analysed_plan(df)).changes
+    if changes is None or (CHANGE_TYPE not in df.columns and not changes.kinds):
+        return []
+    images = "not declared" if changes.images is None else changes.images.name.lower()
+    history = "complete" if changes.complete else "unknown"
+    broken = [f"no table: {changes.broken[0]}"] if changes.broken else []
+    return [f"images: {images}", f"history: {history}", *(f"lost: {text}" for text in changes.lost), *broken]
 
 
 def _roles(key: KeySpec, name: str) -> list[str]:

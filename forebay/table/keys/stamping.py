@@ -12,6 +12,8 @@ from forebay.table.keys.field_metadata import FIELD_KEY, PARTITIONING, declarati
 from forebay.table.keys.key_spec import KeySpec
 
 _NAMES: Final = (FIELD_KEY.encode(), PARTITIONING.encode())
+_PREFIX: Final = b"forebay."
+"""What the names of all entries begin with that forebay stamps, except `PARTITIONING`."""
 
 
 def stamp(schema: pa.Schema, key: KeySpec, *, ordered: bool = True, transactional: bool = False) -> pa.Schema:
@@ -41,6 +43,7 @@ def stamp(schema: pa.Schema, key: KeySpec, *, ordered: bool = True, transactiona
 
 
 def stamped(field: pa.Field) -> dict[str, Any]:
-    """Return the entries that `stamp` wrote to a field, as metadata of a column. Called by hosts."""
+    """Return the entries that forebay stamped on a field, as metadata of a column. Called by hosts."""
     metadata = field.metadata or {}
-    return {name.decode(): json.loads(metadata[name]) for name in _NAMES if name in metadata}
+    ours = (name for name in metadata if name.startswith(_PREFIX) or name in _NAMES)
+    return {name.decode(): json.loads(metadata[name]) for name in ours}

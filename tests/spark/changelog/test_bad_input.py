@@ -19,6 +19,7 @@ POSITIONS = f"{CHANGES}, _split string, _pos long"
 
 
 def retracted(df, state=None, **options):
+    options = {"preimages": False} | options
     return materialize(df, "id", strategy="retract", state_location=state, shards=2, **options)
 
 
@@ -182,7 +183,9 @@ def test_an_event_time_that_is_null_is_told_with_its_key(micro_batches):
 
 
 def test_payloads_of_5_mb(stream_of_files):
-    query = stream_of_files(lambda df, state: retracted(df.selectExpr("id", "repeat(v, 5242880) AS v"), state), CHANGES)
+    query = stream_of_files(
+        lambda df, state: retracted(df.selectExpr("id", "repeat(v, 5242880) AS v", "_change_type"), state), CHANGES
+    )
     query.write([(number, "xyz"[number % 3], "insert") for number in range(4)])
     query.write([(0, "y", "insert")])
     sizes = {number: sorted((row[0], row[1][0], len(row[1])) for row in found) for number, found in query.run().items()}
@@ -250,7 +253,7 @@ def test_map_columns_are_refused_where_rows_are_compared(spark):
 
 @pytest.mark.parametrize("function", [retracted, latest_per_key, deduplicate])
 def test_a_stream_without_a_state_location_is_refused(spark, function):
-    df = spark.readStream.format("rate").load().selectExpr("value AS id", "'' AS v", "'insert' AS _change_type")
+    df = spark.readStream.format("rate").load().selectExpr("value AS id", "'' AS v")
     with pytest.raises(ConfigurationError, match="needs a place for it") as caught:
         function(df) if function is retracted else function(df, "id")
     assert caught.value.option == "state_location" and "all machines share" in caught.value.advice

@@ -80,7 +80,9 @@ def test_a_stream_through_debezium_and_back(spark, tmp_path):
         .option("maxFilesPerTrigger", 1)
         .json(str(tmp_path / "in"))
     )
-    again = changelog.to_debezium(changelog.from_debezium(stream, DDL, mode="FAILFAST"), "id", tombstones=True)
+    again = changelog.to_debezium(
+        changelog.from_debezium(stream, DDL, mode="FAILFAST"), "id", tombstones=True, ordered=True
+    )
     query = again.writeStream.format("memory").queryName("again").trigger(availableNow=True).start()
     query.awaitTermination()
     written = spark.table("again")
@@ -93,10 +95,10 @@ def test_a_stream_through_debezium_and_back(spark, tmp_path):
 def test_the_other_events(spark):
     """C17: Maxwell and upsert-Kafka, from and to."""
     df = changelog.from_debezium(events(spark, EVENTS), DDL, mode="FAILFAST")
-    maxwell = changelog.to_maxwell(df, "id", database="d", table="t")
+    maxwell = changelog.to_maxwell(df, "id", database="d", table="t", ordered=True)
     assert [json.loads(row["value"])["type"] for row in maxwell.collect()] == ["insert", "update", "delete"]
     assert rows(changelog.from_maxwell(maxwell, DDL, key="id")) == CHANGES
-    upserts = changelog.to_upsert_kafka(df, ["id"])
+    upserts = changelog.to_upsert_kafka(df, ["id"], ordered=True)
     assert [row["key"] for row in upserts.collect()] == ['{"id":1}'] * 3
     assert rows(changelog.from_upsert_kafka(upserts, DDL, key="id")) == [
         (1, 10, "a", "update_postimage"),
@@ -163,7 +165,7 @@ def test_deletion_flags_and_appends(spark):
         (lambda df: changelog.from_debezium(df, DDL, options={"dateFormatt": "y"}), "dateFormatt"),
         (lambda df: changelog.from_upsert_kafka(df.drop("key"), DDL, key="id"), "the column 'key' .* does not exist"),
         (lambda df: changelog.from_upsert_kafka(df, DDL, key=()), "(?s)needs the columns of the .* key.*option: key"),
-        (lambda df: changelog.to_maxwell(df, "x", database="d", table="t"), "the changelog has no column 'x'"),
+        (lambda df: changelog.to_maxwell(df, "x", database="d", table="t"), "the column 'x' does not exist"),
         (changelog.to_delta_cdf, "the DataFrame is not a changelog"),
     ],
 )

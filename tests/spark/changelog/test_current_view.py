@@ -15,7 +15,12 @@ from forebay.spark.keys.set_keys import key_by
 
 NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
 FLAGGED = "k string, v string, gone boolean, o int"
-CHANGES = "k int, v string, _change_type string, _pos long"
+CHANGES = "k int, v string, _change_type string, _split string, _pos long"
+
+
+def changes(spark, values):
+    """Changes of one split: (key, value, kind, position)."""
+    return spark.createDataFrame([(*value[:3], "s", value[3]) for value in values], CHANGES)
 
 
 def rows(df):
@@ -52,7 +57,8 @@ def test_a_null_flag_is_not_deleted(spark):
 
 def test_an_update_at_one_position_leaves_its_new_row(spark):
     """K8: `update_preimage` comes before `update_postimage`; a changed key deletes the old one."""
-    df = spark.createDataFrame(
+    df = changes(
+        spark,
         [
             (1, "a", "insert", 1),
             (1, "a", "update_preimage", 2),
@@ -61,7 +67,6 @@ def test_an_update_at_one_position_leaves_its_new_row(spark):
             (3, "x", "update_postimage", 3),
             (2, "x", "insert", 1),
         ],
-        CHANGES,
     )
     assert rows(current_view(df, key=["k"])) == [(1, "b"), (3, "x")]
 
@@ -95,9 +100,9 @@ def test_a_change_that_was_delivered_twice_is_one(spark):
 
 def test_a_null_key_is_an_error_a_value_or_dropped(spark):
     """K7."""
-    df = spark.createDataFrame([(None, "a", "insert", 7), (1, "b", "insert", 8)], CHANGES)
+    df = changes(spark, [(None, "a", "insert", 7), (1, "b", "insert", 8)])
     error = error_of(current_view(df, key="k"))
-    assert "'k' is NULL, _pos 7" in error.message
+    assert "'k' is NULL, _split s, _pos 7" in error.message
     assert rows(current_view(df, key="k", null_keys="drop")) == [(1, "b")]
     assert rows(current_view(df, key="k", null_keys="allow")) == [(1, "b"), (None, "a")]
     not_a_number = spark.createDataFrame([(float("nan"), "a"), (None, "b")], "k double, v string")
@@ -106,8 +111,8 @@ def test_a_null_key_is_an_error_a_value_or_dropped(spark):
 
 def test_an_unknown_kind_is_an_error_even_before_the_newest_change(spark):
     """C2."""
-    df = spark.createDataFrame([(1, "a", "upsert", 7), (1, "b", "insert", 8)], CHANGES)
-    assert error_of(current_view(df, key="k")).message == "unknown change kind upsert, _pos 7"
+    df = changes(spark, [(1, "a", "upsert", 7), (1, "b", "insert", 8)])
+    assert error_of(current_view(df, key="k")).message == "unknown change kind upsert, _split s, _pos 7"
 
 
 def test_a_declared_key_is_the_default(spark):
@@ -150,7 +155,7 @@ def test_the_view_of_a_stream_is_a_changelog(micro_batches):
     found = [sorted(row[:5] for row in rows) for _, rows in sorted(query.run().items())]
     assert found == [
         [(1, 1, "a", False, "insert"), (2, 1, "b", None, "insert")],
-        [(1, 3, None, False, "update_postimage"), (2, 1, "b", None, "delete")],
+        [(1, 1, "a", False, "update_preimage"), (1, 3, None, False, "update_postimage"), (2, 1, "b", None, "delete")],
         [],
     ]
 

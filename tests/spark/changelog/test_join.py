@@ -10,16 +10,22 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as users write it
 
 from forebay.errors import ConfigurationError
+from forebay.spark.changelog.declaring import from_changes
 from forebay.spark.changelog.joining import changelog_join
 from forebay.spark.changelog.materialize import materialize
 
 SCHEMA = "side int, k int, v string, _change_type string"
 
 
+def whole(df):
+    """Declare that each row is retracted by an equal one, exactly once."""
+    return from_changes(df, images="full", history="complete")
+
+
 def sides(df):
     left = df.where("side = 0").select("k", F.col("v").alias("l"), "_change_type")
     right = df.where("side = 1").select("k", F.col("v").alias("r"), "_change_type")
-    return left, right
+    return whole(left), whole(right)
 
 
 def joined(left, right, how):
@@ -86,7 +92,8 @@ def test_a_join_materializes_by_another_key_whatever_order_its_inputs_have(micro
     def report(df, state):
         students = df.where("side = 0").select("k", F.col("v").alias("level"), "_change_type")
         awards = df.where("side = 1").select(F.col("v").alias("level"), F.col("k").alias("award"), "_change_type")
-        return materialize(changelog_join(students, awards, "level", state_location=state), "k", state_location=state)
+        joined = changelog_join(whole(students), whole(awards), "level", state_location=state)
+        return materialize(joined, "k", state_location=state, preimages=False)
 
     query = micro_batches(report, SCHEMA)
     query.write([(0, 1, "10", "insert"), (1, 100, "10", "insert"), (1, 200, "20", "insert")])

@@ -11,6 +11,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, unwrap
 from forebay.spark.changelog.converting import to_upsert_kafka
+from forebay.spark.changelog.declaring import from_changes
 from forebay.spark.changelog.joining import changelog_join
 from forebay.spark.changelog.keyed import deduplicate, latest_per_key, normalize
 from forebay.spark.changelog.materialize import materialize
@@ -33,7 +34,13 @@ def test_the_three_orders_of_the_join_give_flinks_changes(stream_of_files):
     ]
     query = stream_of_files(
         lambda df, state: materialize(
-            df, "id", strategy="retract", state_location=state, on_missing_retraction="hold", shards=2
+            df,
+            "id",
+            strategy="retract",
+            state_location=state,
+            on_missing_retraction="hold",
+            preimages=False,
+            shards=2,
         ),
     )
     words = {"+I": "insert", "-U": "update_preimage", "+U": "update_postimage"}
@@ -70,8 +77,8 @@ def test_a_random_changelog_over_restarts(stream_of_files):
             changes = changes[80:]
         for _, rows in sorted(query.run().items()):
             for row in rows:
-                if row[-2] == "delete":
-                    del view[row[0]]
+                if row[-2] in ("delete", "update_preimage"):
+                    assert view.pop(row[0]) == row[:3]
                 else:
                     view[row[0]] = row[:3]
     assert view == live
@@ -115,7 +122,7 @@ def test_latest_per_key_ignores_older_changes(micro_batches):
     assert found == [
         [(1, 5, "new", "insert"), (2, 1, "x", "insert")],
         [(2, 1, "x", "delete")],
-        [(1, 6, "newer", "update_postimage")],
+        [(1, 5, "new", "update_preimage"), (1, 6, "newer", "update_postimage")],
     ]
 
 
@@ -134,7 +141,11 @@ def test_an_available_now_query_with_a_time_to_live_ends(stream_of_files):
 
 def test_normalize_completes_an_upsert_changelog(micro_batches):
     """A13, C16."""
-    query = micro_batches(lambda df, state: normalize(df, "id", state_location=state))
+
+    def whole(df, state):
+        return normalize(from_changes(df, "id", ordered=True), "id", state_location=state)
+
+    query = micro_batches(whole)
     query.write([(1, 1, "a", "update_postimage")])
     query.write([(1, 1, "b", "update_postimage"), (9, None, None, "delete")])
     query.write([(1, 1, "b", "update_postimage")])
@@ -161,7 +172,6 @@ def test_the_result_is_keyed_by_the_new_key_alone(spark):
     df = key_by(
         spark.createDataFrame([(1, 1, "a", "insert")], "id long, level int, name string, _change_type string"),
         "level",
-        cdc=True,
     )
     for result in (
         materialize(df, "id", strategy="retract"),
@@ -179,16 +189,17 @@ def test_names_with_dots_and_backticks(spark):
     df = materialize(spark.createDataFrame(updated, schema), "k.id", strategy="retract")
     assert df.collect() == [(1, "y", "insert", 0)]
     changes = spark.createDataFrame([(1, "x", "insert")], schema)
-    names = changelog_join(changes, changes.withColumnRenamed("a`.b", "c.d"), "k.id").columns
+    whole = from_changes(changes, images="full", history="complete")
+    names = changelog_join(whole, whole.withColumnRenamed("a`.b", "c.d"), "k.id").columns
     assert names == ["k.id", "a`.b", "c.d", "_change_type", "_commit_version"]
-    assert to_upsert_kafka(changes, "k.id").collect() == [('{"k.id":1}', '{"k.id":1,"a`.b":"x"}')]
+    assert to_upsert_kafka(changes, "k.id", ordered=True).collect() == [('{"k.id":1}', '{"k.id":1,"a`.b":"x"}')]
 
 
 def test_a_view_materializes_by_another_key_whatever_order_its_input_has(micro_batches):
     """The old owner of a name leaves it in a later micro-batch than the new one takes it."""
 
     def by_name(df, state):
-        rows = materialize(df, "id", strategy="retract", preimages=True, state_location=state, name="rows")
+        rows = materialize(df, "id", strategy="retract", state_location=state, name="rows")
         return materialize(rows, "name", state_location=state, name="names")
 
     query = micro_batches(by_name)

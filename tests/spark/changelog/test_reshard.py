@@ -8,6 +8,7 @@ import random
 import pytest
 
 from forebay.errors import ConfigurationError
+from forebay.spark.changelog.declaring import from_changes
 from forebay.spark.changelog.joining import changelog_join
 from forebay.spark.changelog.materialize import materialize
 from forebay.table.changelog.state.location import OperatorState
@@ -61,6 +62,7 @@ def test_a_resharded_join_goes_on_and_the_old_number_is_refused(stream_of_files)
     def transform(df, state):
         left = df.where("id < 100").selectExpr("id % 10 AS k", "v AS l", "_change_type")
         right = df.where("id >= 100").selectExpr("id % 10 AS k", "v AS r", "_change_type")
+        left, right = (from_changes(side, images="append") for side in (left, right))
         return changelog_join(left, right, "k", state_location=state, shards=shards)
 
     shards = 2

@@ -41,7 +41,7 @@ class Query:
         return stream.json(str(self.place / directory))
 
     def materialized(self, directory="in", **options):
-        defaults = {"strategy": "retract", "state_location": self.state, "shards": SHARDS}
+        defaults = {"strategy": "retract", "state_location": self.state, "shards": SHARDS, "preimages": False}
         return materialize(self.read(directory), "id", **defaults | options)
 
     def run(self, df, sink):

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import forebay
 from forebay.spark.keys.found_keys import warn_once
+from forebay.table.changelog.traits import stamp_changes
 from forebay.table.keys.key_spec import KeySpec
 from forebay.table.keys.stamping import stamp
 
@@ -23,7 +24,7 @@ KEY = KeySpec(("id",), ("id",), "gone")
 class Students(forebay.SimpleSource):
     """Changes of students, keyed by `id`; with `positions` they have their place in the split.
 
-    With `by_name`, the order is within another column than the primary key.
+    With `by_name`, the order is within another column than the primary key; `plain` rows have no kind.
     """
 
     name: ClassVar[str] = "students"
@@ -33,18 +34,24 @@ class Students(forebay.SimpleSource):
     stamped: bool = True
     transactional: bool = False
     by_name: bool = False
+    plain: bool = False
+    images: str = "full"
+    history: str = "complete"
 
     def schema(self) -> pa.Schema:
         names = {"id": pa.int64(), "level": pa.int64(), "name": pa.string(), "gone": pa.bool_()}
-        names |= {"_change_type": pa.string()}
+        names |= {} if self.plain else {"_change_type": pa.string()}
         names |= {"_split": pa.string(), "_pos": pa.int64()} if self.positions else {}
         schema = pa.schema(names | ({"_sequence": pa.int64()} if self.sequence else {}))
         key = KeySpec(("name",), ("id",), "gone") if self.by_name else KEY
+        if not self.plain and self.stamped:
+            schema = stamp_changes(schema, images=self.images, history=self.history)
         return stamp(schema, key, transactional=self.transactional) if self.stamped else schema
 
     def read(self, split: forebay.Split) -> Iterator[dict[str, Any]]:
         for n in range(split.position or 0, 6):  # type: ignore[arg-type]
-            row = {"id": n % 3, "level": 10 * n, "name": "x", "gone": n == 5, "_change_type": "insert"}
+            row = {"id": n % 3, "level": 10 * n, "name": "x", "gone": n == 5}
+            row |= {} if self.plain else {"_change_type": "insert"}
             row |= {"_split": split.id, "_pos": n} if self.positions else {}
             yield row | ({"_sequence": n} if self.sequence else {})
 
@@ -62,7 +69,7 @@ Read = Callable[..., DataFrame]
 def students(session: SparkSession) -> Read:
     """Read the changes of students; `stream=True` reads a stream."""
 
-    def read(*, stream: bool = False, **options: bool) -> DataFrame:
+    def read(*, stream: bool = False, **options: bool | str) -> DataFrame:
         reader = (session.readStream if stream else session.read).format("students")
         return reader.options(**options).load()
 

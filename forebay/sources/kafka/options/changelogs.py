@@ -14,8 +14,9 @@ from forebay.formats.json.options import JsonOptions
 from forebay.sources.kafka.options.payloads import CORRUPT, POSITIONS
 from forebay.sources.kafka.records.decoding import COLUMNS
 from forebay.table.changelog.converters.event_converter import EventConverter
-from forebay.table.changelog.converters.event_formats import EventOptions
-from forebay.table.changelog.shape import SEQUENCE
+from forebay.table.changelog.converters.event_formats import EventOptions, event_images
+from forebay.table.changelog.shape import CHANGE_TYPE, SEQUENCE
+from forebay.table.changelog.traits import ChangeTraits, with_traits
 from forebay.table.keys.key_spec import KeySpec
 from forebay.table.keys.stamping import stamp
 
@@ -25,6 +26,7 @@ NAMES: Final = {
     "sequence": "changelogSequence",
     "missing_before": "changelogMissingBefore",
     "truncate": "changelogTruncate",
+    "history": "changelogHistory",
 }
 
 
@@ -36,11 +38,15 @@ class Changelog:
         events: The change format and its options.
         options: The JSON options, the mode, and the name of the corrupt-record column.
         kept: The option `kafkaColumns`: columns of Kafka that the changelog also has.
+        complete: Whether each change comes exactly once, from the first one of its row on (`changelogHistory`).
+        log: Names the one topic that is read; None: there may be several, whose changes have no order between them.
     """
 
     events: EventOptions
     options: JsonOptions
     kept: Sequence[str] = field(default=())
+    complete: bool = False
+    log: str | None = None
 
     def converter(self, columns: Sequence[str] | None, source: str) -> EventConverter:
         """Return the converter from fetched records to changes with the selected columns (None = all).
@@ -67,17 +73,24 @@ class Changelog:
         )
 
     def schema(self, columns: Sequence[str] | None, source: str) -> pa.Schema:
-        """Return the schema of the selected columns (None = all). It names the key if all key columns are selected.
+        """Return the schema of the selected columns (None = all), with the key if all key columns are selected.
+
+        It also says which rows the changes hold. Only within one topic is the order of a key kept.
 
         Raises:
             ConfigurationError: A column does not exist, or two columns have the same name.
         """
         schema = self.converter(columns, source).schema
+        images = event_images(self.events.form, self.events.missing_before)
+        corrupt = self.options.column_name_of_corrupt_record
+        if CHANGE_TYPE in schema.names:
+            traits = ChangeTraits(images, self.complete, self.log is not None, self.log, corrupt)
+            schema = with_traits(schema, traits)
         key = self.events.key_names(self.options)
         if not key or not set(key) <= set(schema.names):
             return schema
         order = [SEQUENCE] if SEQUENCE in schema.names else []
-        return stamp(schema, KeySpec.keyed_by(key, cdc=True, ordering=order))
+        return stamp(schema, KeySpec.keyed_by(key, cdc=True, ordering=order), ordered=self.log is not None)
 
     def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the columns of Kafka that must be fetched for the selected columns of the changelog."""

@@ -92,9 +92,15 @@ class KafkaOptions(Source):
         doc="add the column _sequence, a position in the log of PostgreSQL (lsn) or MySQL (binlog)",
     )
     changelog_missing_before: Literal["postimage", "error"] = option(
-        default="postimage", doc="for an update without the row before: return only update_postimage, or fail"
+        default="postimage",
+        doc="postimage: old rows may be missing; error: each update and delete has the whole old row, or is an error",
     )
     changelog_truncate: Literal["error", "ignore"] = option(default="error", doc="what to do if a table was truncated")
+    changelog_history: Literal["unknown", "complete"] = option(
+        default="unknown",
+        doc="complete: the topic has every change of each row exactly once, from the first one on; "
+        "needs startingOffsets=earliest",
+    )
     kafka_columns: list[str] = option(
         default_factory=list, doc="columns of Kafka to add to a changelog, such as timestamp"
     )
@@ -166,6 +172,7 @@ class KafkaOptions(Source):
             ("changelogSequence", self.changelog_sequence),
             ("changelogMissingBefore", self.changelog_missing_before != "postimage"),
             ("changelogTruncate", self.changelog_truncate != "error"),
+            ("changelogHistory", self.changelog_history != "unknown"),
             ("kafkaColumns", self.kafka_columns),
         ):
             if given:
@@ -232,6 +239,7 @@ class KafkaOptions(Source):
         # Imported here, because importing the converters takes 0.2 s in each new process of a query.
         from forebay.sources.kafka.options.changelogs import NAMES, Changelog
         from forebay.table.changelog.converters.event_formats import EventOptions
+        from forebay.table.keys.field_metadata import declaration_id
 
         events = EventOptions(
             form=self.changelog_format,
@@ -244,7 +252,16 @@ class KafkaOptions(Source):
         )
         corrupt = self.column_name_of_corrupt_record
         options = json_payload_options(self.json_options, self.mode, corrupt, self.time_zone)
-        return Changelog(events, options, self.kafka_columns)
+        if self.changelog_history == "complete" and self.starting_offsets != "earliest":
+            raise ConfigurationError(
+                "changelogHistory=complete needs the first change of each row, but the read may begin later",
+                option="startingOffsets",
+                advice="set startingOffsets=earliest, or remove changelogHistory",
+            )
+        topics = self.subscription.named_topics()
+        servers = next((value for name, value in self.kafka.items() if name.lower() == "bootstrap.servers"), None)
+        log = declaration_id(str(servers), topics[0]) if topics is not None and len(topics) == 1 else None
+        return Changelog(events, options, self.kafka_columns, self.changelog_history == "complete", log)
 
     def schema(self) -> pa.Schema:
         """Return the schema of the selected columns: those of Spark's source, or of a changelog, with its key.

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from forebay.errors import ConfigurationError
+from forebay.spark.changelog.strategy import fold_order
 from forebay.spark.changelog.targets.changes import ChangeOptions, fold_changes
-from forebay.spark.changelog.targets.target import Target
+from forebay.spark.changelog.targets.target import Target, apply_folded
 
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -43,8 +45,8 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
         keys: The columns that identify a row of the target.
         checkpoint_location: The checkpoint of the query.
         sequence_by: A column, or SQL text of an expression, that orders all changes of a key. The target stores it, so
-            a change that arrives in a later micro-batch than a newer one has no effect. Without it, changes are
-            ordered within a micro-batch only: by `_sequence`, else `_pos` within a `_split`, else `_commit_version`.
+            a change that arrives in a later micro-batch than a newer one has no effect. Without it, the plan must
+            prove that changes come in order; within a micro-batch, columns such as `_split` and `_pos` order them.
         apply_as_deletes: A condition, as a column or SQL text, that marks plain rows as deletes. NULL is false.
         except_column_list: Columns that the target does not store.
         stored_as_scd_type: 1 keeps the row of each key; 2 keeps all versions, from `__START_AT` to `__END_AT`.
@@ -58,7 +60,8 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
         The running query.
 
     Raises:
-        ConfigurationError: `df` is no stream, or an argument does not fit it. Errors of `Target.apply` end the query.
+        ConfigurationError: `df` is no stream, an argument does not fit it, or `sequence_by` is missing, and nothing
+            proves that the changes of a key come in order. Errors of `Target.apply` end the query.
     """
     if not df.isStreaming:
         raise ConfigurationError(
@@ -67,21 +70,11 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
         )
     # Wrong arguments are refused here, not by the first micro-batch.
     options = ChangeOptions(keys, sequence_by, apply_as_deletes, except_column_list, stored_as_scd_type, null_keys)
-    fold_changes(df, options)
+    changes = fold_changes(df, options)
+    options = replace(options, order=fold_order(df, changes.keys, sequenced=sequence_by is not None))
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        target.apply(
-            batch,
-            batch_id,
-            _query_id(batch),
-            keys=keys,
-            sequence_by=sequence_by,
-            apply_as_deletes=apply_as_deletes,
-            except_column_list=except_column_list,
-            stored_as_scd_type=stored_as_scd_type,
-            null_keys=null_keys,
-            adopt=adopt,
-        )
+        apply_folded(target, batch, batch_id, _query_id(batch), options, adopt=adopt)
 
     writer = df.writeStream.foreachBatch(write).outputMode(output_mode)
     writer = writer.option("checkpointLocation", checkpoint_location)

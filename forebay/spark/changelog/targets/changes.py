@@ -14,6 +14,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructF
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import key_names, payload_fields, quoted
 from forebay.spark.changelog.newest import default_order, failure, is_retraction, newest
+from forebay.spark.changelog.strategy import ChangeOrder
 from forebay.table.changelog.shape import CHANGE_TYPE
 
 DELETED: Final = "__DELETED"
@@ -39,6 +40,8 @@ class ChangeOptions:
     except_column_list: Sequence[str] = ()
     stored_as_scd_type: Literal[1, 2, "1", "2"] = 1
     null_keys: Literal["error", "drop"] = "error"
+    order: ChangeOrder | None = None
+    """What orders the changes of a key within a micro-batch; None: `default_order`."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,10 @@ def fold_changes(df: DataFrame, options: ChangeOptions) -> Changes:
     history = _is_history(options)
     _check_names(df, keys, options)
     deleted = _deletion(df, options.apply_as_deletes)
-    order, within = default_order(df)
+    if options.order is None:
+        order, within = default_order(df)
+    else:
+        order, within = [quoted(name) for name in options.order.columns], options.order.lane
     frame, group = df, list(keys)
     if options.sequence_by is not None:
         frame = frame.withColumn(SEQUENCE, _sequence(df, keys, options.sequence_by))

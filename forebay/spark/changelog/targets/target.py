@@ -58,18 +58,25 @@ class Target(ABC):
                 advice="call it in foreachBatch, or call apply_changes with the stream",
             )
         options = ChangeOptions(keys, sequence_by, apply_as_deletes, except_column_list, stored_as_scd_type, null_keys)
-        changes = fold_changes(df, options)
-        try:
-            return self._apply(changes, batch_id, query_id, adopt=adopt)
-        except Exception as error:
-            found = unwrap(error)
-            if found is None or found is error:
-                raise
-            raise found from error
+        return apply_folded(self, df, batch_id, query_id, options, adopt=adopt)
 
     @abstractmethod
     def _apply(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
         """Write changes and micro-batch id in one atomic step; return False if the micro-batch was written before."""
+
+
+def apply_folded(
+    target: Target, df: DataFrame, batch_id: int, query_id: str, options: ChangeOptions, *, adopt: bool = False
+) -> bool:
+    """Fold the changes of a micro-batch as `options` say, and apply them to a target; see `Target.apply`."""
+    changes = fold_changes(df, options)
+    try:
+        return target._apply(changes, batch_id, query_id, adopt=adopt)  # noqa: SLF001 - of this module
+    except Exception as error:
+        found = unwrap(error)
+        if found is None or found is error:
+            raise
+        raise found from error
 
 
 def check_owner(target: str, owner: str | None, query_id: str, *, adopt: bool) -> None:

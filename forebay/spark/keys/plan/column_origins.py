@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from forebay.spark.keys.plan.plan_node import Expression, PlanNode
@@ -50,7 +50,7 @@ def equal_columns(condition: Iterable[Expression], left: Origins, right: Origins
         None if the condition equates nothing, or equates an expression that is not a column.
     """
     pairs: list[tuple[int, int]] = []
-    for one in _conjuncts(condition):
+    for one in conjuncts(condition):
         if one.kind not in ("EqualTo", "EqualNullSafe"):
             continue
         first, second = one.children
@@ -64,10 +64,11 @@ def equal_columns(condition: Iterable[Expression], left: Origins, right: Origins
     return pairs or None
 
 
-def _conjuncts(condition: Iterable[Expression]) -> Iterable[Expression]:
+def conjuncts(condition: Iterable[Expression]) -> Iterator[Expression]:
+    """Yield the conditions that are combined by AND."""
     for one in condition:
         if one.kind == "And":
-            yield from _conjuncts(one.children)
+            yield from conjuncts(one.children)
         else:
             yield one
 

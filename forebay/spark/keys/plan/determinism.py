@@ -11,13 +11,13 @@ _CLOCKS: Final = frozenset({"CurrentTimestamp", "CurrentDate", "CurrentTime", "L
 """Expressions that Spark calls deterministic: constant within a micro-batch, but different between micro-batches."""
 
 
-def unrepeatable(plan: PlanNode) -> list[str]:
-    """Return the output columns (names) and conditions (texts) of a plan that differ each time they are computed.
+def unrepeatable(plan: PlanNode) -> tuple[list[str], list[str]]:
+    """Return the output columns (names) and the conditions (texts) of a plan that differ each time they are computed.
 
     A column that the plan drops does not count, unless another column or a condition depends on it.
     """
     tainted, conditions = _tainted(plan)
-    return [column.name for column in plan.output if column.id in tainted] + conditions
+    return [column.name for column in plan.output if column.id in tainted], conditions
 
 
 def _tainted(node: PlanNode) -> tuple[set[int], list[str]]:

@@ -43,6 +43,11 @@ class Expression:
         for child in self.children:
             yield from child.walk()
 
+    @property
+    def references(self) -> frozenset[int]:
+        """The ids of the columns that the expression reads."""
+        return frozenset(one.id for one in self.walk() if one.kind == "AttributeReference" and one.id is not None)
+
 
 @dataclass(frozen=True)
 class Column:
@@ -85,6 +90,11 @@ class PlanNode:
         lists = found if isinstance(found[0], list) else [found]
         return tuple(_expression(iter(one)) for one in lists if _is_tree(one))
 
+    def all_expressions(self) -> Iterator[Expression]:
+        """Yield the expressions of all fields."""
+        for name in self.fields:
+            yield from self.expressions(name)
+
     def made(self) -> Iterator[Expression]:
         """Yield the expressions that make the output columns of the node."""
         for name in ("projectList", "aggregateExpressions", "windowExpressions"):
@@ -106,8 +116,23 @@ def analysed_plan(df: DataFrame) -> PlanNode | None:
     """Return the analysed plan of a DataFrame; None on Spark Connect, which shows no plan to the client."""
     if not hasattr(df, "_jdf"):
         return None
-    root = df._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark has no other way to the plan
+    # PySpark has no other way to the plan. Spark's own rule says which hint a join follows.
+    root = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    jvm: Any = df.sparkSession._jvm  # noqa: SLF001
+    root = jvm.org.apache.spark.sql.catalyst.optimizer.EliminateResolvedHint.apply(root)
     return _node(root, iter(json.loads(root.toJSON())))
+
+
+def join_hints(node: PlanNode) -> tuple[str | None, str | None]:
+    """Return the strategies that Spark takes from hints for the left and for the right side of a join, if any."""
+
+    def strategy(hint: Any) -> str | None:  # noqa: ANN401 - an Option of the JVM
+        if not hint.isDefined() or not hint.get().strategy().isDefined():
+            return None
+        return str(hint.get().strategy().get().toString())
+
+    hints = node.jvm.hint()
+    return strategy(hints.leftHint()), strategy(hints.rightHint())
 
 
 def _node(jvm: Any, structure: Iterator[dict[str, Any]]) -> PlanNode:  # noqa: ANN401 - an object of the JVM

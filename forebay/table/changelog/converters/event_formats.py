@@ -17,6 +17,7 @@ from forebay.table.changelog.converters.debezium_json import DebeziumJsonReader
 from forebay.table.changelog.converters.json_texts import payload_schema, wanted_fields
 from forebay.table.changelog.converters.maxwell_json import MaxwellJsonReader
 from forebay.table.changelog.converters.upsert_json import UpsertJsonReader
+from forebay.table.changelog.traits import Images
 
 EventFormat = Literal["debezium-json", "maxwell-json", "upsert-json"]
 
@@ -119,6 +120,11 @@ class EventOptions:
                 option=self.names[name],
                 advice=f"remove {self.names[name]}, or give another format",
             )
+
+
+def event_images(form: EventFormat, missing_before: str | None) -> Images:
+    """Return which rows the changes of a format hold. Full images are those that `missing_before=error` checks."""
+    return Images.FULL if form != "upsert-json" and missing_before == "error" else Images.UPSERT
 
 
 def keyed_options(

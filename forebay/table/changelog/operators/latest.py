@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from forebay.errors import DataError
 from forebay.table.changelog.operators.equality import equal_rows
 from forebay.table.changelog.operators.events import Events, shown_key
 from forebay.table.changelog.operators.expiry import Expiry
-from forebay.table.changelog.operators.ordering import last_of, order_ranks
+from forebay.table.changelog.operators.ordering import FIRST, last_of, order_ranks
 from forebay.table.changelog.operators.result import Result, changes_of_winners, entry_batch
 from forebay.table.changelog.operators.times import entry_times
 from forebay.table.changelog.operators.touched_keys import KEY, TouchedKeys, touched_keys
@@ -26,19 +27,22 @@ from forebay.table.changelog.state.snapshot import Entries
 
 @dataclass(frozen=True)
 class Latest:
-    """The operator of `latest_per_key`, and of `materialize` with the strategy `sequence`.
+    """The operator of `latest_per_key`, and of `materialize` with the strategies `position` and `sequence`.
 
     Args:
         preimages: Whether an update also gives the old row, as `update_preimage`.
+        lanes: Whether the first column of the order is a lane, such as the split: places in two lanes have no order.
     """
 
     preimages: bool = False
+    lanes: bool = False
 
     def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> Result:
         """Return the changes and new entries of a micro-batch; see `Retract.apply`.
 
         Raises:
-            DataError: Two different rows of a key have the same place in the order (K8).
+            DataError: Two different rows of a key have the same place in the order (K8), or its changes come from two
+                lanes.
         """
         keys = touched_keys(events, entries)
         stored, size = len(entries), len(keys)
@@ -49,6 +53,8 @@ class Latest:
         adds = np.concatenate([entries.counts > 0, events.signs > 0]).astype(np.int64)
         expired = expiry.expired(keys.codes, entries, events)
         members = np.concatenate([np.flatnonzero(~expired), np.arange(stored, stored + len(events))])
+        if self.lanes:
+            _refuse_lanes(keys, members, stored_orders[0], orders[0])
         hashes = np.concatenate([entries.row_hashes, events.row_hashes])
         last = last_of(keys.codes, size, members, ranks, adds, hashes, -np.arange(len(keys.codes)))
         _refuse_ties(keys, members, last, ranks, adds)
@@ -88,6 +94,27 @@ def _at(values: Ints, places: Ints, wanted: int) -> npt.NDArray[np.bool_]:
     """Return for each place whether `values` has `wanted` there; False for the place -1."""
     found: npt.NDArray[np.bool_] = np.append(values, 0)[places] == wanted
     return found
+
+
+def _refuse_lanes(keys: TouchedKeys, members: Ints, stored: pa.Array, arriving: pa.Array) -> None:
+    """Raise a DataError if the changes of a key come from two lanes."""
+    ranks = order_ranks([stored], [arriving])
+    low, high = np.full(len(keys), np.iinfo(np.int64).max), np.full(len(keys), FIRST)
+    codes = keys.codes[members]
+    np.minimum.at(low, codes, ranks[members])
+    np.maximum.at(high, codes, ranks[members])
+    several = np.flatnonzero(low < high)
+    if not len(several):
+        return
+    places = np.flatnonzero(keys.codes == several[0])
+    lanes = pa.concat_arrays([stored, arriving]).take(pa.array(places)).unique().to_pylist()
+    place = int(np.flatnonzero(keys.codes[len(keys.entries) :] == several[0])[0])
+    raise DataError(
+        f"the changes of the key {shown_key(keys.events, place)} come from {' and '.join(map(str, lanes))}, which have "
+        "no order between them",
+        advice="give sequence_by columns that order all changes of a key, over all splits and logs; or, if each change "
+        "comes exactly once with whole old rows, strategy='retract'; both with a new state location",
+    )
 
 
 def _refuse_ties(keys: TouchedKeys, members: Ints, last: Ints, ranks: Ints, adds: Ints) -> None:
