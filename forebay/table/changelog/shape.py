@@ -22,7 +22,10 @@ POSITION: Final = "_pos"
 """Long: grows strictly within a split (`rowPositions`)."""
 
 SEQUENCE: Final = "_sequence"
-"""Comparable over all splits, such as a log sequence number: a long, or a text whose order is that of the log."""
+"""Comparable over all splits of one log, such as a log sequence number: a long, or a text in the order of the log."""
+
+LOG: Final = "_log"
+"""Text, there exactly when a format fills `_sequence`: the log that it counts in. Values of two logs have no order."""
 
 TRANSACTION: Final = "_transaction"
 """Text: the id of the source's transaction."""
@@ -37,11 +40,12 @@ TYPES: Final = {
     CHANGE_TYPE: pa.string(),
     SPLIT: pa.string(),
     POSITION: pa.int64(),
+    LOG: pa.string(),
     TRANSACTION: pa.string(),
     COMMIT_VERSION: pa.int64(),
     COMMIT_TIMESTAMP: pa.timestamp("us", tz="UTC"),
 }
 """The Arrow types of these columns, except `_sequence`, whose type depends on the source."""
 
-COLUMNS: Final = (CHANGE_TYPE, SPLIT, POSITION, SEQUENCE, TRANSACTION, COMMIT_VERSION, COMMIT_TIMESTAMP)
+COLUMNS: Final = (CHANGE_TYPE, SPLIT, POSITION, SEQUENCE, LOG, TRANSACTION, COMMIT_VERSION, COMMIT_TIMESTAMP)
 """All columns of a changelog that are not payload."""

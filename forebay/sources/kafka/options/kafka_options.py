@@ -89,10 +89,10 @@ class KafkaOptions(Source):
     changelog_sequence: Literal["lsn", "binlog"] | None = option(
         default=None,
         may_change=False,
-        doc="add the column _sequence, a position in the log of PostgreSQL (lsn) or MySQL (binlog)",
+        doc="add _sequence, a position in the log of PostgreSQL (lsn) or MySQL (binlog), and _log, the name of the log",
     )
     changelog_missing_before: Literal["postimage", "error"] = option(
-        default="postimage", doc="for an update without the row before: return only update_postimage, or fail"
+        default="postimage", doc="for events without the whole row before: return what they have (postimage), or fail"
     )
     changelog_truncate: Literal["error", "ignore"] = option(default="error", doc="what to do if a table was truncated")
     kafka_columns: list[str] = option(
