@@ -184,7 +184,7 @@ class DebeziumJsonReader:
         deletes = np.isin(kinds, (EventKind.DELETE, EventKind.KEY_UPDATE))
         parts = (kinds == EventKind.UPSERT) | (deletes & ~valid(before))
         others = [name for name in self.payload.names if name not in self._key]
-        alone = deletes.copy() if self._key and others else np.zeros(len(kinds), np.bool_)
+        alone = deletes & bool(others)
         for column in columns_of(before, others):
             alone &= ~valid(column)
         rows = np.flatnonzero(parts | alone)

@@ -174,8 +174,8 @@ def test_texts_are_times(convert: Any) -> None:
     )
 
 
-def envelope(payload: object, name: str | None) -> dict[str, Any]:
-    amount = {"type": "bytes", "field": "amount"} | ({} if name is None else {"name": name})
+def envelope(payload: object, name: str | None, column: str = "amount") -> dict[str, Any]:
+    amount = {"type": "bytes", "field": column} | ({} if name is None else {"name": name})
     part = {"type": "struct", "fields": [{"type": "int32", "field": "id"}, amount]}
     parts = [part | {"field": "before"}, part | {"field": "after"}, {"type": "string", "field": "op"}]
     return {"schema": {"type": "struct", "fields": parts}, "payload": payload}
@@ -199,7 +199,7 @@ def test_bytes_of_a_decimal_are_malformed_with_their_cause(convert: Any) -> None
     assert [row["_corrupt_record"]["reason"] for row in rows] == [f"value: amount is bytes: {advice}"] * 2
     (row,) = convert("debezium-json", schema, [envelope(event("c", None, {"id": 1, "amount": None}), DECIMAL)])
     assert (row["_change_type"], row["amount"]) == ("insert", None)
-    last = [dict(reversed(envelope(digits, name).items())) for name in (None, DECIMAL)]
+    last = [dict(reversed(envelope(digits, DECIMAL, column).items())) for column in ("other", "amount")]
     plain = envelope(event("c", None, {"id": 1, "amount": "1", "about": DECIMAL}), None)
     kinds = [row["_change_type"] for row in convert("debezium-json", schema, [*last, plain])]
     assert kinds == ["insert", None, "insert"]
