@@ -24,12 +24,12 @@ def event(op: str, before: str | None, after: str | None, lsn: int) -> bytes:
     return json.dumps(made).encode()
 
 
-def send(kafka: Any, topic: str, values: list[bytes | None]) -> None:
+def send(kafka: Any, topic: str, values: list[bytes | None], key: bytes | None = b'{"id":1}') -> None:
     import kafka as client
 
     with client.KafkaProducer(bootstrap_servers=kafka.address) as producer:
         for value in values:
-            producer.send(topic, value, key=b'{"id":1}', partition=0).get(30)
+            producer.send(topic, value, key=key, partition=0).get(30)
 
 
 def source(kafka: Any, topic: str, **options: Any) -> KafkaSource:
@@ -66,7 +66,7 @@ def test_a_topic_as_a_changelog(kafka: Any) -> None:
     assert {r["_split"] for r in found} == {f"{topic}/0"}
     assert list(found[0]) == [
         *("id", "name", "_change_type", "_split", "_pos", "timestamp", "key"),
-        *("_sequence", "_transaction", "_commit_timestamp", "_corrupt_record"),
+        *("_sequence", "_log", "_transaction", "_commit_timestamp", "_corrupt_record"),
     ]
     report = {"key": b'{"id":1}', "value": b"{torn", "topic": topic, "partition": 0, "offset": 2}
     assert {name: found[3]["_corrupt_record"][name] for name in report} == report
@@ -79,6 +79,21 @@ def test_a_topic_as_a_changelog(kafka: Any) -> None:
     with pytest.raises(DataError) as failed:
         rows(source(kafka, topic, mode="FAILFAST"))
     assert (failed.value.split, failed.value.position) == (f"{topic}/0", "2")
+
+
+def test_a_record_without_the_key_of_its_row_is_refused_if_the_key_is_declared(kafka: Any) -> None:
+    """K5: such records are not partitioned by the key."""
+    topic = kafka.topic()
+    send(kafka, topic, LIFE[:2])
+    keyed = {"key_schema": "id BIGINT"}
+    assert len(rows(source(kafka, topic, **keyed))) == 3
+    send(kafka, topic, LIFE[:1], key=None)
+    for options in (keyed, keyed | {"mode": "DROPMALFORMED"}):
+        for columns in ((), ("name",)):
+            with pytest.raises(DataError, match="has no message key") as failed:
+                rows(source(kafka, topic, **options), *columns)
+            assert (failed.value.split, failed.value.position) == (f"{topic}/0", "2")
+    assert len(rows(source(kafka, topic))) == 4
 
 
 def test_the_other_formats(kafka: Any) -> None:

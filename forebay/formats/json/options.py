@@ -64,6 +64,8 @@ class JsonOptions(RecordOptions):
     """
 
     format_name: ClassVar[str] = "JSON"
+    numeric_timestamps: ClassVar[bool] = True
+    """Whether a number is a TIMESTAMP, in seconds since 1970, as in Spark."""
 
     allow_comments: bool = False
     allow_unquoted_field_names: bool = False

@@ -22,10 +22,10 @@ POSITION: Final = "_pos"
 """Long: grows strictly within a split (`rowPositions`)."""
 
 SEQUENCE: Final = "_sequence"
-"""Comparable over all splits, such as a log sequence number: a long, or a text whose order is that of the log."""
+"""Comparable over all splits of one log, such as a log sequence number: a long, or a text in the order of the log."""
 
 LOG: Final = "_log"
-"""Text: the log that `_sequence` counts in. Values of `_sequence` in two logs have no order."""
+"""Text, there exactly when a format fills `_sequence`: the log that it counts in. Values of two logs have no order."""
 
 TRANSACTION: Final = "_transaction"
 """Text: the id of the source's transaction."""

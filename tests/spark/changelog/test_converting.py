@@ -27,8 +27,12 @@ CHANGES = [
 ]
 
 
-def events(spark, values):
-    rows = [("t", 0, number, None, None if one is None else json.dumps(one)) for number, one in enumerate(values)]
+def events(spark, values, keys=None):
+    keys = keys or [
+        one and json.dumps({"id": (one.get("after") or one.get("before") or {}).get("id")}) for one in values
+    ]
+    values = [None if one is None else json.dumps(one) for one in values]
+    rows = [("t", 0, number, *one) for number, one in enumerate(zip(keys, values, strict=True))]
     schema = "topic string, partition int, offset long, key string, value string"
     return spark.createDataFrame(rows, schema).coalesce(1)
 
@@ -47,6 +51,28 @@ def test_debezium_with_positions_of_kafka_and_a_key(spark):
     from forebay.keys import keys_of
 
     assert keys_of(df).primary == ("id",)
+    assert df.columns[-4:-1] == ["_log", "_transaction", "_commit_timestamp"]
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "FAILFAST"])
+def test_a_null_message_key_is_refused_where_the_key_is_read_from_the_message(spark, mode):
+    """K5: a table without a primary key, whose changes are in any partition."""
+    df = events(spark, EVENTS, ['{"id":1}', None, '{"id":1}'])
+    with pytest.raises(Exception, match="has no message key") as failed:
+        changelog.from_debezium(df, DDL, key="id", mode=mode).collect()
+    found = unwrap(failed.value)
+    assert isinstance(found, DataError)
+    assert (found.split, found.position, found.option) == ("t/0", "1", "key")
+    for other in (changelog.from_debezium(df.drop("key"), DDL, key="id"), changelog.from_debezium(df, DDL)):
+        assert rows(other) == CHANGES
+
+
+def test_a_changed_key_in_one_event_of_maxwell(spark):
+    """C17: the old row is deleted, as Debezium does it."""
+    moved = {"type": "update", "data": NEW | {"id": 2}, "old": {"id": 1, "level": 10, "name": "a"}}
+    df = changelog.from_maxwell(events(spark, [{"type": "insert", "data": OLD}, moved]), DDL, key="id", mode="FAILFAST")
+    assert rows(df, "_pos") == [(*CHANGES[0], 0), (1, 10, "a", "delete", 1), (2, 20, None, "insert", 1)]
+    assert rows(changelog.materialize(df, key="id")) == [(2, 20, None, "insert")]
 
 
 def test_a_malformed_event_keeps_its_whole_row(spark):

@@ -57,7 +57,8 @@ def scalar(data_type: pa.DataType, options: JsonOptions) -> Scalar | None:
         if data_type.tz is None:
             pattern = options.pattern("timestamp_ntz_format")
             return _texts(parse_timestamp_ntz if pattern is None else pattern.timestamp_ntz)
-        return partial(_timestamp, parse=_texts(_timestamp_parser(options)))
+        texts = _texts(_timestamp_parser(options))
+        return partial(_timestamp, parse=texts) if options.numeric_timestamps else texts
     return None
 
 

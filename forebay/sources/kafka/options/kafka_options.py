@@ -89,7 +89,7 @@ class KafkaOptions(Source):
     changelog_sequence: Literal["lsn", "binlog"] | None = option(
         default=None,
         may_change=False,
-        doc="add the column _sequence, a position in the log of PostgreSQL (lsn) or MySQL (binlog)",
+        doc="add _sequence, a position in the log of PostgreSQL (lsn) or MySQL (binlog), and _log, the name of the log",
     )
     changelog_missing_before: Literal["postimage", "error"] = option(
         default="postimage",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol, cast
@@ -13,11 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.table.changelog.shape import COMMIT_TIMESTAMP, POSITION, SEQUENCE, SPLIT, TRANSACTION, TYPES
+from forebay.table.changelog.operators.equality import equal_rows
+from forebay.table.changelog.shape import COMMIT_TIMESTAMP, LOG, POSITION, SEQUENCE, SPLIT, TRANSACTION, TYPES
 
 
 class EventKind(IntEnum):
-    """The kind of an event. `UPSERT` is an update without the old row; `SKIP` gives no change."""
+    """The kind of an event. `SKIP` gives no change, and `UPSERT` is an update without the old row.
+
+    `KEY_UPDATE` is an update that changes the key: it gives a delete of the old row, and an insert of the new one.
+    """
 
     SKIP = 0
     INSERT = 1
@@ -25,6 +29,7 @@ class EventKind(IntEnum):
     UPSERT = 3
     DELETE = 4
     MALFORMED = 5
+    KEY_UPDATE = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +78,31 @@ def children(structs: pa.Array) -> list[pa.Array]:
     return cast("pa.StructArray", structs).flatten()
 
 
+def columns_of(structs: pa.Array, names: Sequence[str]) -> list[pa.Array]:
+    """Return the fields `names` of a struct column as columns, with NULL in the rows whose struct is NULL."""
+    fields = cast("pa.StructType", structs.type)
+    columns = dict(zip([field.name for field in fields], children(structs), strict=True))
+    return [columns[name] for name in names]
+
+
 def valid(column: pa.Array) -> npt.NDArray[np.bool_]:
     """Return for each value whether it is not NULL, as a new, writable array."""
     return np.array(column.is_valid(), np.bool_)
 
 
 def added_columns(sequence: pa.DataType | None) -> pa.Schema:
-    """Return the columns that a format adds. `sequence` is the type of `_sequence`; None: there is no such column."""
-    types = {} if sequence is None else {SEQUENCE: sequence}
+    """Return the columns that a format adds. `sequence` is the type of `_sequence`; None: without it and `_log`."""
+    types = {} if sequence is None else {SEQUENCE: sequence, LOG: TYPES[LOG]}
     types |= {name: TYPES[name] for name in (TRANSACTION, COMMIT_TIMESTAMP)}
     return pa.schema(list(types.items()))
+
+
+def mark_key_updates(kinds: npt.NDArray[np.int8], key: Sequence[str], before: pa.Array, after: pa.Array) -> None:
+    """Set the kind `KEY_UPDATE` for updates whose old and new row differ in a column of `key`, which may be empty."""
+    rows = np.flatnonzero(kinds == EventKind.UPDATE)
+    if key and len(rows):
+        old, new = (columns_of(structs.take(pa.array(rows)), key) for structs in (before, after))
+        kinds[rows[~equal_rows(old, new)]] = EventKind.KEY_UPDATE
 
 
 def place_of(batch: pa.RecordBatch, row: int) -> dict[str, str | None]:

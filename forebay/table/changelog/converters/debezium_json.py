@@ -18,15 +18,25 @@ from forebay.table.changelog.converters.change_events import (
     EventKind,
     added_columns,
     children,
+    columns_of,
+    mark_key_updates,
     refuse_event,
     valid,
 )
+from forebay.table.changelog.converters.debezium_values import PLACEHOLDER, PRECISE, cause, filled, precise_decimals
 from forebay.table.changelog.converters.json_texts import TextReader, Texts, key_rows
 from forebay.table.changelog.converters.json_writer import dump, json_objects, json_texts
-from forebay.table.changelog.converters.positions import SEQUENCE_TYPES, Sequence, binlog_sequence, timestamps
+from forebay.table.changelog.converters.positions import (
+    SEQUENCE_TYPES,
+    Sequence,
+    binlog_sequence,
+    log_names,
+    timestamps,
+)
 from forebay.table.changelog.converters.update_pairs import paired, rows_have
+from forebay.table.changelog.operators.equality import equal_rows
 from forebay.table.changelog.row_kind import RowKind
-from forebay.table.changelog.shape import COMMIT_TIMESTAMP, SEQUENCE, TRANSACTION
+from forebay.table.changelog.shape import COMMIT_TIMESTAMP, LOG, SEQUENCE, TRANSACTION
 
 _OPS: Final = pa.array(["c", "r", "u", "d", "t"], pa.string())
 _TRUNCATE: Final = 4
@@ -34,29 +44,42 @@ _KINDS: Final = np.array(
     [EventKind.INSERT, EventKind.INSERT, EventKind.UPDATE, EventKind.DELETE, EventKind.SKIP, EventKind.MALFORMED],
     np.int8,
 )
-_UNAVAILABLE: Final = "__debezium_unavailable_value"
-"""What Debezium writes for a large value of PostgreSQL that an update did not change (TOAST)."""
-_SEQUENCE_FIELDS: Final[dict[str | None, dict[str, pa.DataType]]] = {
+_LOG_FIELDS: Final[dict[str | None, dict[str, pa.DataType]]] = {
     None: {},
-    "lsn": {"lsn": pa.int64()},
-    "binlog": {"file": pa.string(), "pos": pa.int64(), "row": pa.int64()},
+    "lsn": {"lsn": pa.int64(), "name": pa.string()},
+    "binlog": {
+        "file": pa.string(),
+        "pos": pa.int64(),
+        "row": pa.int64(),
+        "name": pa.string(),
+        "server_id": pa.int64(),
+    },
 }
+"""The fields of `source` for `_sequence` and `_log`."""
+_SEQUENCE_FIELDS: Final = {"lsn": "source.lsn", "binlog": "source.file and source.pos"}
+_WHOLE_ROWS: Final = (
+    "set the replica identity of the table to FULL, or accept such events with missing_before=postimage (Kafka: "
+    "changelogMissingBefore) and complete them with normalize"
+)
 
 
 class DebeziumJsonReader:
     """Reads envelopes with `before`, `after`, `source`, `op` and `transaction`.
 
     A tombstone (a NULL value) gives no change, because the delete event comes before it. A changed primary key arrives
-    as two events: a delete and an insert. PostgreSQL leaves out large values that did not change; they are taken from
-    `before`, and without `before` the event is malformed.
+    as two events, a delete and an insert; an update that changes the key gives the same two rows. PostgreSQL leaves out
+    large values that did not change; they are taken from `before`, and without it the event is malformed.
 
     Args:
         payload: The columns of a row.
         options: How to read JSON.
-        key: The columns of the message key. A delete without `before` takes its key from there.
+        key: The columns of the primary key, if it is known.
+        message_key: The columns of the message key. A delete without `before` takes its key from there. A message key
+            that is not the key of the row is an error: the topic is not partitioned by the key.
         sequence: The log position for `_sequence`; None: there is no such column. `source.ts_ms` is never used for it,
             because clocks of databases go back.
-        missing_before: For an update without `before`: `postimage` gives only the `update_postimage`, `error` fails.
+        missing_before: `postimage` accepts updates and deletes without the old row; `error` fails, also for a delete
+            whose `before` has only the key.
         truncate: For a truncate event: `error` fails, `ignore` skips it.
     """
 
@@ -65,44 +88,64 @@ class DebeziumJsonReader:
         payload: pa.Schema,
         options: JsonOptions,
         *,
-        key: pa.Schema | None = None,
+        key: Columns[str] = (),
+        message_key: pa.Schema | None = None,
         sequence: Sequence | None = None,
         missing_before: Literal["postimage", "error"] = "postimage",
         truncate: Literal["error", "ignore"] = "error",
     ) -> None:
         self.payload, self.added = payload, added_columns(SEQUENCE_TYPES[sequence])
         self._sequence, self._missing_before, self._truncate = sequence, missing_before, truncate
+        self._key = list(key if message_key is None else message_key.names)
         row = pa.struct(list(payload))
-        source = pa.struct({**_SEQUENCE_FIELDS[sequence], "ts_ms": pa.int64()}.items())
+        source = pa.struct({**_LOG_FIELDS[sequence], "ts_ms": pa.int64()}.items())
         envelope = {"before": row, "after": row, "source": source, "op": pa.string()}
         envelope["transaction"] = pa.struct([pa.field("id", pa.string())])
         self._events = TextReader(pa.schema(list(envelope.items())), options, "op")
-        self._keys = None if key is None else TextReader(key, options)
+        self._message_keys = None if message_key is None else TextReader(message_key, options)
+        self._decimals = [field.name for field in payload if pa.types.is_decimal(field.type)]
 
     def read(self, batch: pa.RecordBatch) -> ChangeEvents:
         """Read the events of a record batch; see `EventReader`."""
-        texts = batch.column("value")
+        texts = batch.column("value").cast(pa.binary())
         found = self._events.read(texts)
         before, after, op = (found.fields[name] for name in ("before", "after", "op"))
-        after, unavailable = _filled(before, after, self.payload)
         codes = pc.index_in(op, _OPS).fill_null(len(_OPS)).to_numpy(zero_copy_only=False)
         self._check(batch, found, codes)
         kinds = _KINDS[codes]
-        before = self._with_keys(batch, kinds, before)
-        has_before, has_after = valid(before), valid(after)
-        kinds[(kinds == EventKind.UPDATE) & ~has_before] = EventKind.UPSERT
-        if self._missing_before == "error":
-            self._refuse_upserts(batch, kinds, found)
-        deletes, skipped = kinds == EventKind.DELETE, kinds == EventKind.SKIP
-        lost = found.bad | unavailable | np.where(deletes, ~has_before, ~has_after & ~skipped)
-        columns = self._columns(found)
-        if self._sequence is not None:
-            lost |= ~valid(columns[SEQUENCE]) & ~skipped
-        kinds[lost] = EventKind.MALFORMED
+        kinds[found.bad] = EventKind.MALFORMED
         kinds[~valid(texts)] = EventKind.SKIP
+        after, unavailable = filled(before, after, self.payload)
+        before = self._with_key(before)
+        kinds[(kinds == EventKind.UPDATE) & ~valid(after)] = EventKind.MALFORMED
+        kinds[(kinds == EventKind.UPDATE) & ~valid(before)] = EventKind.UPSERT
+        mark_key_updates(kinds, self._key, before, after)
+        if self._missing_before == "error":
+            self._refuse_parts(batch, kinds, before)
+        before = self._check_message_keys(batch, kinds, before, after)
+        problems = {
+            f"value: {name} is {PLACEHOLDER} (TOAST), and before does not have its value; set the replica identity of "
+            "the table to FULL": lost
+            for name, lost in unavailable.items()
+        }
+        for name, precise in precise_decimals(texts, self._decimals).items():
+            old, new = (columns_of(structs, [name])[0] for structs in (before, after))
+            problems[f"value: {name} is bytes: {PRECISE}"] = precise & (valid(old) | valid(new))
+        columns = self._columns(found)
+        lost = np.where(kinds == EventKind.DELETE, ~valid(before), ~valid(after))
+        if self._sequence is not None:
+            lost |= ~valid(columns[SEQUENCE])
+        for problem in problems.values():
+            lost |= problem
+        kinds[lost & (kinds != EventKind.SKIP)] = EventKind.MALFORMED
 
         def reason(row: int) -> str:
-            return self._reason(found, has_before, unavailable, row)
+            if found.bad[row]:
+                rows = {name: found.fields[name] for name in ("before", "after")}
+                return f"value: {found.reason(row)}{cause(texts[row].as_py(), rows, row)}"
+            return next((text for text, mask in problems.items() if mask[row]), None) or self._reason(
+                found, before, row
+            )
 
         return ChangeEvents(kinds, before, after, columns, reason)
 
@@ -127,79 +170,99 @@ class DebeziumJsonReader:
                 "truncate",
             )
 
-    def _with_keys(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8], before: pa.Array) -> pa.Array:
-        """Return `before`, filled with the columns of the message key for deletes that have no `before`."""
-        if self._keys is None or "key" not in batch.schema.names:
+    def _with_key(self, before: pa.Array) -> pa.Array:
+        """Return `before` without the rows that have no key: PostgreSQL sends only the columns of another index."""
+        there = np.zeros(len(before), np.bool_)
+        for column in columns_of(before, self._key):
+            there |= valid(column)
+        if not self._key or there.sum() == valid(before).sum():
             return before
-        rows = np.flatnonzero((kinds == EventKind.DELETE) & ~valid(before))
-        if not len(rows):
-            return before
-        keys = self._keys.read(batch.column("key").take(pa.array(rows)))
-        return _replaced(before, rows, key_rows(keys, self.payload))
+        return before.take(pa.array(np.arange(len(before)), mask=~there))
 
-    def _refuse_upserts(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8], found: Texts) -> None:
-        rows = np.flatnonzero((kinds == EventKind.UPSERT) & ~found.bad)
+    def _refuse_parts(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8], before: pa.Array) -> None:
+        """Raise an error for updates without the old row, and for deletes without it or with its key alone."""
+        deletes = np.isin(kinds, (EventKind.DELETE, EventKind.KEY_UPDATE))
+        parts = (kinds == EventKind.UPSERT) | (deletes & ~valid(before))
+        others = [name for name in self.payload.names if name not in self._key]
+        alone = deletes & bool(others)
+        for column in columns_of(before, others):
+            alone &= ~valid(column)
+        rows = np.flatnonzero(parts | alone)
         if len(rows):
+            row = int(rows[0])
+            event = "an update" if kinds[row] in (EventKind.UPSERT, EventKind.KEY_UPDATE) else "a delete"
+            lack = (
+                "has no field `before`" if parts[row] else "has only the key in `before`, as the replica identity says"
+            )
+            raise refuse_event(batch, row, f"{event} event of Debezium {lack}", _WHOLE_ROWS, "missing_before")
+
+    def _check_message_keys(
+        self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8], before: pa.Array, after: pa.Array
+    ) -> pa.Array:
+        """Check that the message keys are the keys of the rows.
+
+        A message key that is no JSON object cannot be compared, and is not checked.
+
+        Returns:
+            `before`, filled with the columns of the message key for deletes that have no `before`.
+        """
+        if self._message_keys is None or "key" not in batch.schema.names:
+            return before
+        texts = batch.column("key")
+        keys = self._message_keys.read(texts)
+        changes = ~np.isin(kinds, (EventKind.SKIP, EventKind.MALFORMED))
+        deletes = kinds == EventKind.DELETE
+        row_there = np.where(deletes, valid(before), valid(after))
+        both = zip(columns_of(before, self._key), columns_of(after, self._key), strict=True)
+        rows = [pc.if_else(pa.array(deletes), old, new) for old, new in both]
+        same = equal_rows(rows, [keys.fields[name] for name in self._key])
+        absent = changes & ~valid(texts)
+        wrong = np.flatnonzero(absent | (changes & row_there & ~keys.bad & ~same))
+        if len(wrong):
+            row = int(wrong[0])
+            lack = (
+                "has no message key"
+                if absent[row]
+                else f"has another message key than {', '.join(self._key)} of its row"
+            )
             raise refuse_event(
                 batch,
-                int(rows[0]),
-                "a Debezium update event has no field `before`",
-                "set the replica identity of the table to FULL, or accept updates without the old row with "
-                "missing_before=postimage (Kafka: changelogMissingBefore)",
-                "missing_before",
+                row,
+                f"a Debezium event {lack}, so the changes of a key may be in several partitions, without an order",
+                "give the table a primary key, or set message.key.columns of the connector to the columns of the key; "
+                "or leave the key out of the reader (Kafka: keySchema; DataFrames: drop the column `key`)",
+                "key",
             )
+        empty = np.flatnonzero(deletes & ~valid(before))
+        if not len(empty):
+            return before
+        places = np.arange(len(kinds))
+        places[empty] += len(kinds)
+        return pa.concat_arrays([before, key_rows(keys, self.payload)]).take(pa.array(places))
 
     def _columns(self, found: Texts) -> dict[str, pa.Array]:
-        *log, ts_ms = children(found.fields["source"])
+        names = [*_LOG_FIELDS[self._sequence], "ts_ms"]
+        source = dict(zip(names, children(found.fields["source"]), strict=True))
         columns = {
             TRANSACTION: children(found.fields["transaction"])[0],
-            COMMIT_TIMESTAMP: timestamps(ts_ms, 1000),
+            COMMIT_TIMESTAMP: timestamps(source["ts_ms"], 1000),
         }
-        if self._sequence is not None:
-            columns[SEQUENCE] = log[0] if self._sequence == "lsn" else binlog_sequence(*log)
+        if self._sequence == "lsn":
+            columns |= {SEQUENCE: source["lsn"], LOG: log_names(source["name"])}
+        elif self._sequence == "binlog":
+            columns[SEQUENCE] = binlog_sequence(source["file"], source["pos"], source["row"])
+            columns[LOG] = log_names(source["name"], source["server_id"])
         return columns
 
-    def _reason(
-        self, found: Texts, has_before: npt.NDArray[np.bool_], unavailable: npt.NDArray[np.bool_], row: int
-    ) -> str:
-        if found.bad[row]:
-            return f"value: {found.reason(row)}"
-        if unavailable[row]:
-            return f"value: a field of after is {_UNAVAILABLE}, and before does not have the value of this field"
+    def _reason(self, found: Texts, before: pa.Array, row: int) -> str:
         op = found.fields["op"][row].as_py()
         if op is None:
             return "value: it has no field op"
-        if op == "d" and not has_before[row]:
+        if op == "d" and not before[row].is_valid:
             return "value: a delete has no field before, and the message key has no columns"
         if op != "d" and not found.fields["after"][row].is_valid:
             return f"value: an event with op {op} has no field after"
-        wanted = " and ".join(f"source.{name}" for name in _SEQUENCE_FIELDS[self._sequence] if name != "row")
-        return f"value: it has no {wanted}, which _sequence comes from"
-
-
-def _filled(before: pa.Array, after: pa.Array, rows: pa.Schema) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Return `after` with placeholders replaced by values of `before`, and a mask of the rows without such a value."""
-    columns, lost = children(after), np.zeros(len(after), np.bool_)
-    changed = False
-    for place, (old, new) in enumerate(zip(children(before), columns, strict=True)):
-        if not pa.types.is_string(new.type):
-            continue
-        gone = pc.equal(new, _UNAVAILABLE).fill_null(False)
-        if not pc.any(gone).as_py():
-            continue
-        changed = True
-        there = valid(before) & np.array(pc.not_equal(old, _UNAVAILABLE).fill_null(True), np.bool_)
-        lost |= np.array(gone, np.bool_) & ~there
-        columns[place] = pc.if_else(gone, old, new)
-    if not changed:
-        return after, lost
-    return pa.StructArray.from_arrays(columns, fields=list(rows), mask=after.is_null()), lost
-
-
-def _replaced(values: pa.Array, rows: npt.NDArray[np.int64], by: pa.Array) -> pa.Array:
-    places = np.arange(len(values))
-    places[rows] = len(values) + np.arange(len(rows))
-    return pa.concat_arrays([values, by]).take(pa.array(places))
+        return f"value: it has no {_SEQUENCE_FIELDS[self._sequence or 'lsn']}, which _sequence comes from"
 
 
 class DebeziumJsonWriter:

@@ -24,11 +24,11 @@ _NO_KIND: Final = len(CHANGE_TYPES)
 """The index of a malformed event's kind in `_WORDS`, where it is NULL."""
 
 # By `EventKind`: the number of rows, and the kind of the first and of the second row.
-_ROWS: Final = np.array([0, 1, 2, 1, 1, 1], np.int8)
+_ROWS: Final = np.array([0, 1, 2, 1, 1, 1, 2], np.int8)
 _FIRST: Final = np.array(
-    [0, RowKind.INSERT, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER, RowKind.DELETE, _NO_KIND], np.int8
+    [0, RowKind.INSERT, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER, RowKind.DELETE, _NO_KIND, RowKind.DELETE], np.int8
 )
-_SECOND: Final = RowKind.UPDATE_AFTER
+_SECOND: Final = np.array([*[RowKind.UPDATE_AFTER] * EventKind.KEY_UPDATE, RowKind.INSERT], np.int8)
 _WORDS: Final = pa.array([*CHANGE_TYPES, None], pa.string())
 
 
@@ -37,7 +37,8 @@ class EventConverter:
 
     The output has the payload, `_change_type`, `_split` and `_pos` if the input has them, the columns that the format
     adds, and in the mode PERMISSIVE the corrupt-record column. In the row of a malformed event, payload and
-    `_change_type` are NULL. An update has two rows with the same position.
+    `_change_type` are NULL. An update has two rows with the same position: `update_preimage` and `update_postimage`, or
+    `delete` and `insert` if it changes the key.
 
     Args:
         reader: The format.
@@ -118,7 +119,7 @@ class EventConverter:
         rows = np.repeat(np.arange(len(counts)), counts)
         second = np.zeros(len(rows), np.bool_)
         second[1:] = rows[1:] == rows[:-1]
-        kinds = np.where(second, _SECOND, _FIRST[events.kinds[rows]])
+        kinds = np.where(second, _SECOND[events.kinds[rows]], _FIRST[events.kinds[rows]])
         columns = self._payload(events, rows, kinds)
         columns[CHANGE_TYPE] = _WORDS.take(pa.array(kinds))
         taken = pa.array(rows)

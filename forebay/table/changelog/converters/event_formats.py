@@ -14,7 +14,7 @@ from forebay.formats.json.options import JsonOptions
 from forebay.table.changelog.converters import positions
 from forebay.table.changelog.converters.change_events import EventReader
 from forebay.table.changelog.converters.debezium_json import DebeziumJsonReader
-from forebay.table.changelog.converters.json_texts import payload_schema, wanted_fields
+from forebay.table.changelog.converters.json_texts import EventJsonOptions, payload_schema, wanted_fields
 from forebay.table.changelog.converters.maxwell_json import MaxwellJsonReader
 from forebay.table.changelog.converters.upsert_json import UpsertJsonReader
 from forebay.table.changelog.traits import Images
@@ -41,9 +41,10 @@ class EventOptions:
     Args:
         form: The format.
         value_schema: The columns of a row, as for Spark's `from_json`.
-        key_schema: The columns of the key, in the same form.
+        key_schema: The columns of the message key, in the same form.
+        key: The columns of the primary key. Empty: those of `key_schema`.
         sequence: The log position for `_sequence`; None: there is no such column.
-        missing_before: For an update without the old row: `postimage` gives only the `update_postimage`, `error` fails.
+        missing_before: `postimage` accepts events without the old row, or with a part of it; `error` fails.
         truncate: For a truncate event: `error` fails, `ignore` skips it.
         names: The name of an option here → its name for the user.
     """
@@ -51,6 +52,7 @@ class EventOptions:
     form: EventFormat
     value_schema: str | pa.Schema | None
     key_schema: str | pa.Schema | None = None
+    key: Sequence[str] = ()
     sequence: positions.Sequence | None = None
     missing_before: Literal["postimage", "error"] = "postimage"
     truncate: Literal["error", "ignore"] = "error"
@@ -67,6 +69,7 @@ class EventOptions:
             ConfigurationError: An option does not fit the format, or a schema is not valid.
         """
         self._check()
+        options = EventJsonOptions.of(options)
         payload = payload_schema(self.value_schema, self.names["value_schema"], options)
         key = None
         if self.key_schema is not None:
@@ -74,11 +77,14 @@ class EventOptions:
         if self.form == "upsert-json":
             return UpsertJsonReader(payload, self._required(key), options, columns)
         self._check_columns(key or pa.schema([]), payload)
-        wanted = wanted_fields(list(payload), columns)
-        found: dict[str, Any] = {"sequence": self.sequence, "missing_before": self.missing_before}
+        names = list(self.key or (key or pa.schema([])).names)
+        # Changed keys show in the columns of the key, and whole rows in all columns.
+        pruned = columns is not None and self.missing_before == "postimage"
+        wanted = wanted_fields(list(payload), [*(columns or ()), *names] if pruned else None)
+        found: dict[str, Any] = {"key": names, "sequence": self.sequence, "missing_before": self.missing_before}
         if self.form == "maxwell-json":
             return MaxwellJsonReader(wanted, options, **found)
-        return DebeziumJsonReader(wanted, options, key=key, truncate=self.truncate, **found)
+        return DebeziumJsonReader(wanted, options, message_key=key, truncate=self.truncate, **found)
 
     def key_names(self, options: JsonOptions) -> list[str]:
         """Return the columns of the key, if `key_schema` gives them."""
@@ -160,4 +166,4 @@ def keyed_options(
             advice=f"give columns of the schema: {', '.join(row.names)}",
         )
     keys = pa.schema([row.field(name) for name in key]) if key and from_message else None
-    return EventOptions(form=form, value_schema=row, key_schema=keys, names=names, **options)
+    return EventOptions(form=form, value_schema=row, key_schema=keys, key=key, names=names, **options)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,21 @@ from forebay.formats.values.ddl import parse_schema
 from forebay.table.changelog.converters.change_events import check_payload, children, valid
 
 _PAYLOAD: Final = "payload"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventJsonOptions(JsonOptions):
+    """The options for reading JSON of change events: a number is no TIMESTAMP.
+
+    Spark reads seconds, but Debezium writes milliseconds, microseconds or nanoseconds, and the value does not tell.
+    """
+
+    numeric_timestamps: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, options: JsonOptions) -> EventJsonOptions:
+        """Return these options for change events."""
+        return cls(**{item.name: getattr(options, item.name) for item in fields(options)})
 
 
 @dataclass(frozen=True, slots=True)

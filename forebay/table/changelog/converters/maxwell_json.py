@@ -12,22 +12,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.formats.json.cells import CellReader
 from forebay.formats.json.options import JsonOptions
 from forebay.table.changelog.converters.change_events import (
     ChangeEvents,
     EventKind,
     added_columns,
     children,
+    mark_key_updates,
     refuse_event,
     valid,
 )
+from forebay.table.changelog.converters.debezium_values import cause
 from forebay.table.changelog.converters.json_texts import TextReader, Texts
 from forebay.table.changelog.converters.json_writer import dump, json_objects
-from forebay.table.changelog.converters.positions import SEQUENCE_TYPES, binlog_texts, timestamps
+from forebay.table.changelog.converters.positions import SEQUENCE_TYPES, binlog_texts, log_names, timestamps
 from forebay.table.changelog.converters.update_pairs import paired, rows_have
 from forebay.table.changelog.row_kind import RowKind
-from forebay.table.changelog.shape import COMMIT_TIMESTAMP, SEQUENCE, TRANSACTION
+from forebay.table.changelog.shape import COMMIT_TIMESTAMP, LOG, SEQUENCE, TRANSACTION
 
 _TYPES: Final = pa.array(
     ["insert", "bootstrap-insert", "update", "delete", "bootstrap-start", "bootstrap-complete"], pa.string()
@@ -44,6 +45,7 @@ _KINDS: Final = np.array(
     ],
     np.int8,
 )
+_POSTIMAGE: Final = "with missing_before=postimage (Kafka: changelogMissingBefore) and complete them with normalize"
 _OLD_NULL: Final = r'(?s)"old".*null|\\u'
 """Matches every text whose `old` may have a null in it."""
 
@@ -51,14 +53,16 @@ _OLD_NULL: Final = r'(?s)"old".*null|\\u'
 class MaxwellJsonReader:
     """Reads events with `type`, `data`, `old`, `ts` and `xid`.
 
-    `old` has only the old values of changed columns; the other columns of the old row are in `data`. The events for the
-    beginning and the end of a bootstrap give no change.
+    `old` has only the old values of changed columns; the other columns of the old row are in `data`. An update that
+    changes the key gives a delete and an insert. The events for the start and the end of a bootstrap give no change.
 
     Args:
         payload: The columns of a row.
         options: How to read JSON.
-        sequence: `binlog` for `_sequence` from `position`, which Maxwell writes with `output_binlog_position`.
-        missing_before: For an update without `old`: `postimage` gives only the `update_postimage`, `error` fails.
+        key: The columns of the primary key, if it is known.
+        sequence: `binlog` for `_sequence` from `position`, which Maxwell writes with `output_binlog_position`, and for
+            `_log` from `server_id`, which it writes with `output_server_id`.
+        missing_before: `postimage` accepts updates without `old`, and rows without some columns; `error` fails.
     """
 
     def __init__(
@@ -66,17 +70,19 @@ class MaxwellJsonReader:
         payload: pa.Schema,
         options: JsonOptions,
         *,
+        key: Columns[str] = (),
         sequence: Literal["binlog"] | None = None,
         missing_before: Literal["postimage", "error"] = "postimage",
     ) -> None:
         self.payload, self.added = payload, added_columns(SEQUENCE_TYPES[sequence])
-        self._sequence, self._missing_before = sequence, missing_before
+        self._key, self._sequence, self._missing_before = list(key), sequence, missing_before
         row = pa.struct(list(payload))
         fields = {"type": pa.string(), "data": row, "old": row, "ts": pa.int64(), "xid": pa.int64()}
         if sequence is not None:
-            fields |= {"position": pa.string(), "xoffset": pa.int64()}
+            fields |= {"position": pa.string(), "xoffset": pa.int64(), "server_id": pa.int64()}
         self._events = TextReader(pa.schema(list(fields.items())), options, "type")
-        self._names = CellReader(pa.schema([pa.field("old", pa.map_(pa.string(), pa.string()))]), options)
+        names = {"type": pa.string(), **dict.fromkeys(("data", "old"), pa.map_(pa.string(), pa.string()))}
+        self._names = TextReader(pa.schema(list(names.items())), options, "type")
 
     def read(self, batch: pa.RecordBatch) -> ChangeEvents:
         """Read the events of a record batch; see `EventReader`."""
@@ -94,38 +100,63 @@ class MaxwellJsonReader:
                 f"{', '.join(_TYPES.to_pylist())}",
             )
         kinds = _KINDS[codes]
-        without = (kinds == EventKind.UPDATE) & ~valid(old) & ~found.bad
-        kinds[without] = EventKind.UPSERT
-        if self._missing_before == "error" and without.any():
-            raise refuse_event(
-                batch,
-                int(np.flatnonzero(without)[0]),
-                "an update event of Maxwell has no field `old`",
-                "accept updates without the old row with missing_before=postimage (Kafka: changelogMissingBefore)",
-                "missing_before",
-            )
         columns = self._columns(found)
         lost = ~valid(data)
         if self._sequence is not None:
-            lost |= ~valid(columns[SEQUENCE])
+            lost |= ~valid(columns[SEQUENCE]) | ~valid(found.fields["server_id"])
         kinds[found.bad | (lost & (kinds != EventKind.SKIP))] = EventKind.MALFORMED
         kinds[~valid(texts)] = EventKind.SKIP
-        updates = kinds == EventKind.UPDATE
+        kinds[(kinds == EventKind.UPDATE) & ~valid(old)] = EventKind.UPSERT
+        if self._missing_before == "error":
+            self._refuse_parts(batch, texts, kinds, data)
+        before = self._before(texts, data, old, kinds == EventKind.UPDATE)
+        mark_key_updates(kinds, self._key, before, data)
 
         def reason(row: int) -> str:
-            return _reason(found, row)
+            return _reason(found, row) + (cause(texts[row].as_py(), {"data": data}, row) if found.bad[row] else "")
 
-        return ChangeEvents(kinds, self._before(texts, data, old, updates), data, columns, reason)
+        return ChangeEvents(kinds, before, data, columns, reason)
+
+    def _refuse_parts(
+        self, batch: pa.RecordBatch, texts: pa.Array, kinds: npt.NDArray[np.int8], data: pa.Array
+    ) -> None:
+        """Raise an error for updates without `old`, and for events whose `data` lacks a column."""
+        without = np.flatnonzero(kinds == EventKind.UPSERT)
+        if len(without):
+            raise refuse_event(
+                batch,
+                int(without[0]),
+                "an update event of Maxwell has no field `old`",
+                f"accept updates without the old row {_POSTIMAGE}",
+                "missing_before",
+            )
+        null = np.zeros(len(kinds), np.bool_)
+        for column in children(data):
+            null |= ~valid(column)
+        rows = np.flatnonzero(null & ~np.isin(kinds, (EventKind.SKIP, EventKind.MALFORMED)))
+        for row, names in self._names_in(texts, rows, "data"):
+            absent = next((name for name in self.payload.names if name not in names), None)
+            if absent is not None:
+                raise refuse_event(
+                    batch,
+                    row,
+                    f"`data` of an event of Maxwell lacks the column {absent!r}, as with output_nulls=false",
+                    "set output_nulls=true in Maxwell, or leave the column out of the schema, or accept such rows "
+                    f"{_POSTIMAGE}",
+                    "missing_before",
+                )
+
+    def _names_in(self, texts: pa.Array, rows: npt.NDArray[np.int64], field: str) -> list[tuple[int, set[str]]]:
+        """Return for each of the events `rows` the names in its field `data` or `old`."""
+        named = self._names.read(texts.take(pa.array(rows))).fields[field].to_pylist()
+        return [(row, {name for name, _ in pairs or ()}) for row, pairs in zip(rows.tolist(), named, strict=True)]
 
     def _before(self, texts: pa.Array, data: pa.Array, old: pa.Array, updates: npt.NDArray[np.bool_]) -> pa.Array:
         """Return the old rows: for updates, `data` with the values of `old`; for deletes, `data`."""
         candidates = np.flatnonzero(
             updates & pc.match_substring_regex(texts, _OLD_NULL).fill_null(False).to_numpy(zero_copy_only=False)
         )
-        named = children(self._names.read(texts.take(pa.array(candidates))).values)[0].to_pylist()
-        nulls = [
-            (row, {name for name, _ in pairs or ()}) for row, pairs in zip(candidates.tolist(), named, strict=True)
-        ]
+        nulls = self._names_in(texts, candidates, "old")
         columns = []
         for name, new, earlier in zip(self.payload.names, children(data), children(old), strict=True):
             changed = valid(earlier)
@@ -141,6 +172,7 @@ class MaxwellJsonReader:
         }
         if self._sequence is not None:
             columns[SEQUENCE] = binlog_texts(found.fields["position"], found.fields["xoffset"])
+            columns[LOG] = log_names(found.fields["server_id"])
         return columns
 
 
@@ -152,7 +184,13 @@ def _reason(found: Texts, row: int) -> str:
         return "value: it has no field type"
     if not found.fields["data"][row].is_valid:
         return f"value: an event with type {form} has no field data"
-    return "value: it has no position such as master.000006:800911, which _sequence comes from"
+    if found.fields["server_id"][row].is_valid:
+        return "value: it has no position such as master.000006:800911, which _sequence comes from"
+    if form == "bootstrap-insert":
+        return (
+            "value: Maxwell writes no server_id for rows of a bootstrap, so _log is unknown; read them without sequence"
+        )
+    return "value: it has no server_id, which _log comes from; set output_server_id=true in Maxwell"
 
 
 _WRITTEN: Final = {RowKind.INSERT: "insert", RowKind.UPDATE_AFTER: "update"}

@@ -44,6 +44,12 @@ def binlog_texts(positions: pa.Array, row: pa.Array) -> pa.Array:
     return binlog_sequence(files, pa.array(offsets, pa.int64()), row)
 
 
+def log_names(*parts: pa.Array) -> pa.Array:
+    """Return the column `_log`: the parts as texts, joined by a slash. A part that is NULL counts as empty."""
+    texts = [part.cast(pa.string()).fill_null("") for part in parts]
+    return cast("pa.Array", pc.call_function("binary_join_element_wise", [*texts, pa.scalar("/", pa.string())]))
+
+
 def timestamps(numbers: pa.Array, micros_each: int) -> pa.Array:
     """Return numbers since 1970 as the column `_commit_timestamp`; NULL for a time that no timestamp can hold.
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError
 from forebay.formats.json.options import JsonOptions
 from forebay.table.changelog.converters.change_events import ChangeEvents, EventKind, valid
+from forebay.table.changelog.converters.debezium_values import cause
 from forebay.table.changelog.converters.json_texts import TextReader, key_rows, wanted_fields
 from forebay.table.changelog.converters.json_writer import json_texts
 from forebay.table.changelog.converters.update_pairs import paired, rows_have
@@ -61,7 +62,7 @@ class UpsertJsonReader:
             if keys.bad[row]:
                 return f"key: {keys.reason(row)}"
             if values is not None and values.bad[row]:
-                return f"value: {values.reason(row)}"
+                return f"value: {values.reason(row)}{cause(batch.column('value')[row].as_py(), {'': after}, row)}"
             return "key: it is NULL, or has none of the key columns"
 
         return ChangeEvents(kinds, before, after, {}, reason)

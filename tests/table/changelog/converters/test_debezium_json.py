@@ -82,8 +82,9 @@ def test_the_events_of_a_row(convert: Any, wrapped: bool) -> None:
     ]
     assert list(rows[0]) == [
         *("id", "first_name", "last_name", "email", "_change_type", "_split", "_pos"),
-        *("_sequence", "_transaction", "_commit_timestamp", "_corrupt_record"),
+        *("_sequence", "_log", "_transaction", "_commit_timestamp", "_corrupt_record"),
     ]
+    assert {row["_log"] for row in rows} == {"PostgreSQL_server"}
     assert {(row["_sequence"], row["_commit_timestamp"], row["_corrupt_record"]) for row in rows} == {
         (24023128, AT, None)
     }
@@ -105,7 +106,7 @@ def test_transactions_are_named_and_times_are_no_sequence(convert: Any) -> None:
     named = event("c", after=ANNE, transaction={"id": "571:53195829", "total_order": 1, "data_collection_order": 1})
     rows = convert("debezium-json", DDL, [named, event("c", after=ANNE, transaction=None)])
     assert [row["_transaction"] for row in rows] == ["571:53195829", None]
-    assert "_sequence" not in rows[0]
+    assert not {"_sequence", "_log"} & set(rows[0])
 
 
 def test_binlog_positions_sort_as_the_log_does(convert: Any) -> None:
@@ -119,23 +120,89 @@ def test_binlog_positions_sort_as_the_log_does(convert: Any) -> None:
     assert found[0] == "mysql-bin.0000000003:00000000000000000484:0000000000"
 
 
+@pytest.mark.parametrize(
+    ("sequence", "sources", "logs"),
+    [
+        ("lsn", [SOURCE, SOURCE | {"name": None}], ["PostgreSQL_server", ""]),
+        (
+            "binlog",
+            [MYSQL, MYSQL | {"server_id": 7}, MYSQL | {"name": None}, MYSQL | {"server_id": None}],
+            ["mysql-server-1/112233", "mysql-server-1/7", "/112233", "mysql-server-1/"],
+        ),
+    ],
+)
+def test_the_log_of_a_sequence_is_that_of_its_server(convert: Any, sequence: str, sources: Any, logs: Any) -> None:
+    """C17: positions in the logs of two servers have no order."""
+    rows = convert("debezium-json", DDL, [event("c", after=ANNE, source=one) for one in sources], sequence=sequence)
+    assert [row["_log"] for row in rows] == logs
+
+
 def test_a_delete_without_before_takes_the_key(convert: Any) -> None:
-    """C17: a table with the replica identity NOTHING."""
-    keys = [{"schema": {}, "payload": {"id": 4}}, {"id": 5}, None]
-    rows = convert("debezium-json", DDL, [event("d")] * 3, keys, key_schema="id INT")
-    assert [(row["_change_type"], row["id"]) for row in rows] == [("delete", 4), ("delete", 5), (None, None)]
-    assert rows[2]["_corrupt_record"]["reason"].startswith("value: a delete has no field before")
+    """C17: a table with the replica identity NOTHING, or with an index without the key."""
+    keys = [{"schema": {}, "payload": {"id": 4}}, {"id": 5}, {"id": 6}, b"no json"]
+    events = [event("d"), event("d"), event("d", {"id": None, "email": "a@x"}), event("d")]
+    rows = convert("debezium-json", DDL, events, keys, key_schema="id INT")
+    assert [(row["_change_type"], row["id"]) for row in rows] == [*(("delete", key) for key in (4, 5, 6)), (None, None)]
+    assert rows[3]["_corrupt_record"]["reason"].startswith("value: a delete has no field before")
 
 
-GONE = "__debezium_unavailable_value"
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
+@pytest.mark.parametrize(
+    ("value", "key", "problem"),
+    [
+        (event("c", after=ANNE), None, "has no message key"),
+        (event("d"), None, "has no message key"),
+        (event("u", ANNE, MARIE), {"id": 2}, "has another message key than id of its row"),
+        (event("d", ANNE), {"schema": {}, "payload": {"id": 2}}, "has another message key than id of its row"),
+        (event("c", after=ANNE), {"email": "a@x"}, "has another message key than id of its row"),
+    ],
+)
+def test_a_message_key_that_is_not_the_key_of_the_row_stops_in_every_mode(
+    convert: Any, value: Any, key: Any, problem: str, mode: str
+) -> None:
+    """K5: the changes of a key would be in several partitions."""
+    events = [event("c", after=ANNE), None, event("t"), b"{torn", value]
+    kept = events if mode == "PERMISSIVE" else [one for one in events if one != b"{torn"]
+    keys = [{"id": 1}, *[None] * (len(kept) - 2), key]
+    with pytest.raises(
+        DataError, match=rf"a Debezium event {problem}.* at split t/0 position {99 + len(kept)}"
+    ) as failed:
+        convert("debezium-json", DDL, kept, keys, key_schema="id INT", truncate="ignore", mode=mode)
+    assert "message.key.columns" in (failed.value.advice or "")
+    free = [one for one in kept if one != event("d")]
+    assert convert("debezium-json", DDL, free, keys[: len(free)], key=["id"], truncate="ignore", mode=mode)
 
 
-def test_a_large_value_that_was_not_changed_comes_from_before(convert: Any) -> None:
-    """C17: PostgreSQL leaves such values out, and Debezium writes a placeholder."""
-    kept = [event("u", ANNE, MARIE | {"email": GONE}), event("u", ANNE | {"email": None}, MARIE | {"email": GONE})]
-    rows = convert("debezium-json", DDL, kept)
-    assert [row["email"] for row in rows] == [ANNE["email"], ANNE["email"], None, None]
-    assert [row["first_name"] for row in rows] == ["Anne", "Anne Marie"] * 2
+def test_message_keys_are_not_read_without_their_schema_and_not_compared_if_they_are_no_objects(convert: Any) -> None:
+    values = [event("c", after=ANNE), event("u", ANNE, MARIE)]
+    assert len(convert("debezium-json", DDL, values, [b"Struct{id=1}", 1], key_schema="id INT")) == 3
+    only = convert("debezium-json", DDL, values, [{"id": 1}] * 2, key_schema="id INT", columns=["first_name"])
+    assert [row["first_name"] for row in only] == ["Anne", "Anne", "Anne Marie"]
+    with pytest.raises(DataError, match="has another message key"):
+        convert("debezium-json", DDL, values, [{"id": 2}] * 2, key_schema="id INT", columns=["first_name"])
+
+
+@pytest.mark.parametrize("columns", [None, ["_change_type", "first_name", "_pos"]])
+def test_an_update_that_changes_the_key_is_a_delete_and_an_insert(convert: Any, columns: Any) -> None:
+    """C17: a connector that does not split such an update; both rows have its position."""
+    moved = [event("u", ANNE, MARIE), event("u", ANNE, MARIE | {"id": 7}), event("u", after=MARIE | {"id": 8})]
+    for options in ({"key": ["id"]}, {"key_schema": "id INT"}):
+        rows = convert("debezium-json", DDL, moved, [{"id": key} for key in (1, 7, 8)], columns=columns, **options)
+        assert [(row["_change_type"], row["first_name"], row["_pos"]) for row in rows] == [
+            ("update_preimage", "Anne", 100),
+            ("update_postimage", "Anne Marie", 100),
+            ("delete", "Anne", 101),
+            ("insert", "Anne Marie", 101),
+            ("update_postimage", "Anne Marie", 102),
+        ]
+        assert columns or [row["id"] for row in rows] == [1, 1, 1, 7, 8]
+
+
+def test_an_old_row_without_the_key_counts_as_missing(convert: Any) -> None:
+    """C17: the replica identity is an index without the key, so PostgreSQL sends the columns of the index."""
+    part = dict.fromkeys(ANNE) | {"email": "a@x"}
+    rows = convert("debezium-json", DDL, [event("u", part, MARIE)], key=["id"])
+    assert changes(rows) == [("update_postimage", 1, "Anne Marie", 100)]
 
 
 MALFORMED = [
@@ -149,8 +216,6 @@ MALFORMED = [
     (event("d"), "value: a delete has no field before"),
     (event("c", after=ANNE | {"id": "one"}), "value: the field after.id does not fit INT"),
     ({"payload": event("c", after=ANNE | {"id": "one"})}, "value: the field payload.after.id does not fit INT"),
-    (event("u", after=MARIE | {"email": GONE}), f"value: a field of after is {GONE}"),
-    (event("u", ANNE | {"email": GONE}, MARIE | {"email": GONE}), f"value: a field of after is {GONE}, and before"),
     (event("c", after=ANNE, source={"ts_ms": 1}), "value: it has no source.lsn"),
 ]
 
@@ -196,11 +261,46 @@ def test_a_truncate_stops_unless_it_is_ignored(convert: Any) -> None:
     assert [row["_pos"] for row in convert("debezium-json", DDL, values, truncate="ignore")] == [100, 102]
 
 
-def test_an_update_without_before_can_be_refused(convert: Any) -> None:
-    """C17: upsert mode, or an error."""
-    with pytest.raises(DataError, match="has no field `before`, at split t/0 position 101") as failed:
-        convert("debezium-json", DDL, [event("u", ANNE, MARIE), event("u", after=MARIE)], missing_before="error")
-    assert "REPLICA IDENTITY" in (failed.value.advice or "").upper()
+KEY_ALONE = dict.fromkeys(ANNE) | {"id": 1}
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (event("u", after=MARIE), "an update event of Debezium has no field `before`"),
+        (event("d"), "a delete event of Debezium has no field `before`"),
+        (event("d", KEY_ALONE), "a delete event of Debezium has only the key in `before`"),
+        (event("u", KEY_ALONE, MARIE | {"id": 2}), "an update event of Debezium has only the key in `before`"),
+        (
+            event("u", KEY_ALONE | {"id": None, "email": "a"}, MARIE),
+            "an update event of Debezium has no field `before`",
+        ),
+    ],
+)
+@pytest.mark.parametrize("columns", [None, ["id", "_change_type"]])
+def test_events_without_the_whole_old_row_are_refused_with_missing_before_error(
+    convert: Any, bad: Any, problem: str, columns: Any
+) -> None:
+    """C17: full images, or an error."""
+    values = [event("u", ANNE, MARIE), event("u", KEY_ALONE, MARIE), bad]
+    for options in ({"key": ["id"]}, {"key_schema": "id INT"}):
+        keys = [{"id": (one["after"] or ANNE)["id"]} for one in values]
+        with pytest.raises(DataError, match=f"{problem}.*, at split t/0 position 102") as failed:
+            convert("debezium-json", DDL, values, keys, columns=columns, missing_before="error", **options)
+        assert failed.value.option == "missing_before"
+        assert "replica identity of the table to FULL" in (failed.value.advice or "")
+        assert "normalize" in (failed.value.advice or "")
+        assert convert("debezium-json", DDL, values, keys, columns=columns, **options)
+
+
+def test_full_images_pass_with_missing_before_error(convert: Any) -> None:
+    part = KEY_ALONE | {"email": "a@x"}
+    values = [event("u", ANNE, MARIE), event("d", part), b"{torn", event("c")]
+    for columns in (None, ["id", "_change_type"]):  # a NULL in the selected columns does not make a row partial
+        rows = convert("debezium-json", DDL, values, key=["id"], missing_before="error", columns=columns)
+        assert [row["_change_type"] for row in rows] == ["update_preimage", "update_postimage", "delete", None, None]
+    assert len(convert("debezium-json", DDL, [event("d", KEY_ALONE)], missing_before="error")) == 1  # no key is known
+    assert len(convert("debezium-json", "id INT", [event("d", {"id": 1})], key=["id"], missing_before="error")) == 1
 
 
 def test_only_wanted_columns_are_read_and_checked(convert: Any) -> None:

@@ -19,6 +19,7 @@ LEM = {
     "xid": 940752,
     "commit": True,
     "position": "master.000006:800911",
+    "server_id": 23042,
     "data": {"id": 1, "daemon": "Stanislaw Lem"},
 }
 FIREBUS = LEM | {
@@ -69,9 +70,12 @@ def test_old_with_null_is_not_an_unchanged_column(convert: Any, data: Any, old: 
 
 def test_the_position_orders_events_and_rows_of_an_event(convert: Any) -> None:
     values = [LEM, LEM | {"xoffset": 1}, LEM | {"position": "master.000010:4"}]
-    found = [row["_sequence"] for row in convert("maxwell-json", DDL, values, sequence="binlog")]
+    rows = convert("maxwell-json", DDL, [*values, LEM | {"server_id": 7}], sequence="binlog")
+    found = [row["_sequence"] for row in rows[:3]]
     assert found == sorted(set(found))
     assert len(found) == 3
+    assert [row["_log"] for row in rows] == ["23042", "23042", "23042", "7"]
+    assert list(rows[0])[4:7] == ["_pos", "_sequence", "_log"]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,11 @@ def test_the_position_orders_events_and_rows_of_an_event(convert: Any) -> None:
         (LEM | {"data": None}, "value: an event with type insert has no field data"),
         (LEM | {"data": {"id": "x"}}, "value: the field data.id does not fit INT"),
         (LEM | {"position": "here"}, "value: it has no position such as"),
+        (
+            LEM | {"server_id": None, "type": "bootstrap-insert"},
+            "value: Maxwell writes no server_id for rows of a boot",
+        ),
+        (LEM | {"server_id": None}, "value: it has no server_id, which _log comes from; set output_server_id=true"),
     ],
 )
 def test_a_malformed_event(convert: Any, bad: Any, reason: str) -> None:
@@ -90,6 +99,36 @@ def test_a_malformed_event(convert: Any, bad: Any, reason: str) -> None:
     assert rows[1]["_corrupt_record"]["reason"].startswith(reason)
     with pytest.raises(DataError, match="at split t/0, position 101 is malformed"):
         convert("maxwell-json", DDL, [LEM, bad], sequence="binlog", mode="FAILFAST")
+
+
+@pytest.mark.parametrize("columns", [None, ["_change_type", "daemon", "_pos"]])
+def test_an_update_that_changes_the_key_is_a_delete_and_an_insert(convert: Any, columns: Any) -> None:
+    """C17: both rows have the position of the event."""
+    moved = FIREBUS | {"old": {"id": 9, "daemon": "Stanislaw Lem"}}
+    rows = convert("maxwell-json", DDL, [FIREBUS, moved], columns=columns, key=["id"])
+    assert [(row["_change_type"], row["daemon"], row["_pos"]) for row in rows] == [
+        ("update_preimage", "Stanislaw Lem", 100),
+        ("update_postimage", "firebus!  firebus!", 100),
+        ("delete", "Stanislaw Lem", 101),
+        ("insert", "firebus!  firebus!", 101),
+    ]
+    assert columns or [row["id"] for row in rows] == [1, 1, 9, 1]
+    assert convert("maxwell-json", DDL, [moved])[0]["_change_type"] == "update_preimage"
+
+
+@pytest.mark.parametrize("columns", [None, ["id", "_change_type"]])
+@pytest.mark.parametrize("kind", ["insert", "update", "delete", "bootstrap-insert"])
+def test_rows_without_a_column_are_refused_with_missing_before_error(convert: Any, kind: str, columns: Any) -> None:
+    """C17: with output_nulls=false an old row lacks its NULLs."""
+    null = FIREBUS | {"type": kind, "data": {"id": 1, "daemon": None}}
+    assert convert("maxwell-json", DDL, [null], missing_before="error", columns=columns)
+    lacking = null | {"data": {"id": 1, "other": None}}
+    with pytest.raises(DataError, match="lacks the column 'daemon', .* at split t/0 position 101") as failed:
+        convert("maxwell-json", DDL, [null, lacking], missing_before="error", columns=columns)
+    assert "set output_nulls=true" in (failed.value.advice or "")
+    assert convert("maxwell-json", DDL, [lacking], mode="FAILFAST", columns=columns)
+    skipped = [LEM | {"type": "bootstrap-start", "data": {}}, b"{torn"]
+    assert len(convert("maxwell-json", DDL, skipped, missing_before="error")) == 1
 
 
 def test_other_events_stop(convert: Any) -> None:
