@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
 
 from forebay.errors import ConfigurationError, unwrap
 from forebay.spark.changelog.targets.changes import ChangeOptions, Changes, fold_changes
+
+_SPARK_STOPPED: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+_INTERRUPTED = re.compile(
+    r"An error occurred while calling [^\n]*\n: java\.(lang\.InterruptedException|io\.InterruptedIOException|"
+    r"nio\.channels\.ClosedByInterruptException)"
+)
+"""The text of an interrupted call of the JVM."""
 
 
 class Target(ABC):
@@ -58,10 +66,12 @@ class Target(ABC):
                 advice="call it in foreachBatch, or call apply_changes with the stream",
             )
         options = ChangeOptions(keys, sequence_by, apply_as_deletes, except_column_list, stored_as_scd_type, null_keys)
-        changes = fold_changes(df, options)
         try:
-            return self._apply(changes, batch_id, query_id, adopt=adopt)
+            return self._apply(fold_changes(df, options), batch_id, query_id, adopt=adopt)
         except Exception as error:
+            if _INTERRUPTED.search(str(error)):
+                # StreamingQuery.stop. Spark matches a pattern against the text, and a long text overflows its stack.
+                raise RuntimeError(f"{_SPARK_STOPPED} a micro-batch: java.lang.InterruptedException") from None
             found = unwrap(error)
             if found is None or found is error:
                 raise
