@@ -174,6 +174,12 @@ def _stored(changes: Changes) -> DataFrame:
     kind = F.when(quoted(DELETED), F.lit(RowKind.DELETE.change_type))
     columns = [quoted(name) for name in changes.names]
     columns.append(kind.otherwise(F.lit(RowKind.UPDATE_AFTER.change_type)).alias(CHANGE_TYPE))
+    for name in changes.names:
+        if name.lower() in (CHANGE_TYPE, SEQUENCE, COMMIT_VERSION):
+            raise ConfigurationError(
+                f"the column {name!r} has a name that archives reserve",
+                advice="rename the column first, or name it in except_column_list",
+            )
     if changes.sequence is not None:
         columns.append(quoted(folded.SEQUENCE).alias(SEQUENCE))
     return changes.df.select(*columns)

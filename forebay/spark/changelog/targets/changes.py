@@ -27,7 +27,7 @@ START_AT: Final = "__START_AT"
 END_AT: Final = "__END_AT"
 """The sequences at which a version begins and ends (SCD type 2; `create_auto_cdc_flow` uses these names)."""
 
-RESERVED: Final = (DELETED, SEQUENCE, START_AT, END_AT, "__TASK")
+RESERVED: Final = (DELETED, SEQUENCE, START_AT, END_AT, "__TASK", "__PRECEDENCE")
 
 
 @dataclass(frozen=True)

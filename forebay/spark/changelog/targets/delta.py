@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from forebay.errors import ConfigurationError
@@ -44,7 +45,7 @@ class DeltaTarget(Target):
             )
         spark = changes.df.sparkSession
         if not spark.catalog.tableExists(self._table):
-            spark.createDataFrame([], changes.df.drop(DELETED).schema).writeTo(self._table).using("delta").create()
+            self._create(spark, changes)
         self._check_table(spark, changes)
         properties = {row[0]: row[1] for row in spark.sql(f"SHOW TBLPROPERTIES {self._table}").collect()}
         owner = properties.get(_OWNER)
@@ -55,6 +56,16 @@ class DeltaTarget(Target):
         with _transaction(spark, query_id, batch_id):
             self._merge(spark, changes)
         return self._version(spark) > before
+
+    def _create(self, spark: SparkSession, changes: Changes) -> None:
+        writer = spark.createDataFrame([], changes.df.drop(DELETED).schema).writeTo(self._table).using("delta")
+        try:
+            writer.create()
+        except AnalysisException as error:
+            if "[DELTA_INVALID_CHARACTER" not in str(error):
+                raise
+            # Parquet files cannot have these names, such as those with spaces, so Delta gives the files others.
+            writer.tableProperty("delta.columnMapping.mode", "name").create()
 
     def _merge(self, spark: SparkSession, changes: Changes) -> None:
         view = f"forebay_changes_{uuid.uuid4().hex}"

@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
 
 from forebay.errors import ConfigurationError, unwrap
 from forebay.spark.changelog.targets.changes import ChangeOptions, Changes, fold_changes
+
+_SPARK_STOPPED: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+_INTERRUPTED = re.compile(
+    r"An error occurred while calling [^\n]*\n: java\.(lang\.InterruptedException|io\.InterruptedIOException|"
+    r"nio\.channels\.ClosedByInterruptException)"
+)
+"""The text of an interrupted call of the JVM."""
 
 
 class Target(ABC):
@@ -69,10 +77,12 @@ def apply_folded(
     target: Target, df: DataFrame, batch_id: int, query_id: str, options: ChangeOptions, *, adopt: bool = False
 ) -> bool:
     """Fold the changes of a micro-batch as `options` say, and apply them to a target; see `Target.apply`."""
-    changes = fold_changes(df, options)
     try:
-        return target._apply(changes, batch_id, query_id, adopt=adopt)  # noqa: SLF001 - of this module
+        return target._apply(fold_changes(df, options), batch_id, query_id, adopt=adopt)  # noqa: SLF001 - of this module
     except Exception as error:
+        if _INTERRUPTED.search(str(error)):
+            # StreamingQuery.stop. Spark matches a pattern against the text, and a long text overflows its stack.
+            raise RuntimeError(f"{_SPARK_STOPPED} a micro-batch: java.lang.InterruptedException") from None
         found = unwrap(error)
         if found is None or found is error:
             raise

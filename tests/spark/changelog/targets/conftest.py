@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import psycopg
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType
 
+from forebay.spark.changelog.targets.changes import DELETED, SEQUENCE, Changes
 from forebay.spark.changelog.targets.postgres.target import PostgresTarget
 from forebay.testkit.servers.postgres import postgres_server
 
@@ -22,12 +26,30 @@ def postgres() -> Iterator[str]:
         yield dsn
 
 
+class WithoutSpark(PostgresTarget):
+    """Copies record batches that are at hand, as one task."""
+
+    def _copy(self, changes, statements):
+        results = [done for part in self._copier(statements)(iter(changes.df.batches)) for done in part.to_pylist()]
+        return [done["task"] for done in results], sum(done["deletes"] for done in results)
+
+
 class Table:
     """A table of the server: read by tests, written by its target."""
 
     def __init__(self, dsn: str, name: str) -> None:
         self.dsn, self.name = dsn, name
         self.target = PostgresTarget(dsn, name)
+
+    def write(self, number, columns, *, fields, deleted=None, sequence=None, history=False, keys=("id",)):
+        """Apply Arrow arrays as a micro-batch, without Spark."""
+        rows = len(next(iter(columns.values())))
+        if sequence is not None:
+            columns = {**columns, SEQUENCE: pa.array([sequence] * rows, pa.int64())}
+        columns = {**columns, DELETED: pa.array(deleted or [False] * rows)}
+        df = SimpleNamespace(columns=[*columns], batches=[pa.record_batch(columns)])
+        changes = Changes(df, keys, fields, None if sequence is None else LongType(), history=history)
+        return WithoutSpark(self.dsn, self.name)._apply(changes, number, "q", adopt=False)
 
     def sql(self, text: str):
         """Return the rows of a statement; `{t}` stands for the table."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import lit
 
 from forebay.errors import ForebayError
 from forebay.spark.changelog.targets.apply import apply_changes
@@ -73,6 +74,13 @@ def main() -> None:
     result["adopted"] = apply(0, [(1, "adopted", "update_postimage", 1)], "q2", adopt=True)
     result["fenced"] = refused(lambda: apply(2, [(1, "late", "insert", 1)]))
     result["after"] = table()
+
+    names = ["at", "Été 日本", "a.b", "a`b", 'q"x', "a b,;{}()=", "select", "s", "t", "UPPER", "x" * 63]
+    for number, kind in enumerate(["insert", "update_postimage"]):
+        rows = spark.createDataFrame([tuple(range(number, number + 11)), tuple(range(1, 12))]).dropDuplicates(["_1"])
+        changed = rows.withColumn("_change_type", lit(kind)).toDF(*names, "_change_type")
+        DeltaTarget("named").apply(changed, number, "q", keys=names[:1])
+    result["names"] = [spark.table("named").columns == names, table("named")]
 
     spark.createDataFrame([(5, "e", "insert", 1)], CHANGES).write.parquet(f"{directory}/in")
     stream = spark.readStream.schema(CHANGES).parquet(f"{directory}/in")

@@ -60,3 +60,7 @@ def test_a_query_that_adopts_the_table_keeps_the_other_one_out(result):
 def test_a_stream_repeats_a_micro_batch_without_a_second_merge(result):
     assert result["streamed"] == [[5, "e"]]
     assert result["merges"] == 1
+
+
+def test_any_names_of_columns(result):
+    assert result["names"] == [True, [list(range(11)), list(range(1, 12))]]

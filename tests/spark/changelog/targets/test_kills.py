@@ -47,7 +47,7 @@ def test_a_writer_killed_at_any_point_leaves_whole_micro_batches(postgres, kind,
 class DiesOnce(CopyPartition):
     """Copies, commits, and dies before Spark knows it."""
 
-    mark: str
+    mark: str = ""
 
     def __call__(self, batches):
         results = list(super().__call__(batches))
@@ -60,9 +60,8 @@ class DiesOnce(CopyPartition):
 def test_rows_of_a_task_that_died_after_its_copy_count_once(spark, table, tmp_path):
     """Spark runs the task again, and the staging table has its rows twice."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not import the tests
-    table.target._copier = lambda statement: DiesOnce(
-        table.target._dsn, table.target._name, statement, str(tmp_path / "died")
-    )
+    copier = table.target._copier
+    table.target._copier = lambda statements: DiesOnce(**vars(copier(statements)), mark=str(tmp_path / "died"))
     df = spark.range(100).selectExpr("id", "id * 2 AS v").coalesce(1)
     assert table.target.apply(df, 0, "q", keys="id")
     assert (tmp_path / "died").exists()

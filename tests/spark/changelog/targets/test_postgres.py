@@ -147,7 +147,7 @@ def test_a_value_that_does_not_fit_leaves_the_table_as_it_was(spark, table):
     df = spark.createDataFrame([(1, "abc", "insert", 1), (2, "abcd", "insert", 2)], CHANGES)
     with pytest.raises(DataError, match="too long") as failed:
         table.target.apply(df, 0, "q", keys="id")
-    assert table.name in failed.value.message
+    assert table.name in failed.value.message and """the column 'v' of the key {"id": 2}""" in failed.value.message
     assert table.rows() == [] and table.staging() == []
     with pytest.raises(DataError, match="0x00"):
         table.target.apply(spark.createDataFrame([(1, "a\x00", "insert", 1)], CHANGES), 0, "q", keys="id")

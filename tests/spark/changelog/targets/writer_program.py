@@ -36,7 +36,7 @@ class WithoutSpark(PostgresTarget):
         found: Any = changes.df
         half = found.table.num_rows // 2
         batches = [*found.table.slice(0, half).to_batches(), *found.table.slice(half).to_batches()]
-        results = [row for done in self._copier(statements.copy())(iter(batches)) for row in done.to_pylist()]
+        results = [row for done in self._copier(statements)(iter(batches)) for row in done.to_pylist()]
         return [row["task"] for row in results], sum(row["deletes"] for row in results)
 
 

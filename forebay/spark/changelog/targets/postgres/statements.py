@@ -5,16 +5,25 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from pyspark.sql.types import StringType, StructField
 
+from forebay.errors import ConfigurationError
 from forebay.spark.changelog.targets.changes import DELETED, END_AT, SEQUENCE, START_AT, Changes
-from forebay.spark.changelog.targets.postgres.copying import TASK
-from forebay.spark.changelog.targets.postgres.types import postgres_type
+from forebay.spark.changelog.targets.postgres.types import TableColumn, postgres_type
 
-_LONGEST = 63  # maximum bytes of a name in PostgreSQL
+_LONGEST: Final = 63
+"""Maximum bytes of a name in PostgreSQL."""
+_SYSTEM_COLUMNS: Final = {"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"}
+
+TASK: Final = "__TASK"
+"""The column with the id of the task attempt that copied a row. The merge skips attempts whose result Spark dropped."""
+
+PRECEDENCE: Final = "__PRECEDENCE"
+"""Which of several changes of a key at one sequence counts: the largest. A reserved name, as those of `changes`."""
 
 
 def quoted_name(*names: str) -> str:
@@ -32,6 +41,38 @@ def derived_name(table: str, suffix: str) -> str:
     return f"{table.encode()[:room].decode(errors='ignore')}__{digest}__{suffix}"
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Check that PostgreSQL can have columns with these names.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    for name in names:
+        if not 0 < len(name.encode()) <= _LONGEST or "\0" in name or name in _SYSTEM_COLUMNS:
+            raise ConfigurationError(
+                f"PostgreSQL cannot have a column {name!r}: a name has 1 to {_LONGEST} bytes, no NUL, and is not "
+                "that of a system column",
+                advice="rename the column first, or name it in except_column_list",
+            )
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """What the merge must know of the target.
+
+    Attributes:
+        columns: The type of each column.
+        takes_on_conflict: Whether `ON CONFLICT` accepts the index of the key: it refuses deferrable ones.
+        row_checks: The names of other unique and exclusion constraints that are checked at each row of a statement.
+        inexact_keys: The key columns in which different values of Spark can be equal, such as two spellings of a UUID.
+    """
+
+    columns: Mapping[str, TableColumn] = field(default_factory=dict)
+    takes_on_conflict: bool = True
+    row_checks: frozenset[str] = frozenset()
+    inexact_keys: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Statements:
     """The statements for the changes of a micro-batch.
@@ -42,6 +83,8 @@ class Statements:
         changes: The changes.
         staging: The quoted name of the staging table.
         tasks: The ids of the task attempts whose rows are merged.
+        rows: The physical row ids (`ctid`) of the staged rows that are merged; all of them if empty.
+        info: What the inspection of the target has found.
     """
 
     schema: str
@@ -49,6 +92,8 @@ class Statements:
     changes: Changes
     staging: str
     tasks: Sequence[int] = ()
+    rows: Sequence[str] = ()
+    info: TableInfo = field(default_factory=TableInfo)
 
     @property
     def target(self) -> str:
@@ -72,122 +117,158 @@ class Statements:
         """The columns that identify a row of the target."""
         return [*self.changes.keys, *([START_AT] if self.changes.history else [])]
 
-    def create_target(self) -> Iterator[str]:
-        """Yield the statements that create the target and its table of deleted keys, if they do not exist."""
+    def create_target(self) -> str:
+        """Return the statement that creates the target if it does not exist."""
         columns = [f"{quoted_name(name)} {kind}" for name, kind in self.definitions().items()]
-        yield f"CREATE TABLE IF NOT EXISTS {self.target} ({', '.join(columns)}, PRIMARY KEY ({_list(self.identity)}))"
-        if self.changes.sequence is None:
-            return
-        kinds = {field.name: postgres_type(field) for field in self.changes.fields}
-        own = [f"{quoted_name(name)} {kinds[name]}" for name in self.changes.keys]
+        return f"CREATE TABLE IF NOT EXISTS {self.target} ({', '.join(columns)}, PRIMARY KEY ({_list(self.identity)}))"
+
+    def create_tombstones(self) -> str:
+        """Return the statement that creates the table of deleted keys if it does not exist."""
+        own = [f"{quoted_name(name)} {self._types[name]}" for name in self.changes.keys]
         keys = [*self.changes.keys, *([SEQUENCE] if self.changes.history else [])]
-        yield (
+        return (
             f"CREATE TABLE IF NOT EXISTS {self.tombstones} ({', '.join(own)}, "
             f"{quoted_name(SEQUENCE)} {self._sequence_type}, PRIMARY KEY ({_list(keys)}))"
         )
 
     def create_staging(self) -> str:
-        """Return the statement for the unlogged staging table. A server crash empties it; the retry stages again."""
-        columns = [f"{quoted_name(field.name)} {postgres_type(field)}" for field in self.changes.fields]
+        """Return the statement for the unlogged staging table. A server crash empties it; the retry stages again.
+
+        Its columns have the types of the target, so that COPY finds every value that does not fit.
+        """
+        columns = [f"{quoted_name(one.name)} {self._types[one.name]}" for one in self.changes.fields]
         if self.changes.sequence:
             columns.append(f"{quoted_name(SEQUENCE)} {self._sequence_type}")
         columns += [f"{quoted_name(DELETED)} boolean", f"{quoted_name(TASK)} bigint"]
         return f"CREATE UNLOGGED TABLE {self.staging} ({', '.join(columns)})"
 
-    def copy(self) -> str:
-        """Return the COPY statement that each task runs."""
-        return f"COPY {self.staging} ({_list([*self.changes.df.columns, TASK])}) FROM STDIN (FORMAT csv)"
+    def respelled(self) -> str:
+        """Return the query for a key that two staged rows have, in different spellings."""
+        keys = [*self.changes.keys, *([SEQUENCE] if self.changes.history else [])]
+        names = _list(self.changes.keys)
+        return f"SELECT {names} FROM {self._staged} s GROUP BY {_list(keys)} HAVING count(*) > 1 LIMIT 1"
 
-    def merge(self, *, deletes: bool) -> Iterator[str]:
-        """Yield the statements that apply the staged rows of `tasks`. `deletes`: whether some of them are deletes."""
+    def staged_upserts(self) -> str:
+        """Return the query for the physical row ids of the staged upserts."""
+        return f"SELECT ctid::text FROM {self._staged} s WHERE NOT {_DELETES}"
+
+    def deletes(self) -> Iterator[str]:
+        """Yield the statements that apply the staged deletes."""
+        sequence, keys = quoted_name(SEQUENCE), self.changes.keys
         if self.changes.history:
-            yield from self._merge_versions()
-        elif self.changes.sequence:
-            yield from self._merge_sequenced(deletes=deletes)
-        else:
-            if deletes:
-                yield f"DELETE FROM {self.target} t USING {self._staged} s WHERE {self._same('s', 't')} AND {_DELETES}"
-            yield f"{self._insert(self.changes.names)} {self._on_conflict(self.changes.names)}"
+            yield (
+                f"INSERT INTO {self.tombstones} ({_list([*keys, SEQUENCE])}) "
+                f"SELECT {_list([*keys, SEQUENCE])} FROM {self._staged} s WHERE {_DELETES} ON CONFLICT DO NOTHING"
+            )
+            return
+        matching = f"DELETE FROM {self.target} t USING {self._staged} s WHERE {_same(keys, 's', 't')} AND {_DELETES}"
+        if self.changes.sequence is None:
+            yield matching
+            return
+        yield f"{matching} AND (t.{sequence} IS NULL OR t.{sequence} < s.{sequence})"
+        yield (
+            f"INSERT INTO {self.tombstones} AS t ({_list([*keys, SEQUENCE])}) "
+            f"SELECT {_list([*keys, SEQUENCE], 's')} FROM {self._staged} s WHERE {_DELETES} "
+            f"ON CONFLICT ({_list(keys)}) DO UPDATE SET {sequence} = greatest(t.{sequence}, excluded.{sequence})"
+        )
 
-    def _merge_sequenced(self, *, deletes: bool) -> Iterator[str]:
-        """Yield the statements for ordered changes. If an upsert and a delete have equal sequences, the upsert wins."""
+    def upserts(self) -> Iterator[str]:
+        """Yield the statements that apply the staged upserts; for SCD type 2, also the ends of versions."""
+        names = self._written
+        assigned = [name for name in names if name not in self.identity]
+        if self.info.takes_on_conflict:
+            values = ", ".join(f"{quoted_name(name)} = excluded.{quoted_name(name)}" for name in assigned)
+            action = f"DO UPDATE SET {values} WHERE {self._changes_row('excluded')}" if values else "DO NOTHING"
+            # A partial unique index of current versions has room for new ones after the old ones have ended.
+            order = f" ORDER BY s.{quoted_name(END_AT)} IS NULL" if self.changes.history else ""
+            yield (
+                f"INSERT INTO {self.target} AS t ({_list(names)}) SELECT {_list(names, 's')} FROM {self._source} s"
+                f"{order} ON CONFLICT ({_list(self.identity)}) {action}"
+            )
+            return
+        same = _same(self.identity, "s", "t")
+        if assigned:
+            values = ", ".join(f"{quoted_name(name)} = s.{quoted_name(name)}" for name in assigned)
+            yield (
+                f"UPDATE {self.target} t SET {values} FROM {self._source} s WHERE {same} AND {self._changes_row('s')}"
+            )
+        yield (
+            f"INSERT INTO {self.target} ({_list(names)}) SELECT {_list(names, 's')} FROM {self._source} s "
+            f"WHERE NOT EXISTS (SELECT FROM {self.target} t WHERE {same})"
+        )
+
+    def removal(self) -> str:
+        """Return the statement that removes the rows that `upserts` would update, so that it inserts them again."""
+        same = _same(self.identity, "s", "t")
+        return f"DELETE FROM {self.target} t USING {self._source} s WHERE {same} AND {self._changes_row('s')}"
+
+    @property
+    def _written(self) -> list[str]:
+        """The columns of the target that are written."""
+        names = self.changes.names
+        if self.changes.history:
+            return [*names, START_AT, END_AT]
+        return [*names, SEQUENCE] if self.changes.sequence else names
+
+    def _changes_row(self, of: str) -> str:
+        """Return the condition that the row `of` replaces the row `t` of the target."""
+        if self.changes.history:
+            names = [name for name in self._written if name not in self.identity]
+            return f"({self._compared(names, 't')}) IS DISTINCT FROM ({self._compared(names, of)})"
         sequence = quoted_name(SEQUENCE)
-        names = [*self.changes.names, SEQUENCE]
-        if deletes:
-            yield (
-                f"DELETE FROM {self.target} t USING {self._staged} s WHERE {self._same('s', 't')} AND {_DELETES} "
-                f"AND (t.{sequence} IS NULL OR t.{sequence} < s.{sequence})"
-            )
-            keys = self.changes.keys
-            yield (
-                f"INSERT INTO {self.tombstones} AS t ({_list([*keys, SEQUENCE])}) "
-                f"SELECT {_list(keys, 's')}, s.{sequence} FROM {self._staged} s WHERE {_DELETES} "
-                f"ON CONFLICT ({_list(keys)}) DO UPDATE SET {sequence} = greatest(t.{sequence}, excluded.{sequence})"
-            )
-        newer = (
-            f"AND NOT EXISTS (SELECT FROM {self.tombstones} d WHERE {self._same('s', 'd')} "
-            f"AND d.{sequence} > s.{sequence})"
-        )
-        older = f"WHERE t.{sequence} IS NULL OR t.{sequence} <= excluded.{sequence}"
-        yield f"{self._insert(names)} {newer} {self._on_conflict(names)} {older}"
+        return f"(t.{sequence} IS NULL OR t.{sequence} <= {of}.{sequence})" if self.changes.sequence else "true"
 
-    def _merge_versions(self) -> Iterator[str]:
-        """Yield the statements for SCD type 2: each version of a row ends where the next change of its key begins."""
+    @property
+    def _source(self) -> str:
+        """The subquery of the rows to upsert.
+
+        If an upsert and a delete have equal sequences, the upsert wins. In a history, each version of a row ends where
+        the next change of its key begins.
+        """
+        staged = f"SELECT * FROM {self._staged} s WHERE NOT {_DELETES}"
         sequence, start, end = quoted_name(SEQUENCE), quoted_name(START_AT), quoted_name(END_AT)
+        if self.changes.sequence is None:
+            return f"({staged})"
+        if not self.changes.history:
+            same = _same(self.changes.keys, "s", "d")
+            newer = f"SELECT FROM {self.tombstones} d WHERE {same} AND d.{sequence} > s.{sequence}"
+            return f"({staged} AND NOT EXISTS ({newer}))"
         keys, names = _list(self.changes.keys), _list(self.changes.names)
-        yield (
-            f"INSERT INTO {self.tombstones} ({keys}, {sequence}) SELECT {keys}, {sequence} FROM {self._staged} s "
-            f"WHERE {_DELETES} ON CONFLICT DO NOTHING"
-        )
-        touched = f"(SELECT DISTINCT {keys} FROM {self._staged} s)"
-        nulls = ", ".join(
-            name if raw in self.changes.keys else "NULL"
-            for raw, name in ((name, quoted_name(name)) for name in self.changes.names)
-        )
+        deleted, precedence = quoted_name(DELETED), quoted_name(PRECEDENCE)
+
+        def touched(of: str) -> str:
+            return f"EXISTS (SELECT FROM {self._staged} k WHERE {_same(self.changes.keys, 'k', of)})"
+
+        nulls = ", ".join(quoted_name(one) if one in self.changes.keys else "NULL" for one in self.changes.names)
         events = (
-            f"SELECT {self._compared(self.changes.names, 't')}, {start} AS at, false AS gone, 1 AS later "
-            f"FROM {self.target} t "
-            f"WHERE EXISTS (SELECT FROM {touched} k WHERE {self._same('k', 't')}) "
-            f"UNION ALL SELECT {names}, {sequence}, false, 2 FROM {self._staged} s WHERE NOT {_DELETES} "
-            f"UNION ALL SELECT {nulls}, {sequence}, true, 0 FROM {self.tombstones} d "
-            f"WHERE EXISTS (SELECT FROM {touched} k WHERE {self._same('k', 'd')})"
+            f"SELECT {self._compared(self.changes.names, 't')}, {start}, false AS {deleted}, 1 AS {precedence} "
+            f"FROM {self.target} t WHERE {touched('t')} "
+            f"UNION ALL SELECT {self._compared(self.changes.names, 's')}, {sequence}, false, 2 "
+            f"FROM {self._staged} s WHERE NOT {_DELETES} "
+            f"UNION ALL SELECT {nulls}, {sequence}, true, 0 FROM {self.tombstones} d WHERE {touched('d')}"
         )
-        last = f"SELECT DISTINCT ON ({keys}, at) * FROM ({events}) e ORDER BY {keys}, at, later DESC"
-        versions = f"SELECT {names}, at, lead(at) OVER (PARTITION BY {keys} ORDER BY at) AS until, gone FROM ({last}) l"
-        values = [name for name in self.changes.names if name not in self.changes.keys]
-        assigned = ", ".join(f"{quoted_name(name)} = excluded.{quoted_name(name)}" for name in [*values, END_AT])
-        old, new = (self._compared([*values, END_AT], side) for side in ("t", "excluded"))
-        yield (
-            f"INSERT INTO {self.target} AS t ({names}, {start}, {end}) "
-            f"SELECT {names}, at, until FROM ({versions}) v WHERE NOT gone "
-            f"ON CONFLICT ({_list(self.identity)}) DO UPDATE SET {assigned} "
-            f"WHERE ({old}) IS DISTINCT FROM ({new})"
-        )
-
-    def _insert(self, names: Sequence[str]) -> str:
-        return (
-            f"INSERT INTO {self.target} AS t ({_list(names)}) SELECT {_list(names, 's')} FROM {self._staged} s "
-            f"WHERE NOT {_DELETES}"
-        )
-
-    def _on_conflict(self, names: Sequence[str]) -> str:
-        values = [name for name in names if name not in self.changes.keys]
-        assigned = ", ".join(f"{quoted_name(name)} = excluded.{quoted_name(name)}" for name in values)
-        action = f"DO UPDATE SET {assigned}" if assigned else "DO NOTHING"
-        return f"ON CONFLICT ({_list(self.identity)}) {action}"
-
-    def _same(self, one: str, other: str) -> str:
-        return " AND ".join(f"{one}.{quoted_name(name)} = {other}.{quoted_name(name)}" for name in self.changes.keys)
+        last = f"SELECT DISTINCT ON ({keys}, {start}) * FROM ({events}) e ORDER BY {keys}, {start}, {precedence} DESC"
+        next_start = f"lead({start}) OVER (PARTITION BY {keys} ORDER BY {start})"
+        versions = f"SELECT {names}, {start}, {next_start} AS {end}, {deleted} FROM ({last}) l"
+        return f"(SELECT * FROM ({versions}) v WHERE NOT {deleted})"
 
     def _compared(self, names: Sequence[str], of: str) -> str:
-        """Return columns as comparable SQL: nested ones are cast to jsonb, because `json` has no equality."""
-        nested = {field.name for field in self.changes.fields if postgres_type(field) == "jsonb"}
-        return ", ".join(f"{of}.{quoted_name(name)}{'::jsonb' if name in nested else ''}" for name in names)
+        """Return columns as comparable SQL: `json` has no equality, so it is cast to jsonb."""
+        return ", ".join(
+            f"{of}.{quoted_name(name)}{'::jsonb' if self._types[name] == 'json' else ''}" for name in names
+        )
+
+    @property
+    def _types(self) -> dict[str, str]:
+        """The SQL type of each column: that of the target where it is known."""
+        return self.definitions() | {name: column.definition for name, column in self.info.columns.items()}
 
     @property
     def _staged(self) -> str:
         tasks = ",".join(str(task) for task in self.tasks)
-        return f"(SELECT * FROM {self.staging} WHERE {quoted_name(TASK)} = ANY('{{{tasks}}}'))"
+        rows = ",".join(f'"{row}"' for row in self.rows)
+        only = f" AND ctid = ANY('{{{rows}}}'::tid[])" if self.rows else ""
+        return f"(SELECT *, ctid FROM {self.staging} WHERE {quoted_name(TASK)} = ANY('{{{tasks}}}'){only})"
 
     @property
     def _sequence_type(self) -> str:
@@ -203,6 +284,10 @@ def staging_name(table: str, query_id: str) -> tuple[str, str]:
     unique = uuid.uuid4().hex[:8]
     name = derived_name(table, f"staging_{query}_{unique}")
     return name, name.removesuffix(unique)
+
+
+def _same(names: Sequence[str], one: str, other: str) -> str:
+    return " AND ".join(f"{one}.{quoted_name(name)} = {other}.{quoted_name(name)}" for name in names)
 
 
 def _list(names: Sequence[str], of: str = "") -> str:

@@ -16,8 +16,9 @@ from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.targets.changes import Changes
 from forebay.spark.changelog.targets.postgres.copying import COPIED, CopyPartition
 from forebay.spark.changelog.targets.postgres.errors import connected
-from forebay.spark.changelog.targets.postgres.inspection import check_table
-from forebay.spark.changelog.targets.postgres.statements import Statements, quoted_name, staging_name
+from forebay.spark.changelog.targets.postgres.inspection import inspect_table
+from forebay.spark.changelog.targets.postgres.merging import merge
+from forebay.spark.changelog.targets.postgres.statements import Statements, check_names, quoted_name, staging_name
 from forebay.spark.changelog.targets.postgres.types import copied
 from forebay.spark.changelog.targets.target import Target, check_owner
 
@@ -60,10 +61,16 @@ class PostgresTarget(Target):
     def _apply(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
         name, begin = staging_name(self._table, query_id)
         staging = quoted_name(self._schema, name)
+        check_names(changes.names)
         statements = Statements(self._schema, self._table, changes, staging)
         with connected(self._dsn, self._name) as connection:
-            if not self._prepare(connection, statements, batch_id, query_id, adopt=adopt):
+            if not self._is_new(connection, batch_id, query_id, adopt=adopt):
                 return False
+            connection.execute(statements.create_target())
+            statements = replace(statements, info=inspect_table(connection, statements))
+            if changes.sequence is not None:
+                connection.execute(statements.create_tombstones())
+            connection.commit()
             for (old,) in connection.execute(_OLD_STAGING, (self._schema, begin)).fetchall():
                 connection.execute(f"DROP TABLE IF EXISTS {quoted_name(self._schema, old)}")
             connection.execute(statements.create_staging())
@@ -78,10 +85,8 @@ class PostgresTarget(Target):
                     other.execute(f"DROP TABLE IF EXISTS {staging}")
                 raise
 
-    def _prepare(
-        self, connection: psycopg.Connection[Any], statements: Statements, batch_id: int, query_id: str, *, adopt: bool
-    ) -> bool:
-        """Create and check the tables; return False if the micro-batch was applied before."""
+    def _is_new(self, connection: psycopg.Connection[Any], batch_id: int, query_id: str, *, adopt: bool) -> bool:
+        """Return whether the micro-batch was not applied yet. Takes the lock that the creation of tables needs."""
         connection.execute(_LOCK)
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self._bookkeeping} (target text, query text, batch bigint NOT NULL, "
@@ -95,25 +100,20 @@ class PostgresTarget(Target):
         owner = next((query for query, _, owns in known if owns), None)
         check_owner(f"the table {self._name}", owner, query_id, adopt=adopt)
         applied = next((batch for query, batch, _ in known if query == query_id), -1)
-        if batch_id <= applied:
-            return False
-        for statement in statements.create_target():
-            connection.execute(statement)
-        check_table(connection, statements)
-        connection.commit()
-        return True
+        return batch_id > applied
 
     def _copy(self, changes: Changes, statements: Statements) -> tuple[list[int], int]:
         """Stage the changes. Return the ids of the task attempts whose rows are merged, and the number of deletes."""
         # `mapInArrow` does not take names with dots; COPY goes by position.
-        columns = [copied(quoted(field.name), field.dataType) for field in changes.df.schema]
+        arrays = {name for name, column in statements.info.columns.items() if column.element}
+        columns = [copied(quoted(one.name), one.dataType, to_array=one.name in arrays) for one in changes.df.schema]
         frame = changes.df.select(*(column.alias(f"c{number}") for number, column in enumerate(columns)))
-        copier = self._copier(statements.copy())
-        results = self._run(frame, copier)
+        results = self._run(frame, self._copier(statements))
         return [task for task, _, _ in results], sum(deletes for _, _, deletes in results)
 
-    def _copier(self, statement: str) -> CopyPartition:
-        return CopyPartition(self._dsn, self._name, statement)
+    def _copier(self, statements: Statements) -> CopyPartition:
+        changes = statements.changes
+        return CopyPartition(self._dsn, self._name, statements.staging, changes.df.columns, changes.keys)
 
     @staticmethod
     def _run(frame: DataFrame, copier: CopyPartition) -> Sequence[Any]:
@@ -142,8 +142,7 @@ class PostgresTarget(Target):
             )
             if tasks:
                 connection.execute(f"ANALYZE {statements.staging}")
-                for statement in replace(statements, tasks=tasks).merge(deletes=deletes > 0):
-                    connection.execute(statement)
+                merge(connection, replace(statements, tasks=tasks), deletes=deletes > 0)
         connection.execute(f"DROP TABLE {statements.staging}")
         connection.commit()
         return recorded is not None

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of a real server: what a person must correct is never a RetriableError."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from forebay.errors import ConfigurationError, DataError, FatalError, ForebayError, RetriableError
+from forebay.options import Secret
+from forebay.spark.changelog.targets.postgres.errors import connected, typed_error
+
+WAIT = {"08", "40", "53", "57", "58", "72", "55006", "55P03", "HV00N"}
+"""The classes and states that end without a correction of the job or the server."""
+NEVER = {"53400", "57P04", "57P05"}
+STATES = sorted(
+    state for state, kind in vars(errors)["_sqlcodes"].items() if kind.sqlstate == state and state[:2] > "03"
+)
+
+
+def test_the_error_for_each_sqlstate_is_retriable_only_where_waiting_helps(postgres):
+    """The server itself raises them all."""
+    typed = {}
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        for state in STATES:
+            with pytest.raises(psycopg.Error) as failed:
+                connection.execute(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{state}'; END $$")
+            assert failed.value.sqlstate == state
+            typed[state] = typed_error(failed.value, "t")
+    assert all(error.advice for error in typed.values()) and len(typed) > 200
+    retriable = {state for state, error in typed.items() if isinstance(error, RetriableError)}
+    assert retriable == {state for state in STATES if state not in NEVER and {state, state[:2]} & WAIT}
+    for kind, states in {
+        DataError: ["22021", "22001", "23505", "23514", "54000", "P0001"],
+        ConfigurationError: ["0A000", "25006", "28P01", "42P01", "42501", "55000", "54011"],
+        FatalError: ["XX000", "XX001", "25P02"],
+    }.items():
+        assert {type(typed[state]) for state in states} == {kind}
+
+
+@pytest.mark.parametrize(
+    ("dsn", "statement", "kind", "text"),
+    [
+        ("dbname=nope", "SELECT", ConfigurationError, 'database "nope" does not exist'),
+        ("user=nope", "SELECT", ConfigurationError, 'role "nope" does not exist'),
+        ("user=not_in", "SELECT", ConfigurationError, "not permitted to log in"),
+        ("user=full_up", "SELECT", RetriableError, "too many connections"),
+        ("nope=1", "SELECT", ConfigurationError, "invalid connection option"),
+        ("host=127.0.0.1 port=1", "SELECT", RetriableError, "refused"),
+        ("options='-c default_transaction_read_only=on'", "CREATE TABLE n ()", ConfigurationError, "read-only"),
+        ("options='-c statement_timeout=20'", "SELECT pg_sleep(9)", RetriableError, "statement timeout"),
+        ("", "SELECT pg_terminate_backend(pg_backend_pid())", RetriableError, "terminating connection"),
+        ("", "CREATE TABLE pg_catalog.x ()", ConfigurationError, "permission denied"),
+        ("", "SELECT repeat('x', 2000000000)", DataError, "length too large"),
+    ],
+)
+def test_real_errors_have_the_class_of_what_their_reader_does(postgres, dsn, statement, kind, text):
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS not_in, full_up")
+        connection.execute("CREATE ROLE not_in NOLOGIN")
+        connection.execute("CREATE ROLE full_up LOGIN CONNECTION LIMIT 0")
+    with pytest.raises(ForebayError, match=text) as failed, connected(Secret(f"{postgres} {dsn}"), "t") as connection:
+        connection.execute(statement)
+    assert type(failed.value) is kind
+    assert "correct" in failed.value.advice or kind is not ConfigurationError or "primary" in failed.value.advice
