@@ -266,7 +266,6 @@ def to_is_deleted(df: DataFrame, deleted: str = "is_deleted") -> DataFrame:
             name of the flag.
     """
     check_changelog(df)
-    refuse_broken(df)
     if deleted in df.columns:
         raise ConfigurationError(
             f"the DataFrame already has a column {deleted!r}", option="deleted", advice="give the flag another name"
@@ -274,7 +273,11 @@ def to_is_deleted(df: DataFrame, deleted: str = "is_deleted") -> DataFrame:
     known = DELTA_CDF.words
     kind = _word(CHANGE_TYPE, known, DELTA_CDF.name)
     rows = df.where(quoted(CHANGE_TYPE) != _BEFORE)
-    return rows.select(*(quoted(name) for name in df.columns if name != CHANGE_TYPE), (kind == _DELETE).alias(deleted))
+    flagged = rows.select(
+        *(quoted(name) for name in df.columns if name != CHANGE_TYPE), (kind == _DELETE).alias(deleted)
+    )
+    refuse_broken(flagged)
+    return flagged
 
 
 def _renamed(

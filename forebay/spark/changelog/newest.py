@@ -79,7 +79,7 @@ def newest(
         keys: The columns of the key.
         order: Columns whose largest value marks the newest row.
         within: `order` compares only rows with the same value of this column, such as `_split`. It is an error if the
-            newest rows of two values differ.
+            newest rows of two values differ. NULL fits every value.
         null_keys: For a NULL in a key column: `error` fails, `allow` takes NULL as a value, `drop` drops the row.
 
     Raises:
@@ -97,7 +97,9 @@ def newest(
     if CHANGE_TYPE in columns:
         places.append(by_kind(df, update_before=0, delete=1, adds=1))
     if places:
-        lane = [quoted(within)] if within else []
+        # NULL fits every lane: rows of a snapshot are of any log.
+        whole = F.max(quoted(within)).over(Window.partitionBy(*group)) if within else None
+        lane = [F.coalesce(quoted(within), whole)] if within and whole is not None else []
         window = Window.partitionBy(*group, *lane).orderBy(*(place.desc_nulls_last() for place in places))
         frame = df.withColumn(_RANK, F.rank().over(window)).where(quoted(_RANK) == F.lit(1))
     else:

@@ -107,6 +107,8 @@ class Changes:
         kind: The ids of the columns that are `_change_type`.
         kinds: The ids of the columns that depend on it.
         places: The ids of the columns that are the changelog's other columns, such as `_pos`, by name.
+        placed: The ids of the columns that depend on them.
+        paired: Whether the old and the new row of an update still come together.
         corrupt: The ids of the columns that are the one with malformed events.
         broken: Why rows do not make up the right table any more, and the next step; None if they do.
         lost: Each trait that a step weakened, and the step, as texts.
@@ -122,6 +124,8 @@ class Changes:
     kind: frozenset[int] = frozenset()
     kinds: frozenset[int] = frozenset()
     places: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    placed: frozenset[int] = frozenset()
+    paired: bool = True
     corrupt: frozenset[int] = frozenset()
     broken: tuple[str, str] | None = None
     lost: tuple[str, ...] = ()
@@ -144,15 +148,20 @@ class Changes:
         """Return the changes after a step that makes a wrong table of them. The first such step is kept."""
         return self if self.broken else replace(self, broken=(why, advice))
 
-    def followed(self, exact: Callable[[frozenset[int]], frozenset[int]], kinds: frozenset[int]) -> Changes:
+    def followed(
+        self, exact: Callable[[frozenset[int]], frozenset[int]], depend: Callable[[frozenset[int]], frozenset[int]]
+    ) -> Changes:
         """Return the changes with the ids of their own columns replaced.
 
         Args:
             exact: Ids of columns → ids of the columns that now have the same values.
-            kinds: The ids of the columns that now depend on `_change_type`.
+            depend: Ids of columns → ids of the columns that now depend on them.
         """
         places = {name: exact(columns) for name, columns in self.places.items()}
-        return replace(self, kind=exact(self.kind), kinds=kinds, places=places, corrupt=exact(self.corrupt))
+        kinds, placed = depend(self.kinds), depend(self.placed)
+        return replace(
+            self, kind=exact(self.kind), kinds=kinds, places=places, placed=placed, corrupt=exact(self.corrupt)
+        )
 
     def undeclared(self, why: str) -> Changes:
         """Return the changes after a step of which nothing is known."""
@@ -208,10 +217,11 @@ class Lineage:
             return new(columns) if columns is not None and columns <= origins.keys() else None
 
         keys = tuple(replace(key, columns=new(key.columns), spread=spread(key.spread)) for key in self.keys)
-        changes = self.changes.followed(
-            lambda columns: frozenset(ids[one] for one in columns if one in ids),
-            frozenset(ids[one] for one in self.changes.kinds if one in ids),
-        )
+
+        def same(columns: frozenset[int]) -> frozenset[int]:
+            return frozenset(ids[one] for one in columns if one in ids)
+
+        changes = self.changes.followed(same, same)
         identity = None if changes.identity is None else new(changes.identity)
         own = {other.id: origins[self.origins.get(one.id, one.id)] for one, other in zip(before, after, strict=True)}
         lanes = replace(self.lanes, columns=new(self.lanes.columns))

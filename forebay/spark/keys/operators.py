@@ -145,6 +145,7 @@ def _changes(node: PlanNode, traits: ChangeTraits, identity: frozenset[int] | No
         kind=kind,
         kinds=kind,
         places=places,
+        placed=frozenset().union(*places.values()),
         corrupt=corrupt,
     )
 
@@ -167,10 +168,12 @@ def _followed(node: PlanNode, changes: Changes) -> Changes:
         }
         return frozenset(column.id for column in node.output if column.id in columns or column.id in renamed)
 
-    depend = {number for number, one in made.items() if one.references & changes.kinds}
-    kinds = frozenset(column.id for column in node.output if column.id in changes.kinds or column.id in depend)
-    after = changes.followed(exact, kinds)
-    if changes.updates and changes.kinds and not kinds:
+    def depend(columns: frozenset[int]) -> frozenset[int]:
+        computed = {number for number, one in made.items() if one.references & columns}
+        return frozenset(column.id for column in node.output if column.id in columns or column.id in computed)
+
+    after = changes.followed(exact, depend)
+    if changes.updates and changes.kinds and not after.kinds:
         return after.broke(f"{node.text} drops {CHANGE_TYPE}, so that changes count as rows", "keep the column")
     if changes.kind and not after.kind and after.images is Images.FULL:
         told = f"images: {node.text} drops {CHANGE_TYPE}"
@@ -279,12 +282,15 @@ def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of
     changes = before.changes
     if changes.images is Images.APPEND:
         return changes
-    own = changes.kinds.union(*changes.places.values())
+    own = changes.kinds | changes.placed
     for one in conjuncts(condition):
         used = one.references if of is None else one.references & of.keys()
         if (one.kind == "IsNull" and used <= changes.corrupt) or (one.kind == "IsNotNull" and used <= changes.kind):
             continue
         if _drops_old_rows(one, changes):
+            if not changes.paired:
+                why = f"{text} drops the old rows of updates, also those whose new row was left out before"
+                return changes.broke(why, "apply it before other filters and joins")
             told = f"images: {text} drops the old rows of updates"
             changes = replace(changes, images=Images.UPSERT, complete=False, lost=(*changes.lost, told))
             continue
@@ -301,6 +307,7 @@ def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of
                 f"{text}",
                 NORMALIZE,
             )
+        changes = changes if keyed else replace(changes, paired=False)
     return changes
 
 
@@ -340,7 +347,7 @@ def _shuffle(node: PlanNode, before: Lineage) -> Lineage:
 
 
 def _generate(node: PlanNode, before: Lineage) -> Lineage:
-    changes = replace(before.changes, several=True)
+    changes = replace(before.changes, several=True, paired=False)
     if changes.images is Images.UPSERT:
         why = f"rows that are not made any more stay in the table, because the changes have no old rows: {node.text}"
         changes = changes.broke(why, NORMALIZE)
@@ -479,10 +486,11 @@ def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) ->
     lost = tuple(dict.fromkeys(text for one in sides for text in one.lost))
     images = [one.images for one in sides if one.images is not None]
     kinds = first.kinds.union(*(one.kinds for one in sides))
+    placed = first.placed.union(*(one.placed for one in sides))
     kind = first.kind.intersection(*(one.kind for one in sides))
     named = {column.id for column in node.output if column.name == CHANGE_TYPE}
     if len(images) < len(sides) or named != kind:
-        return Changes(kinds=kinds, broken=broken, lost=(*lost, f"images and history: {why}"))
+        return Changes(kinds=kinds, placed=placed, broken=broken, lost=(*lost, f"images and history: {why}"))
     same = one_log and all(one.identity == first.identity for one in sides)
     places = {
         name: columns.intersection(*(one.places.get(name, frozenset()) for one in sides))
@@ -502,6 +510,8 @@ def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) ->
         kind,
         kinds,
         places,
+        placed,
+        all(one.paired for one in sides),
         first.corrupt.intersection(*(one.corrupt for one in sides)),
         broken,
         lost,
@@ -566,7 +576,8 @@ def _looked_up(node: PlanNode, moving: Lineage, *, one: bool, keeps_all: bool, a
         keeps_all: Whether a row without a match is put out.
         adds: Whether rows of the table without a match are put out.
     """
-    changes = replace(moving.changes, several=moving.changes.several or not one)
+    changes = moving.changes
+    changes = replace(changes, several=changes.several or not one, paired=changes.paired and one)
     if node.streaming and changes.updates:
         told = f"values: {node.text} reads a table that may have changed when a row is retracted"
         changes = replace(changes, repeatable=False, lost=(*changes.lost, told))

@@ -317,13 +317,13 @@ def ordered(search, query):
 
 
 def distinct_ids(search, query):
-    if "id" in query.names and search.rng.random() < 0.5:
+    if "id" in query.names and (query.unique("id") or not search.append) and search.rng.random() < 0.5:
         return query.df.dropDuplicates(["id"]), query.rows if query.unique("id") else INVALID
     return None
 
 
 def ranked(search, query):
-    if "id" in query.names and "v" in query.names and search.rng.random() < 0.3:
+    if "id" in query.names and "v" in query.names and not search.append and search.rng.random() < 0.3:
         return query.df.withColumn("r", F.expr("row_number() OVER (PARTITION BY level ORDER BY v)")), INVALID
     return None
 

@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructFiel
 
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import quoted
+from forebay.spark.changelog.declaring import declare
 from forebay.spark.changelog.newest import newest
 from forebay.spark.changelog.targets import changes as folded
 from forebay.spark.changelog.targets.apply import apply_changes
@@ -29,6 +30,7 @@ from forebay.spark.changelog.targets.changes import DELETED, Changes
 from forebay.spark.changelog.targets.target import Target, check_owner
 from forebay.table.changelog.row_kind import RowKind
 from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE
+from forebay.table.changelog.traits import ChangeTraits
 
 _SIDECAR: Final = "_schema.json"
 _APPLIED: Final = "_applied.json"
@@ -161,8 +163,8 @@ def read_archive(
     base = _GLOB.sub(r"\\\g<0>", _url(root))
     places = [f"{base}/{COMMIT_VERSION}={version:010d}" for version in versions]
     df = spark.read.schema(whole).option("basePath", _url(root)).parquet(*places)
-    if view == "changelog":
-        return df
+    if view == "changelog":  # the last change of each key in each micro-batch
+        return declare(df, ChangeTraits(), keys)
     there = quoted(CHANGE_TYPE) != F.lit(RowKind.DELETE.change_type)
     # If an upsert and a delete of a key have the same sequence, the upsert wins, whatever their micro-batches.
     order = [quoted(SEQUENCE), there] if SEQUENCE in df.columns else []

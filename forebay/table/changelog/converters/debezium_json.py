@@ -217,13 +217,14 @@ class DebeziumJsonReader:
         rows = [pc.if_else(pa.array(deletes), old, new) for old, new in both]
         same = equal_rows(rows, [keys.fields[name] for name in self._key])
         absent = changes & ~valid(texts)
-        wrong = np.flatnonzero(absent | (changes & row_there & ~keys.bad & ~same))
+        other = (row_there & ~keys.bad & ~same) | (kinds == EventKind.KEY_UPDATE)
+        wrong = np.flatnonzero(changes & (absent | other))
         if len(wrong):
             row = int(wrong[0])
             lack = (
                 "has no message key"
                 if absent[row]
-                else f"has another message key than {', '.join(self._key)} of its row"
+                else f"has another message key than {', '.join(self._key)} of its row, or changes the key"
             )
             raise refuse_event(
                 batch,
@@ -251,7 +252,9 @@ class DebeziumJsonReader:
             columns |= {SEQUENCE: source["lsn"], LOG: log_names(source["name"])}
         elif self._sequence == "binlog":
             columns[SEQUENCE] = binlog_sequence(source["file"], source["pos"], source["row"])
-            columns[LOG] = log_names(source["name"], source["server_id"])
+            # The rows of a snapshot have the server id 0, and a position that is comparable with later ones.
+            snapshot = pc.equal(source["server_id"], 0).fill_null(False)
+            columns[LOG] = pc.if_else(snapshot, None, log_names(source["name"], source["server_id"]))
         return columns
 
     def _reason(self, found: Texts, before: pa.Array, row: int) -> str:

@@ -25,7 +25,7 @@ from forebay.table.changelog.converters.change_events import (
 from forebay.table.changelog.converters.debezium_values import cause
 from forebay.table.changelog.converters.json_texts import TextReader, Texts
 from forebay.table.changelog.converters.json_writer import dump, json_objects
-from forebay.table.changelog.converters.positions import SEQUENCE_TYPES, binlog_texts, log_names, timestamps
+from forebay.table.changelog.converters.positions import SEQUENCE_TYPES, binlog_texts, timestamps
 from forebay.table.changelog.converters.update_pairs import paired, rows_have
 from forebay.table.changelog.row_kind import RowKind
 from forebay.table.changelog.shape import COMMIT_TIMESTAMP, LOG, SEQUENCE, TRANSACTION
@@ -33,6 +33,8 @@ from forebay.table.changelog.shape import COMMIT_TIMESTAMP, LOG, SEQUENCE, TRANS
 _TYPES: Final = pa.array(
     ["insert", "bootstrap-insert", "update", "delete", "bootstrap-start", "bootstrap-complete"], pa.string()
 )
+_BOOTSTRAP: Final = 1
+"""The index of the type of a bootstrap's rows, which have no server id."""
 _KINDS: Final = np.array(
     [
         EventKind.INSERT,
@@ -103,7 +105,8 @@ class MaxwellJsonReader:
         columns = self._columns(found)
         lost = ~valid(data)
         if self._sequence is not None:
-            lost |= ~valid(columns[SEQUENCE]) | ~valid(found.fields["server_id"])
+            named = valid(found.fields["server_id"]) | (codes == _BOOTSTRAP)
+            lost |= ~valid(columns[SEQUENCE]) | ~named
         kinds[found.bad | (lost & (kinds != EventKind.SKIP))] = EventKind.MALFORMED
         kinds[~valid(texts)] = EventKind.SKIP
         kinds[(kinds == EventKind.UPDATE) & ~valid(old)] = EventKind.UPSERT
@@ -172,7 +175,7 @@ class MaxwellJsonReader:
         }
         if self._sequence is not None:
             columns[SEQUENCE] = binlog_texts(found.fields["position"], found.fields["xoffset"])
-            columns[LOG] = log_names(found.fields["server_id"])
+            columns[LOG] = found.fields["server_id"].cast(pa.string())
         return columns
 
 
@@ -184,12 +187,8 @@ def _reason(found: Texts, row: int) -> str:
         return "value: it has no field type"
     if not found.fields["data"][row].is_valid:
         return f"value: an event with type {form} has no field data"
-    if found.fields["server_id"][row].is_valid:
+    if found.fields["server_id"][row].is_valid or form == "bootstrap-insert":
         return "value: it has no position such as master.000006:800911, which _sequence comes from"
-    if form == "bootstrap-insert":
-        return (
-            "value: Maxwell writes no server_id for rows of a bootstrap, so _log is unknown; read them without sequence"
-        )
     return "value: it has no server_id, which _log comes from; set output_server_id=true in Maxwell"
 
 

@@ -32,6 +32,7 @@ class Latest:
     Args:
         preimages: Whether an update also gives the old row, as `update_preimage`.
         lanes: Whether the first column of the order is a lane, such as the split: places in two lanes have no order.
+            NULL fits every lane.
     """
 
     preimages: bool = False
@@ -49,7 +50,8 @@ class Latest:
         of_entries, of_events = keys.codes[:stored], keys.codes[stored:]
         orders = events.layout.order_columns(events.orders, len(events), version)
         stored_orders = entries.orders([column.type for column in orders])
-        ranks = order_ranks(stored_orders, orders)
+        first = 1 if self.lanes else 0
+        ranks = order_ranks(stored_orders[first:], orders[first:])
         adds = np.concatenate([entries.counts > 0, events.signs > 0]).astype(np.int64)
         expired = expiry.expired(keys.codes, entries, events)
         members = np.concatenate([np.flatnonzero(~expired), np.arange(stored, stored + len(events))])
@@ -100,14 +102,14 @@ def _refuse_lanes(keys: TouchedKeys, members: Ints, stored: pa.Array, arriving: 
     """Raise a DataError if the changes of a key come from two lanes."""
     ranks = order_ranks([stored], [arriving])
     low, high = np.full(len(keys), np.iinfo(np.int64).max), np.full(len(keys), FIRST)
-    codes = keys.codes[members]
-    np.minimum.at(low, codes, ranks[members])
-    np.maximum.at(high, codes, ranks[members])
+    known = members[ranks[members] > 0]
+    np.minimum.at(low, keys.codes[known], ranks[known])
+    np.maximum.at(high, keys.codes[known], ranks[known])
     several = np.flatnonzero(low < high)
     if not len(several):
         return
     places = np.flatnonzero(keys.codes == several[0])
-    lanes = pa.concat_arrays([stored, arriving]).take(pa.array(places)).unique().to_pylist()
+    lanes = pa.concat_arrays([stored, arriving]).take(pa.array(places)).drop_null().unique().to_pylist()
     place = int(np.flatnonzero(keys.codes[len(keys.entries) :] == several[0])[0])
     raise DataError(
         f"the changes of the key {shown_key(keys.events, place)} come from {' and '.join(map(str, lanes))}, which have "

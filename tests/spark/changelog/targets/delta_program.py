@@ -16,10 +16,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import lit
 
 from forebay.errors import ForebayError
+from forebay.spark.changelog.declaring import from_changes
 from forebay.spark.changelog.targets.apply import apply_changes
 from forebay.spark.changelog.targets.delta import DeltaTarget
 
-CHANGES = "id int, v string, _change_type string, _pos long"
+CHANGES = "id int, v string, _change_type string, _split string, _pos long"
+
+
+def in_one_split(rows: list[Any]) -> list[Any]:
+    """Changes as (id, v, kind, position), with the split."""
+    return [(*row[:3], "s", row[3]) for row in rows]
 
 
 def session(jars: str, directory: str) -> SparkSession:
@@ -54,7 +60,8 @@ def main() -> None:
     result: dict[str, Any] = {}
 
     def apply(number: int, rows: list[Any], query: str = "q", schema: str = CHANGES, **options: Any) -> bool:
-        return target.apply(spark.createDataFrame(rows, schema), number, query, keys="id", **options)
+        df = spark.createDataFrame(in_one_split(rows) if schema == CHANGES else rows, schema)
+        return target.apply(df, number, query, keys="id", **options)
 
     def table(name: str = "orders") -> list[Any]:
         return sorted([list(row) for row in spark.table(name).collect()], key=repr)
@@ -82,8 +89,8 @@ def main() -> None:
         DeltaTarget("named").apply(changed, number, "q", keys=names[:1])
     result["names"] = [spark.table("named").columns == names, table("named")]
 
-    spark.createDataFrame([(5, "e", "insert", 1)], CHANGES).write.parquet(f"{directory}/in")
-    stream = spark.readStream.schema(CHANGES).parquet(f"{directory}/in")
+    spark.createDataFrame(in_one_split([(5, "e", "insert", 1)]), CHANGES).write.parquet(f"{directory}/in")
+    stream = from_changes(spark.readStream.schema(CHANGES).parquet(f"{directory}/in"), "id", ordered=True)
     checkpoint = f"{directory}/checkpoint"
     options: dict[str, Any] = {"keys": "id", "checkpoint_location": checkpoint, "trigger": {"availableNow": True}}
     apply_changes(stream, DeltaTarget("streamed"), **options).awaitTermination()

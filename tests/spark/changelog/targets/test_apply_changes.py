@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from forebay.errors import ConfigurationError, unwrap
+from forebay.spark.changelog.declaring import from_changes
 from forebay.spark.changelog.materialize import materialize
 from forebay.spark.changelog.targets.apply import apply_changes
 
@@ -65,21 +66,25 @@ def test_a_materialized_stream_is_applied_over_restarts(stream, table):
 def test_an_aggregation_replaces_its_rows(stream, table):
     stream.write((1, 1, "a", "insert"), (2, 1, "a", "insert"))
     stream.write((1, 2, "a", "insert"))
-    stream.run(table.target, lambda df: df.groupBy("id").count(), output_mode="update")
+
+    def counts(df):
+        return from_changes(df, images="append", history="complete").groupBy("id").count()
+
+    stream.run(table.target, counts, output_mode="update")
     assert table.rows() == [(1, 2), (2, 1)]
 
 
 def test_a_new_checkpoint_is_refused_and_may_adopt(stream, table):
     """§3.2."""
     stream.write((1, 10, "a1", "insert"))
-    first = stream.run(table.target)
+    first = stream.run(table.target, sequence_by="level")
     shutil.rmtree(stream.checkpoint)
     with pytest.raises(Exception, match="was written by the query") as refused:
-        stream.run(table.target)
+        stream.run(table.target, sequence_by="level")
     found = unwrap(refused.value)
     assert isinstance(found, ConfigurationError) and str(first.id) in found.message and found.option == "adopt"
     shutil.rmtree(stream.checkpoint)
-    stream.run(table.target, adopt=True)
+    stream.run(table.target, sequence_by="level", adopt=True)
     assert table.rows("id") == [(1,)]
 
 

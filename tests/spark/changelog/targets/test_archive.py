@@ -12,13 +12,19 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import ConfigurationError, DataError
+from forebay.spark.changelog.declaring import from_changes
 from forebay.spark.changelog.targets.archive import ArchiveTarget, read_archive, write_archive
 
-CHANGES = "id int, v string, _change_type string, _pos long"
+CHANGES = "id int, v string, _change_type string, _split string, _pos long"
 FIRST = [(1, "a", "insert", 1), (2, "b", "insert", 2), (3, "c", "insert", 3), (3, "c", "delete", 4)]
 SECOND = [(1, "a", "update_preimage", 5), (1, None, "update_postimage", 5), (2, None, "delete", 6)]
 
 PLACE = "an archive=[1] {é}"
+
+
+def in_one_split(rows):
+    """Changes as (id, v, kind, position), with the split."""
+    return [(*row[:3], "s", row[3]) for row in rows]
 
 
 def rows(df):
@@ -34,7 +40,7 @@ def target(tmp_path):
 def begun(spark, tmp_path_factory):
     """An archive with one micro-batch: 0 of the query q."""
     place = tmp_path_factory.mktemp("begun") / PLACE
-    assert ArchiveTarget(place).apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
+    assert ArchiveTarget(place).apply(spark.createDataFrame(in_one_split(FIRST), CHANGES), 0, "q", keys="id")
     return place
 
 
@@ -47,7 +53,7 @@ def continued(begun, target, tmp_path):
 
 def test_both_views_of_two_micro_batches(spark, continued, tmp_path):
     """K10: the current view is deduplicated, the changelog has everything."""
-    assert continued.apply(spark.createDataFrame(SECOND, CHANGES), 1, "q", keys="id")
+    assert continued.apply(spark.createDataFrame(in_one_split(SECOND), CHANGES), 1, "q", keys="id")
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
     changes = read_archive(spark, str(tmp_path / PLACE), view="changelog")
     assert changes.columns == ["id", "v", "_change_type", "_commit_version"]
@@ -61,7 +67,7 @@ def test_both_views_of_two_micro_batches(spark, continued, tmp_path):
 
 
 def test_a_repeated_or_older_micro_batch_overwrites_nothing(spark, continued, tmp_path):
-    first, second = (spark.createDataFrame(changes, CHANGES) for changes in (FIRST, SECOND))
+    first, second = (spark.createDataFrame(in_one_split(changes), CHANGES) for changes in (FIRST, SECOND))
     assert continued.apply(second, 2, "q", keys="id")
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / PLACE).rglob("*") if path.is_file()}
     for number, df in ((2, first), (0, second), (1, first)):
@@ -72,17 +78,17 @@ def test_a_repeated_or_older_micro_batch_overwrites_nothing(spark, continued, tm
 def test_another_query_is_refused_until_it_adopts(spark, continued, tmp_path):
     """§3.2."""
     with pytest.raises(ConfigurationError, match="was written by the query q"):
-        continued.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q2", keys="id")
-    assert continued.apply(spark.createDataFrame(SECOND, CHANGES), 0, "q2", keys="id", adopt=True)
+        continued.apply(spark.createDataFrame(in_one_split(FIRST), CHANGES), 0, "q2", keys="id")
+    assert continued.apply(spark.createDataFrame(in_one_split(SECOND), CHANGES), 0, "q2", keys="id", adopt=True)
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
     with pytest.raises(ConfigurationError, match="was written by the query q2"):
-        continued.apply(spark.createDataFrame(FIRST, CHANGES), 8, "q", keys="id")
+        continued.apply(spark.createDataFrame(in_one_split(FIRST), CHANGES), 8, "q", keys="id")
 
 
 @pytest.mark.parametrize("killed", ["write_text", "rename"])
 def test_an_archive_whose_writer_died_shows_no_part_of_its_micro_batch(spark, continued, tmp_path, monkeypatch, killed):
     """P8: after the files, before they are at their place; the next attempt removes what is left."""
-    df = spark.createDataFrame(SECOND, CHANGES)
+    df = spark.createDataFrame(in_one_split(SECOND), CHANGES)
     original = getattr(Path, killed)
 
     def die(path, *given, **named):
@@ -104,8 +110,8 @@ def test_an_archive_whose_writer_died_shows_no_part_of_its_micro_batch(spark, co
     ("code", "message"), [(errno.ENOTEMPTY, "another query wrote version 1"), (errno.EACCES, "not be put in its place")]
 )
 def test_a_failed_rename_is_reported_with_its_reason(spark, target, tmp_path, monkeypatch, code, message):
-    target.apply(spark.createDataFrame(FIRST, CHANGES), 0, "q", keys="id")
-    second = spark.createDataFrame(SECOND, CHANGES)
+    target.apply(spark.createDataFrame(in_one_split(FIRST), CHANGES), 0, "q", keys="id")
+    second = spark.createDataFrame(in_one_split(SECOND), CHANGES)
 
     def fail(path, new):
         raise OSError(code, os.strerror(code), str(path), None, str(new))
@@ -120,8 +126,8 @@ def test_a_failed_rename_is_reported_with_its_reason(spark, target, tmp_path, mo
 def test_all_changes_are_kept_with_their_sequence(spark, target, tmp_path):
     """SCD type 2; an older change that arrives later is not the current one."""
     options = {"keys": "id", "sequence_by": "_pos", "stored_as_scd_type": 2}
-    target.apply(spark.createDataFrame(SECOND, CHANGES), 0, "q", **options)
-    target.apply(spark.createDataFrame(FIRST, CHANGES), 1, "q", **options)
+    target.apply(spark.createDataFrame(in_one_split(SECOND), CHANGES), 0, "q", **options)
+    target.apply(spark.createDataFrame(in_one_split(FIRST), CHANGES), 1, "q", **options)
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, None)]
     assert read_archive(spark, tmp_path / PLACE, view="changelog").count() == 6
 
@@ -130,7 +136,7 @@ def test_at_one_sequence_a_row_counts_before_its_retraction(spark, target, tmp_p
     """As in PostgreSQL, in whatever micro-batches both come."""
     for number, kinds in enumerate([("insert", "delete"), ("delete", "insert")]):
         changes = [(key, "a", kind, 5) for key, kind in enumerate(kinds, 1)]
-        target.apply(spark.createDataFrame(changes, CHANGES), number, "q", keys="id", sequence_by="_pos")
+        target.apply(spark.createDataFrame(in_one_split(changes), CHANGES), number, "q", keys="id", sequence_by="_pos")
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, "a"), (2, "a")]
 
 
@@ -145,9 +151,9 @@ def test_at_one_sequence_a_row_counts_before_its_retraction(spark, target, tmp_p
 def test_another_schema_is_refused_before_any_write(spark, continued, tmp_path, select, message):
     before = sorted((tmp_path / PLACE).rglob("*"))
     with pytest.raises(ConfigurationError, match=message):
-        continued.apply(spark.createDataFrame(SECOND, CHANGES).selectExpr(*select), 1, "q", keys="id")
+        continued.apply(spark.createDataFrame(in_one_split(SECOND), CHANGES).selectExpr(*select), 1, "q", keys="id")
     with pytest.raises(ConfigurationError, match="has the keys id, not v"):
-        continued.apply(spark.createDataFrame(SECOND, CHANGES), 1, "q", keys="v")
+        continued.apply(spark.createDataFrame(in_one_split(SECOND), CHANGES), 1, "q", keys="v")
     assert sorted((tmp_path / PLACE).rglob("*")) == before
 
 
@@ -160,8 +166,8 @@ def test_a_later_micro_batch_may_have_null_where_an_earlier_one_cannot(spark, ta
 
 def test_bad_rows_and_places_are_errors(spark, target, tmp_path):
     """K7: a NULL key."""
-    with pytest.raises(DataError, match="'id' is NULL, _pos 1"):
-        target.apply(spark.createDataFrame([(None, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+    with pytest.raises(DataError, match="'id' is NULL, _split s, _pos 1"):
+        target.apply(spark.createDataFrame(in_one_split([(None, "a", "insert", 1)]), CHANGES), 0, "q", keys="id")
     assert rows(read_archive(spark, tmp_path / PLACE)) == []
     with pytest.raises(ConfigurationError, match="is not an archive"):
         read_archive(spark, tmp_path)
@@ -180,8 +186,8 @@ def test_an_archive_of_a_later_format_is_refused(spark, tmp_path):
 
 
 def test_a_stream_is_archived(spark, stream_of_files, tmp_path):
-    stream_of_files(None, CHANGES).write(FIRST)
-    stream = spark.readStream.schema(CHANGES).parquet(str(tmp_path / "in"))
+    stream_of_files(None, CHANGES).write(in_one_split(FIRST))
+    stream = from_changes(spark.readStream.schema(CHANGES).parquet(str(tmp_path / "in")), "id", ordered=True)
     query = write_archive(
         stream,
         tmp_path / PLACE,

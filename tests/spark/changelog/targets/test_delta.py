@@ -48,7 +48,7 @@ def test_what_does_not_fit_is_refused_before_the_table_changes(result):
     assert "was written by the query q" in result["other"]
     assert result["schema"] == "the column 'v' is string in the table orders, and int in the changes"
     assert "stores no sequences" in result["sequence"]
-    assert "'id' is NULL, _pos 1" in result["null"]
+    assert "'id' is NULL, _split s, _pos 1" in result["null"]
     assert result["unchanged"] == result["rows"]
 
 

@@ -12,8 +12,13 @@ import pytest
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.spark.changelog.targets.postgres.target import PostgresTarget
 
-CHANGES = "id int, v string, _change_type string, _pos long"
+CHANGES = "id int, v string, _change_type string, _split string, _pos long"
 UTC = dt.timezone.utc  # noqa: UP017 - as the server gives it
+
+
+def in_one_split(rows):
+    """Changes as (id, v, kind, position), with the split."""
+    return [(*row[:3], "s", row[3]) for row in rows]
 
 
 def test_inserts_updates_and_deletes_of_two_micro_batches(spark, table):
@@ -25,16 +30,18 @@ def test_inserts_updates_and_deletes_of_two_micro_batches(spark, table):
         (2, None, "delete", 6),
         (4, None, "insert", 7),
     ]
-    assert table.target.apply(spark.createDataFrame(first, CHANGES), 0, "q", keys="id", except_column_list=[])
+    assert table.target.apply(
+        spark.createDataFrame(in_one_split(first), CHANGES), 0, "q", keys="id", except_column_list=[]
+    )
     assert table.rows("id, v") == [(1, "a"), (2, "b")]
-    assert table.target.apply(spark.createDataFrame(second, CHANGES), 1, "q", keys="id")
+    assert table.target.apply(spark.createDataFrame(in_one_split(second), CHANGES), 1, "q", keys="id")
     assert table.rows("id, v") == [(1, "a2"), (4, None)]
     assert table.staging() == []
 
 
 def test_a_repeated_or_older_micro_batch_is_skipped(spark, table):
     """§3.2: exactly once by (query, batch)."""
-    old, new = (spark.createDataFrame([(1, text, "insert", 1)], CHANGES) for text in ("old", "new"))
+    old, new = (spark.createDataFrame(in_one_split([(1, text, "insert", 1)]), CHANGES) for text in ("old", "new"))
     assert table.target.apply(old, 4, "q", keys="id")
     assert table.target.apply(new, 5, "q", keys="id")
     assert not table.target.apply(old, 5, "q", keys="id")
@@ -44,8 +51,8 @@ def test_a_repeated_or_older_micro_batch_is_skipped(spark, table):
 
 def test_another_query_is_refused_until_it_adopts_the_table(spark, table):
     """§3.2: a new checkpoint is a new query."""
-    df = spark.createDataFrame([(1, "a", "insert", 1)], CHANGES)
-    other = spark.createDataFrame([(1, "b", "insert", 1)], CHANGES)
+    df = spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES)
+    other = spark.createDataFrame(in_one_split([(1, "b", "insert", 1)]), CHANGES)
     table.target.apply(df, 7, "q1", keys="id")
     with pytest.raises(ConfigurationError, match="was written by the query q1") as refused:
         table.target.apply(other, 0, "q2", keys="id")
@@ -81,15 +88,15 @@ def test_every_type_arrives_as_it_is(spark, table):
 
 def test_a_payload_of_5_mb(spark, table):
     text = "x" * 5_000_000
-    df = spark.createDataFrame([(1, text, "insert", 1), (2, "y", "insert", 2)], CHANGES)
+    df = spark.createDataFrame(in_one_split([(1, text, "insert", 1), (2, "y", "insert", 2)]), CHANGES)
     table.target.apply(df, 0, "q", keys="id")
     assert table.rows("id, length(v)") == [(1, 5_000_000), (2, 1)]
 
 
 def test_a_null_key_is_an_error_or_dropped_before_the_table_changes(spark, table):
     """K7."""
-    df = spark.createDataFrame([(None, "a", "insert", 3), (1, "b", "insert", 4)], CHANGES)
-    with pytest.raises(DataError, match="'id' is NULL, _pos 3"):
+    df = spark.createDataFrame(in_one_split([(None, "a", "insert", 3), (1, "b", "insert", 4)]), CHANGES)
+    with pytest.raises(DataError, match="'id' is NULL, _split s, _pos 3"):
         table.target.apply(df, 0, "q", keys="id")
     assert table.rows() == [] and table.staging() == []
     assert table.target.apply(df, 0, "q", keys="id", null_keys="drop")
@@ -131,26 +138,26 @@ def test_plain_rows_with_a_flag(spark, table):
 def test_a_table_that_does_not_fit_is_refused_before_any_write(spark, table, columns, message):
     table.sql(f"CREATE TABLE {{t}} ({columns})")
     with pytest.raises(ConfigurationError, match=message):
-        table.target.apply(spark.createDataFrame([(1, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+        table.target.apply(spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES), 0, "q", keys="id")
     assert table.rows() == [] and table.staging() == []
 
 
 def test_a_wider_table_with_defaults_takes_the_changes(spark, table):
     table.sql("CREATE TABLE {t} (v varchar(9), id bigint, n int DEFAULT 7, UNIQUE (id) INCLUDE (v))")
-    table.target.apply(spark.createDataFrame([(1, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+    table.target.apply(spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES), 0, "q", keys="id")
     assert table.rows("id, v, n") == [(1, "a", 7)]
 
 
 def test_a_value_that_does_not_fit_leaves_the_table_as_it_was(spark, table):
     """Half a micro-batch is never seen."""
     table.sql("CREATE TABLE {t} (id int PRIMARY KEY, v varchar(3))")
-    df = spark.createDataFrame([(1, "abc", "insert", 1), (2, "abcd", "insert", 2)], CHANGES)
+    df = spark.createDataFrame(in_one_split([(1, "abc", "insert", 1), (2, "abcd", "insert", 2)]), CHANGES)
     with pytest.raises(DataError, match="too long") as failed:
         table.target.apply(df, 0, "q", keys="id")
     assert table.name in failed.value.message and """the column 'v' of the key {"id": 2}""" in failed.value.message
     assert table.rows() == [] and table.staging() == []
     with pytest.raises(DataError, match="0x00"):
-        table.target.apply(spark.createDataFrame([(1, "a\x00", "insert", 1)], CHANGES), 0, "q", keys="id")
+        table.target.apply(spark.createDataFrame(in_one_split([(1, "a\x00", "insert", 1)]), CHANGES), 0, "q", keys="id")
 
 
 def test_names_that_need_quotes(spark, postgres):
@@ -165,7 +172,7 @@ def test_names_that_need_quotes(spark, postgres):
 
 
 def test_a_long_name_has_a_staging_table_of_its_own(spark, postgres):
-    df = spark.createDataFrame([(1, "a", "insert", 1)], CHANGES)
+    df = spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES)
     names = ["t" * 62 + end for end in "ab"]
     for name in names:
         assert PostgresTarget(postgres, name).apply(df, 0, "q", keys="id", sequence_by="_pos")
@@ -177,7 +184,7 @@ def test_a_long_name_has_a_staging_table_of_its_own(spark, postgres):
 
 
 def test_a_staging_table_that_a_dead_driver_left_is_dropped(spark, table):
-    df = spark.createDataFrame([(1, "a", "insert", 1)], CHANGES)
+    df = spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES)
     (left,) = [name for (name,) in _leave_staging(table, df)]
     assert left.startswith(f"{table.name}__staging_")
     table.target.apply(df, 0, "q", keys="id")
@@ -196,12 +203,12 @@ def _leave_staging(table, df):
 def test_a_server_that_does_not_answer_is_retriable_and_the_password_is_not_shown(spark):
     target = PostgresTarget("host=127.0.0.1 port=1 user=u password=hunter2", "t")
     with pytest.raises(RetriableError) as failed:
-        target.apply(spark.createDataFrame([(1, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+        target.apply(spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES), 0, "q", keys="id")
     assert "hunter2" not in str(failed.value) + repr(target)
 
 
 def test_wrong_arguments_are_refused(spark, table):
-    df = spark.createDataFrame([(1, "a", "insert", 1)], CHANGES)
+    df = spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES)
     for wrong, message in [
         ({"keys": "missing"}, "'missing' does not exist"),
         ({"keys": "id", "except_column_list": ["id"]}, "'id' is a key"),
