@@ -37,6 +37,7 @@ from forebay.changelog import (  # noqa: E402
     apply_changes,
     changelog_join,
     materialize,
+    normalize,
     read_archive,
 )
 from forebay.testkit.kafka_broker import KafkaBroker  # noqa: E402
@@ -65,11 +66,14 @@ def report(spark: SparkSession, servers: str, state: str, limit: int) -> DataFra
     students = changes_of(spark, servers, "students", limit, keySchema="id INT", valueSchema=row)
     row = "level INT, award STRING"
     performance = changes_of(spark, servers, "performance", limit, keySchema="level INT", valueSchema=row)
+    # A join counts rows, so it needs each change once, with the whole old row: normalize makes it so.
+    students = normalize(students, "id", state_location=state, name="students")
+    performance = normalize(performance, "level", state_location=state, name="performance")
     return changelog_join(students, performance, on="level", state_location=state)
 
 
 def right(joined: DataFrame, target: Any, state: str, checks: str) -> None:
-    changes = materialize(joined, key=["id"], strategy="retract", state_location=state)
+    changes = materialize(joined, key=["id"], state_location=state)
     trigger = {"availableNow": True}
     apply_changes(changes, target, keys="id", checkpoint_location=checks, trigger=trigger).awaitTermination()
 

@@ -261,8 +261,12 @@ def _declared_again(node: PlanNode, lineage: Lineage) -> Lineage:
         identity = None
         if key is not None and primary:
             identity = frozenset(lineage.origins.get(one, GONE) for one in _numbers(key, primary, node))
-        broken = None if traits[1].asserted else lineage.changes.broken
-        return replace(lineage, changes=replace(_changes(node, traits[1], identity), broken=broken))
+        after = _changes(node, traits[1], identity)
+        if not traits[1].asserted:  # a converter knows the kinds, not what the plan did to places
+            was = lineage.changes
+            places = {name: columns & was.places.get(name, columns) for name, columns in after.places.items()}
+            after = replace(after, comparable=after.comparable and was.comparable, places=places, broken=was.broken)
+        return replace(lineage, changes=after)
     kind = {column.id for column in node.output if column.name == CHANGE_TYPE}
     if kind <= lineage.changes.kind:
         return lineage

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as users write it
 import forebay
 from forebay.sources.files import FileSource
 from forebay.spark.changelog import stateful
+from forebay.spark.changelog.declaring import from_changes
 from forebay.spark.changelog.joining import changelog_join
 from forebay.spark.changelog.keyed import latest_per_key
 from forebay.spark.changelog.materialize import materialize
@@ -50,7 +51,9 @@ def joined(df: DataFrame, **state: Any) -> DataFrame:
     left = df.where("side = 0").select("id", "level", "name", "_change_type")
     right = df.where("side = 1").select(F.col("id").alias("level"), F.col("name").alias("other"), "_change_type")
     right = right.withColumn("level", F.col("level").cast("int") % 5)
-    pairs = changelog_join(left.withColumn("level", F.col("level") % 5), right, "level", **state)
+    left = left.withColumn("level", F.col("level") % 5)
+    whole = (from_changes(side, images="full", history="complete") for side in (left, right))
+    pairs = changelog_join(*whole, "level", **state)
     return materialize(pairs, ["id", "other"], strategy="retract", on_missing_retraction="hold", **state)
 
 

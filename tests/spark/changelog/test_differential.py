@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pytest
@@ -31,7 +31,10 @@ from forebay.changelog import (
 from forebay.errors import ConfigurationError, DataError, unwrap
 from forebay.keys import key_by
 from forebay.spark.arrow.conform import arrow_schema
+from forebay.spark.changelog import strategy
 from forebay.spark.changelog.declaring import declare
+from forebay.spark.keys import operators
+from forebay.table.changelog.operators import latest
 from forebay.table.changelog.traits import ChangeTraits, Images
 
 CASES = 200
@@ -428,7 +431,7 @@ def applied(df, key, rng):
     partitions = {}
     for row in df.withColumn("_at", F.spark_partition_id()).collect():
         partitions.setdefault(row["_at"], []).append(row.asDict())
-    table = {}
+    table: dict[tuple[object, ...], dict[str, object]] = {}
     while partitions:
         place = rng.choice(list(partitions))
         row = partitions[place].pop(0)
@@ -451,6 +454,8 @@ def outcome(spark, seed):
         result = materialize(query.df, key=key)
     except ConfigurationError as error:
         return f"refused: {' '.join(error.message.split()[:7])}", f"seed {seed}"
+    except DataError:
+        return "refused when run", f"seed {seed}"
     except (PySparkException, AssertionError) as error:
         raise AssertionError(f"seed {seed}") from error
     try:
@@ -487,11 +492,77 @@ def search_for_wrong_tables(spark, seeds, record_property):
     return outcomes
 
 
-def test_no_table_is_wrong(one_partition, record_property):
+def test_no_table_is_wrong(one_partition, tasks_here, record_property):
     """C7, C9, C16: each table of a random query is the right one, or the query is refused."""
     base = SEED * 100_000
     outcomes = search_for_wrong_tables(one_partition, range(base, base + CASES), record_property)
     assert outcomes["right"] > CASES // 5, outcomes  # the search must not be empty
+
+
+def broadcasts_any_hint(patch):
+    patch.setattr(operators, "_broadcast_side", lambda node, how: "right")
+
+
+def ignores_logs(patch):
+    changes = operators._changes
+    patch.setattr(operators, "_changes", lambda *given: replace(changes(*given), comparable=True))
+
+
+def unions_one_log(patch):
+    united = operators._united
+    patch.setattr(operators, "_united", lambda *given, one_log: united(*given, one_log=True))
+
+
+def takes_upserts_for_full(patch):
+    changes = operators._changes
+
+    def full(*given):
+        found = changes(*given)
+        return replace(found, images=Images.FULL) if found.images is Images.UPSERT else found
+
+    patch.setattr(operators, "_changes", full)
+
+
+def lets_retractions_win(patch):
+    """At one position, as `>=` instead of `>` would."""
+    last_of = latest.last_of
+    patch.setattr(
+        latest,
+        "last_of",
+        lambda codes, size, which, ranks, adds, *rest: last_of(codes, size, which, ranks, -adds, *rest),
+    )
+
+
+def counts_unknown_histories(patch):
+    changes = operators._changes
+    patch.setattr(operators, "_changes", lambda *given: replace(changes(*given), complete=True))
+
+
+def filters_any_changes(patch):
+    patch.setattr(operators, "_left_out", lambda before, *_, **__: before.changes)
+
+
+def takes_any_key(patch):
+    patch.setattr(strategy._Proof, "problem", None)
+
+
+MUTANTS = {
+    broadcasts_any_hint: 0,
+    ignores_logs: 0,
+    unions_one_log: 0,
+    takes_upserts_for_full: 0,
+    lets_retractions_win: 0,
+    counts_unknown_histories: 0,
+    filters_any_changes: 0,
+    takes_any_key: 0,
+}
+"""What the search must notice, and a seed with which it does."""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_the_search_notices(one_partition, tasks_here, monkeypatch, mutant):
+    mutant(monkeypatch)
+    assert outcome(one_partition, MUTANTS[mutant])[0] == "wrong"
 
 
 @pytest.mark.soak
