@@ -12,7 +12,7 @@ from forebay.clock import Clock
 from forebay.errors import DataLossError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.split import Json, Position, Split
-from forebay.sources.kafka.client.cluster import Cluster
+from forebay.sources.kafka.client.cluster import Cluster, ask_until
 from forebay.sources.kafka.options.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.planning.estimates import SizeEstimates
@@ -21,7 +21,7 @@ from forebay.sources.kafka.planning.group_progress import GroupProgress
 from forebay.sources.kafka.planning.offset_resolver import OffsetResolver
 from forebay.sources.kafka.planning.ranges import RangeRules, divide
 from forebay.sources.kafka.planning.time_limits import TimeLimits
-from forebay.sources.kafka.planning.topic_discovery import TopicDiscovery, TopicIdentity, ask_until
+from forebay.sources.kafka.planning.topic_discovery import TopicDiscovery, TopicIdentity
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 
 _log = logging.getLogger(__name__)

@@ -10,16 +10,17 @@ from dataclasses import replace
 
 from kafka.errors import KafkaError
 
-from forebay.errors import DataError, RetriableError
+from forebay.errors import DataError, DataLossError, RetriableError
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.kafka.client.client_errors import client_error
+from forebay.sources.kafka.client.cluster import Cluster, ask_until
 from forebay.sources.kafka.client.offset_loss import PositionLostError
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.reading.record_decoder import record_decoder
-from forebay.sources.kafka.split import KafkaSplit, TopicPartition
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class KafkaSplitReader(SplitReader):
         self._failed: DataError | None = None
         self._woken = False
         self._unbounded = False
+        self._cluster: Cluster | None = None
 
     def add_splits(self, splits: Sequence[Split]) -> None:
         """Add splits; the next fetch assigns them."""
@@ -67,9 +69,13 @@ class KafkaSplitReader(SplitReader):
             fetcher = self._leased()
             if finished := self._assign(fetcher):
                 return finished
-            return self._decoded(fetcher.fetch(_WAIT))
+            parts = fetcher.fetch(_WAIT)
+            recreated = [] if fetcher.by_topic_id else self._recreated({TopicPartition.of(one.split_id) for one in parts})
+            skipped = [one for partition in recreated for one in self._skip_recreated(partition)]
+            return skipped + self._decoded([one for one in parts if TopicPartition.of(one.split_id) not in recreated])
         except PositionLostError as lost:
-            return self._continue_after(lost)
+            partition = TopicPartition(lost.topic, lost.partition)
+            return self._skip_recreated(partition) if self._recreated([partition]) else self._continue_after(lost)
         except RetriableError:
             self._reassign()
             raise
@@ -104,6 +110,8 @@ class KafkaSplitReader(SplitReader):
     def close(self) -> None:
         """Remove this task's ranges from the leased consumer, stop using it, and log how many records were dropped."""
         self._release()
+        if self._cluster is not None:
+            self._cluster.close()
         if self._decoder is not None:
             self._decoder.close()
 
@@ -111,6 +119,54 @@ class KafkaSplitReader(SplitReader):
         if self._fetcher is not None:
             self._fetcher.clear()
             self._fetcher = None
+
+    def _recreated(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return those of these partitions whose topic was deleted and created again since it was planned."""
+        ids = {one: self._splits[one].topic_id for one in partitions}
+        names = {one.topic for one, topic_id in ids.items() if topic_id is not None}
+        if not names:
+            return []
+        if self._cluster is None:
+            pause = self._source.retry_interval_ms / 1000
+            self._cluster = Cluster(self._source.client_options, retries=self._source.num_retries, interval=pause)
+        cluster = self._cluster
+
+        def ask() -> list[TopicPartition]:
+            topics = cluster.topics(names)
+            present = {name: topic.topic_id for name, topic in topics.items()}
+            return [one for one, topic_id in ids.items() if are_of_two_topics(topic_id, present.get(one.topic))]
+
+        return ask_until(ask, lambda found: not found)  # the metadata of a broker may be old
+
+    def _skip_recreated(self, partition: TopicPartition) -> list[Fetched]:
+        """Finish a split whose topic was created again, so that no row of the new topic takes the place of its rows.
+
+        A split without an end stays, and reads nothing, until a discovery replaces it.
+
+        Raises:
+            DataLossError: `failOnDataLoss` is set.
+        """
+        split = self._splits[partition]
+        if self._fetcher is not None:
+            self._fetcher.drop(partition)
+        if self._source.fail_on_data_loss:
+            raise DataLossError(
+                f"topic {partition.topic}, partition {partition.partition}: the topic was deleted and created again, and "
+                f"the planned records from offset {split.start} on no longer exist",
+                split=split.id,
+                position=split.position,
+                advice="start a new checkpoint, or set failOnDataLoss=false to read the new topic from its beginning",
+            )
+        _log.warning(
+            "%s: %s: the topic was deleted and created again; the planned records from offset %d on no longer exist",
+            self._source.name,
+            split.id,
+            split.start,
+        )
+        if split.end is None:
+            return []
+        del self._splits[partition]
+        return [Fetched(split.id, position=split.end, finished=True)]
 
     def _leased(self) -> PartitionFetcher:
         if not self._unbounded and any(split.end is None for split in self._pending):
