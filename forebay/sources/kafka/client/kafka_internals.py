@@ -7,8 +7,8 @@ There are three hooks. Each changes one consumer object, never the classes of th
   replaces this class by one that returns the bytes as one item, and moves the consumer's position by the headers of the
   record batches. So the consumer requests the next bytes before the present ones are decoded, and still handles
   leaders, epochs and errors.
-- *Topic ids.* The consumer fetches by topic name. The hook makes it fetch by topic id (version 13 of the request), so that
-  a broker refuses to read another topic of the same name, without a further request.
+- *Topic ids.* The consumer fetches by topic name. The hook makes it fetch by topic id (version 13 of the request), so
+  that a broker refuses to read another topic of the same name, without a further request.
 - *The receiver.* A plain connection receives 4 KiB at a time, and copies each piece three times. The hook receives into
   the buffer of the response, and wakes up for many bytes at a time.
 
@@ -129,8 +129,7 @@ class TopicIds:
         self._cluster = consumer._manager.cluster  # noqa: SLF001 - see the module
         self._ids: dict[tuple[str, int], UUID] = {}
         self._names: dict[UUID, str] = {}
-        self.refused: set[tuple[str, int]] = set()
-        """The partitions whose topic id the last fetch did not find on the broker."""
+        self._refused: set[tuple[str, int]] = set()
         self.applied: bool | None = None
         """Whether the last fetch was by topic id; None before the first one."""
         fetcher = consumer._fetcher  # noqa: SLF001
@@ -150,10 +149,15 @@ class TopicIds:
 
     def set(self, key: tuple[str, int], topic_id: str | None) -> bool:
         """Set the topic id to fetch of a partition (None: the present one); return False if it has another one."""
-        known, self.refused = self._ids.get(key), self.refused - {key}
+        known, self._refused = self._ids.get(key), self._refused - {key}
         if topic_id is not None:
             self._know(key, UUID(topic_id))
         return known is None or known == self._ids[key]
+
+    def is_refused(self, key: tuple[str, int]) -> bool:
+        """Return whether a broker did not know the topic id of a partition, or the metadata has another id."""
+        present = self._cluster.topic_id(key[0])
+        return key in self._refused or present not in (None, self._ids.get(key, present))
 
     def _know(self, key: tuple[str, int], topic_id: UUID) -> None:
         self._ids[key] = topic_id
@@ -190,10 +194,10 @@ class TopicIds:
         response.responses = [topic for topic in response.responses if topic.topic_id in self._names]
         for topic in response.responses:
             topic.topic = self._names[topic.topic_id]
-            keys = {code: set() for code in (True, False)}
+            keys: dict[bool, set[tuple[str, int]]] = {True: set(), False: set()}
             for one in topic.partitions:
                 keys[one.error_code in _REFUSALS].add((topic.topic, one.partition_index))
-            self.refused = (self.refused - keys[False]) | keys[True]
+            self._refused = (self._refused - keys[False]) | keys[True]
 
 
 def give_raw(consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) -> dict[tuple[str, int], int]:  # noqa: ANN401 - kafka-python has no types

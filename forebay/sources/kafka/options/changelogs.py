@@ -36,11 +36,13 @@ class Changelog:
         events: The change format and its options.
         options: The JSON options, the mode, and the name of the corrupt-record column.
         kept: The option `kafkaColumns`: columns of Kafka that the changelog also has.
+        ordered: Whether all records of a key are in one partition: the option `keyOrder`.
     """
 
     events: EventOptions
     options: JsonOptions
     kept: Sequence[str] = field(default=())
+    ordered: bool = True
 
     def converter(self, columns: Sequence[str] | None, source: str) -> EventConverter:
         """Return the converter from fetched records to changes with the selected columns (None = all).
@@ -77,7 +79,7 @@ class Changelog:
         if not key or not set(key) <= set(schema.names):
             return schema
         order = [SEQUENCE] if SEQUENCE in schema.names else []
-        return stamp(schema, KeySpec.keyed_by(key, cdc=True, ordering=order))
+        return stamp(schema, KeySpec.keyed_by(key, cdc=True, ordering=order), ordered=self.ordered)
 
     def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the columns of Kafka that must be fetched for the selected columns of the changelog."""

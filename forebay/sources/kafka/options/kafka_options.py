@@ -95,6 +95,11 @@ class KafkaOptions(Source):
         default="postimage", doc="for an update without the row before: return only update_postimage, or fail"
     )
     changelog_truncate: Literal["error", "ignore"] = option(default="error", doc="what to do if a table was truncated")
+    key_order: Literal["partition", "none"] = option(
+        default="partition",
+        may_change=False,
+        doc="partition: all records of a key are in one partition, and new partitions end the query; none: no order",
+    )
     kafka_columns: list[str] = option(
         default_factory=list, doc="columns of Kafka to add to a changelog, such as timestamp"
     )
@@ -166,6 +171,7 @@ class KafkaOptions(Source):
             ("changelogSequence", self.changelog_sequence),
             ("changelogMissingBefore", self.changelog_missing_before != "postimage"),
             ("changelogTruncate", self.changelog_truncate != "error"),
+            ("keyOrder", self.key_order != "partition"),
             ("kafkaColumns", self.kafka_columns),
         ):
             if given:
@@ -244,7 +250,7 @@ class KafkaOptions(Source):
         )
         corrupt = self.column_name_of_corrupt_record
         options = json_payload_options(self.json_options, self.mode, corrupt, self.time_zone)
-        return Changelog(events, options, self.kafka_columns)
+        return Changelog(events, options, self.kafka_columns, ordered=self.key_order == "partition")
 
     def schema(self) -> pa.Schema:
         """Return the schema of the selected columns: those of Spark's source, or of a changelog, with its key.

@@ -21,6 +21,7 @@ from forebay.sources.kafka.client.offset_loss import (
     BoundsProbe,
     Key,
     PositionLostError,
+    TopicIdRefusedError,
     must_answer,
     stuck,
 )
@@ -150,7 +151,8 @@ class PartitionFetcher:
             timeout: Maximum seconds to wait. A `wake_up` ends the wait, even if it was called before `fetch`.
 
         Raises:
-            PositionLostError: Offsets of a range no longer exist. The range is dropped.
+            PositionLostError: Offsets of a range no longer exist, or a broker does not know its topic id. The range is
+                dropped.
             DataError: Fetched bytes are damaged. The range is dropped.
             RetriableError: The brokers do not answer, or a range makes no progress.
             KafkaError: A broker refuses the request, for example because a permission is missing.
@@ -285,20 +287,20 @@ class PartitionFetcher:
         may wait for ever, while the brokers answer.
         """
         now = self._clock.monotonic()
-        refused = self._topic_ids.refused if self._topic_ids is not None else ()
-        stalled = [
-            one
-            for one in self._ranges.values()
-            if now - max(one.progress_at, self._asked_at)
-            >= (_REFUSED if one.key in refused else min(_STALL, self._timeout))
-        ]
+        patience = min(_STALL, self._timeout)
+        stalled = [one for one in self._ranges.values() if now - max(one.progress_at, self._asked_at) >= patience]
+        ids = self._topic_ids
+        for one in self._ranges.values():
+            if ids is not None and now - one.progress_at >= _REFUSED and ids.is_refused(one.key):
+                self.drop(one.key)
+                raise TopicIdRefusedError(*one.key, one.offset, one.end, None)
         if not stalled:
             return
         bounds, held = self._bounds(stalled)
         self._asked_at = self._clock.monotonic()
         for one in stalled:
             found = bounds[one.key]
-            if one.key in refused or found is None or not found[0] <= one.offset <= found[1] or (one.end or 0) > found[1]:
+            if found is None or not found[0] <= one.offset <= found[1] or (one.end or 0) > found[1]:
                 self.drop(one.key)
                 raise PositionLostError(*one.key, one.offset, one.end, found)
             # While the consumer serves other partitions, this partition may have to wait for its turn.

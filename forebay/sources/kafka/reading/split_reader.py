@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kafka.errors import KafkaError
@@ -16,7 +16,7 @@ from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.kafka.client.client_errors import client_error
 from forebay.sources.kafka.client.cluster import Cluster, ask_until
-from forebay.sources.kafka.client.offset_loss import PositionLostError
+from forebay.sources.kafka.client.offset_loss import PositionLostError, TopicIdRefusedError
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.reading.record_decoder import record_decoder
@@ -70,12 +70,16 @@ class KafkaSplitReader(SplitReader):
             if finished := self._assign(fetcher):
                 return finished
             parts = fetcher.fetch(_WAIT)
-            recreated = [] if fetcher.by_topic_id else self._recreated({TopicPartition.of(one.split_id) for one in parts})
-            skipped = [one for partition in recreated for one in self._skip_recreated(partition)]
-            return skipped + self._decoded([one for one in parts if TopicPartition.of(one.split_id) not in recreated])
+            recreated = (
+                {} if fetcher.by_topic_id else self._changed_topics([TopicPartition.of(one.split_id) for one in parts])
+            )
+            kept = [one for one in parts if TopicPartition.of(one.split_id) not in recreated]
+            return self._skip(recreated) + self._decoded(kept)
+        except TopicIdRefusedError as lost:
+            return self._continue_after_refusal(TopicPartition(lost.topic, lost.partition))
         except PositionLostError as lost:
-            partition = TopicPartition(lost.topic, lost.partition)
-            return self._skip_recreated(partition) if self._recreated([partition]) else self._continue_after(lost)
+            recreated = self._changed_topics([TopicPartition(lost.topic, lost.partition)])
+            return self._skip(recreated) if recreated else self._continue_after(lost)
         except RetriableError:
             self._reassign()
             raise
@@ -120,53 +124,73 @@ class KafkaSplitReader(SplitReader):
             self._fetcher.clear()
             self._fetcher = None
 
-    def _recreated(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return those of these partitions whose topic was deleted and created again since it was planned."""
-        ids = {one: self._splits[one].topic_id for one in partitions}
-        names = {one.topic for one, topic_id in ids.items() if topic_id is not None}
+    def _changed_topics(
+        self, partitions: Collection[TopicPartition], *, deleted: bool = False
+    ) -> dict[TopicPartition, str]:
+        """Return those of these partitions whose topic has another id than planned, with what happened to the topic.
+
+        With `deleted`, also those whose topic no longer exists.
+        """
+        ids = {one: self._splits[one].topic_id for one in partitions if self._splits[one].topic_id is not None}
+        names = {one.topic for one in ids}
         if not names:
-            return []
+            return {}
         if self._cluster is None:
             pause = self._source.retry_interval_ms / 1000
             self._cluster = Cluster(self._source.client_options, retries=self._source.num_retries, interval=pause)
         cluster = self._cluster
 
-        def ask() -> list[TopicPartition]:
+        def ask() -> dict[TopicPartition, str]:
             topics = cluster.topics(names)
-            present = {name: topic.topic_id for name, topic in topics.items()}
-            return [one for one, topic_id in ids.items() if are_of_two_topics(topic_id, present.get(one.topic))]
+            gone = {one: "deleted" for one in ids if deleted and one.topic not in topics}
+            present = {one: topics[one.topic].topic_id for one in ids if one.topic in topics}
+            recreated = [one for one, topic_id in present.items() if are_of_two_topics(topic_id, ids[one])]
+            return gone | dict.fromkeys(recreated, "deleted and created again")
 
-        return ask_until(ask, lambda found: not found)  # the metadata of a broker may be old
+        return ask_until(ask, lambda changed: not changed)  # the metadata of a broker may be old
 
-    def _skip_recreated(self, partition: TopicPartition) -> list[Fetched]:
-        """Finish a split whose topic was created again, so that no row of the new topic takes the place of its rows.
+    def _continue_after_refusal(self, partition: TopicPartition) -> list[Fetched]:
+        """Skip all splits whose topics changed. If no topic did, raise RetriableError: the broker may know it later."""
+        changed = self._changed_topics(self._splits, deleted=True)
+        if changed:
+            if partition not in changed:
+                self._reassign()
+            return self._skip(changed)
+        split = self._splits[partition]
+        self._reassign()
+        raise RetriableError(
+            f"the broker of the partition does not know its topic by the id {split.topic_id}",
+            split=split.id,
+            position=split.position,
+            advice="check the brokers: the metadata of one broker is older than the controller's",
+        )
+
+    def _skip(self, changed: Mapping[TopicPartition, str]) -> list[Fetched]:
+        """Finish splits whose topics changed, so that no row of a new topic takes the place of a planned row.
 
         A split without an end stays, and reads nothing, until a discovery replaces it.
 
         Raises:
             DataLossError: `failOnDataLoss` is set.
         """
-        split = self._splits[partition]
-        if self._fetcher is not None:
-            self._fetcher.drop(partition)
-        if self._source.fail_on_data_loss:
-            raise DataLossError(
-                f"topic {partition.topic}, partition {partition.partition}: the topic was deleted and created again, and "
-                f"the planned records from offset {split.start} on no longer exist",
-                split=split.id,
-                position=split.position,
-                advice="start a new checkpoint, or set failOnDataLoss=false to read the new topic from its beginning",
-            )
-        _log.warning(
-            "%s: %s: the topic was deleted and created again; the planned records from offset %d on no longer exist",
-            self._source.name,
-            split.id,
-            split.start,
-        )
-        if split.end is None:
-            return []
-        del self._splits[partition]
-        return [Fetched(split.id, position=split.end, finished=True)]
+        finished = []
+        for partition, change in changed.items():
+            split = self._splits[partition]
+            if self._fetcher is not None:
+                self._fetcher.drop(partition)
+            text = f"the topic was {change}, and the planned records from offset {split.start} on no longer exist"
+            if self._source.fail_on_data_loss:
+                raise DataLossError(
+                    f"topic {partition.topic}, partition {partition.partition}: {text}",
+                    split=split.id,
+                    position=split.position,
+                    advice="start a new checkpoint, or set failOnDataLoss=false to go on with the topics that exist",
+                )
+            _log.warning("%s: %s: %s", self._source.name, split.id, text)
+            if split.end is not None:
+                del self._splits[partition]
+                finished.append(Fetched(split.id, position=split.end, finished=True))
+        return finished
 
     def _leased(self) -> PartitionFetcher:
         if not self._unbounded and any(split.end is None for split in self._pending):
