@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -141,8 +142,12 @@ def read_stream(
 def _hide_options(spark: SparkSession) -> None:
     """Make Spark hide the login options of stores and Kafka in its plans; by itself it goes by a few words only."""
     pattern = spark.conf.get(_REDACTION, "") or ""
-    if _LOGINS not in pattern:
+    if _LOGINS in pattern:
+        return
+    try:
         spark.conf.set(_REDACTION, f"{pattern}|{_LOGINS}" if pattern else _LOGINS)
+    except PySparkException as error:  # some services let nobody change settings
+        _log.warning("Spark's plans may show access key ids: %s cannot be set: %s", _REDACTION, error)
 
 
 def capture(spark: SparkSession) -> Session:

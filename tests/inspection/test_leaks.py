@@ -12,6 +12,7 @@ import pytest
 import forebay
 from forebay.cli import main
 from forebay.errors import DataError, ForebayError, parse_text
+from forebay.framework.source import Source
 from forebay.inspection.offsets import offsets
 from forebay.registry import default_registry
 
@@ -64,7 +65,9 @@ def shown_of(error):
 def test_no_secret_is_shown(source, options, capsys, caplog):
     captures = []
     try:
-        made = default_registry.lookup(source).from_options(options)
+        cls = default_registry.lookup(source)
+        assert issubclass(cls, Source)
+        made = cls.from_options(options)
         described = forebay.describe(made)
         captures += [repr(made), str(described), described._repr_html_()]
         if source == "forebay_kafka" or "token" in str(options):
@@ -84,6 +87,7 @@ def test_no_control_character_of_an_error_reaches_a_terminal():
     for text in shown_of(error):
         assert [char for char in text if not char.isprintable() and char != "\n"] == []
     parsed = parse_text("".join(traceback.format_exception(error)))
+    assert parsed is not None
     assert (parsed.split, parsed.option, parsed.advice) == (error.split, error.option, error.advice)
 
 

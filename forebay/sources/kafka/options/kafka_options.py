@@ -19,6 +19,7 @@ from forebay.sources.kafka.client.client_options import ClientOptions, translate
 from forebay.sources.kafka.options.bounds import Bound, OffsetRange
 from forebay.sources.kafka.options.payloads import Payloads, json_payload_options
 from forebay.sources.kafka.options.subscription import Subscription
+from forebay.sources.kafka.records.decoding import MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
     from forebay.sources.kafka.options.changelogs import Changelog
@@ -57,6 +58,10 @@ class KafkaOptions(Source):
     include_headers: bool = option(default=False, doc="add the column headers")
     poll_timeout_ms: int = option(
         default=120_000, name="kafkaConsumer.pollTimeoutMs", doc="ms for which a task waits for existing records"
+    )
+    max_record_bytes: int = option(
+        default=MAX_BATCH_BYTES,
+        doc="maximum bytes of a record batch after decompression (Kafka compresses batches); a larger one is an error",
     )
     num_retries: int = option(default=3, name="fetchOffset.numRetries", doc="retries of requests for offsets")
     retry_interval_ms: int = option(
@@ -148,6 +153,7 @@ class KafkaOptions(Source):
         for option_name, value, least in (
             ("minPartitions", self.min_partitions, 1),
             ("maxRecordsPerPartition", self.max_records_per_partition, 1),
+            ("maxRecordBytes", self.max_record_bytes, 1),
             ("fetchOffset.numRetries", self.num_retries, 0),
             ("fetchOffset.retryIntervalMs", self.retry_interval_ms, 0),
             ("kafkaConsumer.pollTimeoutMs", self.poll_timeout_ms, 1),

@@ -27,7 +27,7 @@ from forebay.sources.kafka.client.offset_loss import (
 )
 from forebay.sources.kafka.reading.fetch_backends import FetchedRecords, fetch_backend
 from forebay.sources.kafka.reading.fetch_ranges import FetchRange, RangeState
-from forebay.sources.kafka.records.decoding import GROUP_BYTES, RawFetch
+from forebay.sources.kafka.records.decoding import GROUP_BYTES, MAX_BATCH_BYTES, RawFetch
 from forebay.sources.kafka.split import KafkaSplit
 
 FETCH_BYTES = 4 << 20
@@ -57,6 +57,7 @@ class PartitionFetcher:
         check_crcs: Whether to verify the checksums of record batches.
         poll_timeout: Seconds without progress in a range with an end after which an error is raised; Spark's
             `kafkaConsumer.pollTimeoutMs`.
+        max_record_bytes: The most bytes of a record batch, decompressed.
         clock: The clock that measures the timeouts; None = the system's.
         by_columns: Whether to decode by columns, and to fetch by topic id, if kafka-python's internals allow that; else
             record by record, and by name.
@@ -74,6 +75,7 @@ class PartitionFetcher:
         *,
         check_crcs: bool = True,
         poll_timeout: float = 120.0,
+        max_record_bytes: int = MAX_BATCH_BYTES,
         clock: Clock | None = None,
         by_columns: bool = True,
         connect: Callable[..., Any] | None = None,
@@ -85,7 +87,12 @@ class PartitionFetcher:
         self._connect = connect or _connect
         self._by_columns = by_columns
         self._make_backend = partial(
-            fetch_backend, schema=schema, wanted=self._wanted, check_crcs=check_crcs, by_columns=by_columns
+            fetch_backend,
+            schema=schema,
+            wanted=self._wanted,
+            check_crcs=check_crcs,
+            by_columns=by_columns,
+            limit=max_record_bytes,
         )
         self._open()
         self._ranges: dict[Key, FetchRange] = {}

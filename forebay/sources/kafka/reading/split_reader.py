@@ -201,7 +201,9 @@ class KafkaSplitReader(SplitReader):
         if self._fetcher is None:
             source, schema, options = self._source, self._raw_schema, self._source.client_options
             # Pickled, because a repr hides the secrets that distinguish two clients.
-            key = pickle.dumps((options, schema.names, source.poll_timeout_ms, self._unbounded))
+            key = pickle.dumps(
+                (options, schema.names, source.poll_timeout_ms, source.max_record_bytes, self._unbounded)
+            )
             self._fetcher = self._context.lease(
                 key,
                 lambda: PartitionFetcher(
@@ -209,6 +211,7 @@ class KafkaSplitReader(SplitReader):
                     schema,
                     check_crcs=options.consumer.get("check_crcs") is not False,
                     poll_timeout=source.poll_timeout_ms / 1000,
+                    max_record_bytes=source.max_record_bytes,
                     clock=self._context.runtime.clock,
                 ),
             )
