@@ -80,7 +80,7 @@ class ForebayError(Exception):
 
     def __str__(self) -> str:
         # Redact before indenting: a secret of several lines could not be found afterwards.
-        first, *more = _redacted(self.message).split("\n")
+        first, *more = printable(_redacted(self.message), lines=True).split("\n")
         lines = [first, *map(_escaped_line, more)]
         for label in _LABELS:
             value = getattr(self, label)
@@ -161,8 +161,8 @@ _CRASHED = re.compile(
     r"Python worker exited unexpectedly \(crashed\)(?:: *(.*?)\s*(?:\n\tat |\nDriver stacktrace|\Z))?", re.DOTALL
 )
 """The output of the worker's faulthandler follows the colon."""
-_ESCAPES = {"n": "\n", "r": "\r", "\\": "\\"}
-_ESCAPED = re.compile(r"\\([nr\\])")
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
+_ESCAPED = re.compile(r"\\([nrt\\]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _LINE = re.compile(r"^  (" + "|".join(_PRINTED.get(label, label) for label in _LABELS) + r"): (.*)$")
 
 
@@ -222,7 +222,7 @@ def parse_text(text: str) -> ForebayError | None:
             break
         shown = match.group(1)
         label = next((known for known, printed in _PRINTED.items() if printed == shown), shown)
-        labels[label] = _ESCAPED.sub(lambda found: _ESCAPES[found[1]], match.group(2))
+        labels[label] = _ESCAPED.sub(lambda found: _ESCAPES.get(found[1]) or chr(int(found[1][1:], 16)), match.group(2))
     error = _BY_NAME[head.group(1)](message, **labels)
     error.__cause__ = _remote_cause(lines[end + len(labels) :])
     return error
@@ -272,8 +272,21 @@ def _redacted(text: str) -> str:
     return text
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return a text that is safe to print: control characters and direction marks are escaped.
+
+    Call this function for every external name: of a file, a split, a query. With `lines`, line feeds are kept.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or (lines and char == "\n") else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 def _one_line(value: object) -> str:
-    return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return printable(str(value).replace("\\", "\\\\"))
 
 
 def _rebuild(cls: type[ForebayError], message: str, labels: dict[str, Any]) -> ForebayError:

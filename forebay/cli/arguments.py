@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.inspection.tables import printable
+from forebay.errors import printable
 
 Options = Annotated[
     list[str] | None,

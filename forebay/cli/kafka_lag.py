@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from forebay.cli.arguments import Options, option_texts, say
-from forebay.errors import ConfigurationError, RetriableError
+from forebay.errors import ConfigurationError, RetriableError, printable
 from forebay.inspection.offsets import Offsets
 from forebay.inspection.offsets import offsets as offsets_of
-from forebay.inspection.tables import printable, text_table
+from forebay.inspection.tables import text_table
 from forebay.sources.kafka.split import TopicPartition
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from html import escape
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, printable
 from forebay.framework.inprocess.preparation import schema_of
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
-from forebay.inspection.tables import html_table, printable, text_table
+from forebay.inspection.tables import html_table, text_table
 from forebay.options import class_options, default_text, option_values, redact_options, type_text
 from forebay.registry import default_registry
 
@@ -50,7 +50,8 @@ class Description:
 
     def _repr_html_(self) -> str:
         """Return the HTML for a notebook."""
-        html = f"<h4>{escape(self.name)}</h4><p>{escape(self.summary)}<br>{escape(', '.join(self.facts))}</p>"
+        name, summary, facts = (escape(printable(text)) for text in (self.name, self.summary, ", ".join(self.facts)))
+        html = f"<h4>{name}</h4><p>{summary}<br>{facts}</p>"
         if self.options:
             html += html_table(_OPTIONS, self.options)
         if self.schema:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from forebay.errors import printable
 from forebay.inspection.event_time import EventTimeState, span
-from forebay.inspection.tables import printable
 
 
 def dropped_rows(report: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
-from forebay.inspection.tables import printable
+from forebay.errors import printable
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final, Self, cast
 
-from forebay.errors import ConfigurationError, ForebayError
+from forebay.errors import ConfigurationError, ForebayError, printable
 from forebay.framework.microbatch.end_negotiation.claim import Claim, ClaimChain, begun_of
 from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec, OffsetCodec
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd
@@ -22,7 +22,7 @@ from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 from forebay.inspection.event_time import EventTimeState, SplitEventTime, event_time_words, moment
-from forebay.inspection.tables import html_table, printable, text_table
+from forebay.inspection.tables import html_table, text_table
 from forebay.state.open_state_store import open_state_store
 from forebay.stores.paths import is_url, join, split_path
 from forebay.stores.store import Store
@@ -94,7 +94,8 @@ class Offsets:
     def _repr_html_(self) -> str:
         """Return the HTML for a notebook."""
         table = html_table(self._header(), self._rows()) if self.splits else ""
-        return f"<p>{escape(self._title())}</p>{table}" + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        notes = "".join(f"<p>{escape(printable(note, lines=True))}</p>" for note in self.notes)
+        return f"<p>{escape(printable(self._title()))}</p>{table}{notes}"
 
     def _timed(self) -> bool:
         return any(each.event_time is not None for each in self.splits)

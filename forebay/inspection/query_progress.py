@@ -11,10 +11,10 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final
 
+from forebay.errors import printable
 from forebay.framework.microbatch.offsets.offset import UnknownEnd
 from forebay.inspection.dropped_rows import dropped_rows, dropped_rows_advice, ours
 from forebay.inspection.event_time import EventTimeState, event_time_words
-from forebay.inspection.tables import printable
 from forebay.inspection.views import bar
 
 _SPLITS: Final = 5

@@ -11,8 +11,8 @@ from typing import Final, TextIO
 
 import pyarrow as pa
 
+from forebay.errors import printable
 from forebay.framework.inprocess.running import Run
-from forebay.inspection.tables import printable
 from forebay.inspection.views import Shown, bar, in_notebook, open_view, try_show
 
 _SHARE: Final = 20

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Container, Sequence
 from html import escape
 
+from forebay.errors import printable
+
 _WIDEST = 80
 
 
@@ -37,19 +39,6 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(_short(cell))}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(_short(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def printable(text: str, *, lines: bool = False) -> str:
-    """Return a text that is safe to print: control characters and direction marks are escaped.
-
-    Call this function for every external name: of a file, a split, a query. With `lines`, line feeds are kept.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or (lines and char == "\n") else char.encode("unicode_escape").decode()
-        for char in text
-    )
 
 
 def _short(cell: str) -> str:

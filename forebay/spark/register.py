@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -25,6 +26,10 @@ from forebay.spark.session.s3a_settings import s3a_settings
 from forebay.spark.session.workers import IN_QUERY_FUNCTION, check_workers, in_query_function
 
 _log = logging.getLogger(__name__)
+
+_REDACTION = "spark.sql.redaction.options.regex"
+_LOGINS = r"(?i)(storage\.|kafka\.(sasl|ssl)\.)"
+"""The options whose values Spark's plans do not show. An access key id is no secret, but identifies its owner."""
 
 OLDEST_SPARK = (4, 2)
 """Minimum version of Spark: older versions pass neither start offset nor read limit to `latestOffset`."""
@@ -52,6 +57,7 @@ def register(spark: SparkSession, *sources: type[Source]) -> tuple[str, ...]:
         ContractError: The options of a class are invalid.
     """
     _check_session(spark)
+    _hide_options(spark)
     session = capture(spark)
     origins = [_origin(cls) for cls in sources] if sources else _all()
     names = [origin.name.lower() for origin in origins]
@@ -133,6 +139,17 @@ def read_stream(
     return (reader if schema is None else reader.schema(schema)).load()
 
 
+def _hide_options(spark: SparkSession) -> None:
+    """Make Spark hide the login options of stores and Kafka in its plans; by itself it goes by a few words only."""
+    pattern = spark.conf.get(_REDACTION, "") or ""
+    if _LOGINS in pattern:
+        return
+    try:
+        spark.conf.set(_REDACTION, f"{pattern}|{_LOGINS}" if pattern else _LOGINS)
+    except PySparkException as error:  # some services let nobody change settings
+        _log.warning("Spark's plans may show access key ids: %s cannot be set: %s", _REDACTION, error)
+
+
 def capture(spark: SparkSession) -> Session:
     """Return the settings of the session that planners and workers need (S18)."""
     context = getattr(spark, "_sc", None)
@@ -171,6 +188,7 @@ def _register_object(spark: SparkSession, source: object, options: Mapping[str, 
             f"{source!r} is not a source", advice=f"create one first: forebay.{call}(spark, Orders(url=…))"
         )
     _check_session(spark)
+    _hide_options(spark)
     checked_class(type(source))
     host = HostOptions(**parse_options(class_options(HostOptions), options, source=source.name))
     payload = pickling.dumps(source, source.name)

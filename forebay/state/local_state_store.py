@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,13 @@ from forebay.state.state_store import OPTION
 from forebay.stores.local import store_error
 from forebay.stores.paths import LOCAL
 
+_log = logging.getLogger(__name__)
+
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_PASSING: Final = (errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN)
+"""Errors of a disk or mount that can pass in seconds: a file system is read-only while its server fails over."""
+_PATIENCE: Final = 60.0
+"""Seconds for which a write is tried again after such an error."""
 _ABANDONED: Final = 3600.0  # seconds after which the writer of an unfinished file is taken for killed
 
 
@@ -45,10 +52,21 @@ class LocalStateStore:
                 return None
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write a fact unless it exists; see `StateStore.put_if_absent`."""
+        """Write a fact unless it exists; see `StateStore.put_if_absent`. Errors that pass in seconds are waited for."""
         path = self._root / name
         with self._wrap_errors(path, "write"):
-            return put_if_absent(str(path), data)
+            pause, deadline = 0.25, time.monotonic() + _PATIENCE
+            while True:
+                try:
+                    return put_if_absent(str(path), data)
+                except RetriableError as error:
+                    cause = error.__cause__
+                    passes = isinstance(cause, OSError) and cause.errno in _PASSING
+                    if not passes or time.monotonic() + pause > deadline:
+                        raise
+                    _log.warning("%s; it is tried again in %.1f s", error.message, pause)
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
 
     def names(self, prefix: str) -> list[str]:
         """Return the names below a prefix, without unfinished files; see `StateStore.names`."""

@@ -155,7 +155,7 @@ def _reading(path: str) -> Iterator[None]:
 
 def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
     """Return the ForebayError for an error of the operating system. `doing` is the failed request, such as `read`."""
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in (errno.EACCES, errno.EPERM):
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({error.strerror})",
             option="path",

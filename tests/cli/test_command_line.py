@@ -248,3 +248,10 @@ def test_numbers_are_to_the_right_and_notes_only_where_there_are_some():
         "t: more",
     ]
     assert "note" not in str(kafka_lag.LagReport("group", "g", "x:1", lag.Lag((good,))))
+
+
+def test_it_runs_as_a_module():
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "forebay", "--version"], check=True, capture_output=True, text=True
+    )
+    assert ran.stdout == f"forebay {__version__}\n"

@@ -134,6 +134,10 @@ class Kafka:
         self._broker, self._append = broker, append
         self._numbers = itertools.count()
 
+    def admin(self) -> Any:
+        """An admin client of kafka-python, as a context."""
+        return self._broker.admin()
+
     def name(self, prefix: str = "k") -> str:
         """A name that no topic has had."""
         return f"{prefix}-{next(self._numbers)}"

@@ -383,3 +383,17 @@ def test_a_damaged_record_batch_is_located_and_can_be_skipped(broker, kafka, spo
     assert caught.value.position == str(offset) and caught.value.advice, text
     after = source(kafka.address, topic, starting_offsets={topic: {"0": offset + count}})
     assert len(values(after, 12 - offset - count)) == 12 - offset - count
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_a_record_batch_longer_than_max_record_bytes_is_refused_at_its_offset(kafka, begin, compression):
+    topic = kafka.topic()
+    kafka.send(topic, range(3))
+    with KafkaProducer(bootstrap_servers=kafka.address, compression_type=compression) as producer:
+        producer.send(topic, bytes(100_000)).get(30)
+    query = begin(subscribe=topic, startingOffsets="earliest", maxRecordBytes=50_000)
+    with pytest.raises(DataError, match="offset 3: the record batch takes more than maxRecordBytes") as caught:
+        query.trigger()
+    assert (caught.value.option, caught.value.split) == ("maxRecordBytes", f"{topic}/0")
+    query.restart(maxRecordBytes=200_000)
+    assert query.drain() == [[0, 1, 2]]

@@ -309,7 +309,35 @@ def test_a_topic_deleted_while_it_is_read_is_a_loss_or_has_nothing_more(kafka, l
     assert lenient.latest(splits) == {f"{topic}/0": 0, f"{other}/0": 2}
 
 
-def test_new_partitions_of_a_changelog_lower_the_order_of_keys(kafka, look, caplog):
+CHANGES = {"changelogFormat": "upsert-json", "keySchema": "id BIGINT", "valueSchema": "id BIGINT, n BIGINT"}
+
+
+@pytest.mark.parametrize("how", ["subscribe", "subscribePattern"])
+def test_new_partitions_of_a_changelog_with_a_key_end_the_query(kafka, look, how):
+    """A19: changes of a key before and after have no order between them."""
+    topic = kafka.topic(3)
+    first = look(**{how: topic}, **CHANGES).discover({}, True)
+    kafka.grow(topic, 5)
+    with pytest.raises(ConfigurationError, match=f"'{topic}'.* 0, 1, 2 and the new partitions 3, 4") as caught:
+        look(**{how: topic}, **CHANGES).discover(known(first), False)
+    assert caught.value.option == "keyOrder"
+    assert "new checkpoint and keyOrder=none" in str(caught.value)
+
+
+def test_key_order_none_accepts_new_partitions_and_promises_no_order(kafka, look, caplog):
+    topic = kafka.topic(3)
+    enumerator = look(subscribe=topic, **CHANGES, keyOrder="none")
+    first = enumerator.discover({}, True)
+    kafka.grow(topic, 4)
+    assert f"{topic}/3" in known(enumerator.discover(known(first), False))
+    assert [record.message for record in caplog.records if record.name.startswith("forebay")] == []
+    options = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", **CHANGES}
+    for order in ("partition", "none"):
+        key = KafkaSource.from_options({**options, "keyOrder": order}).schema()[0]
+        assert (b'"ordered"' in b"".join((key.metadata or {}).values())) == (order == "partition")
+
+
+def test_new_partitions_of_a_topic_with_row_positions_lower_the_order_of_keys(kafka, look, caplog):
     """A19: producers send the keys of other partitions to the new ones. Restarts do not warn again."""
     topic = kafka.topic(3)
     plain, keyed = look(subscribe=topic), look(subscribe=topic, rowPositions="true")

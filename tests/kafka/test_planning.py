@@ -70,7 +70,7 @@ def clock():
 def brokers(monkeypatch):
     made = Brokers()
     monkeypatch.setattr("forebay.sources.kafka.planning.enumerator.Cluster", lambda *_, **__: made)
-    monkeypatch.setattr("forebay.sources.kafka.planning.topic_discovery._PAUSE", 0)
+    monkeypatch.setattr("forebay.sources.kafka.client.cluster._PAUSE", 0)
     return made
 
 

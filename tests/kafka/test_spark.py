@@ -243,6 +243,38 @@ def test_a_loss_ends_a_stream_on_spark_with_its_typed_error(stream, kafka):
     assert found.split == f"{topic}/0"
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_topic_recreated_after_spark_planned_the_tasks_gives_no_row_of_the_new_topic(spark, kafka, tmp_path, strict):
+    topic = kafka.topic()
+    kafka.send(topic, range(20))
+    batches = []
+
+    def keep(batch: Any, number: int) -> None:
+        rdd = batch.select("value").rdd
+        assert rdd.getNumPartitions() > 0  # Spark has planned the tasks, and none has run
+        if number == 0:
+            kafka.delete(topic)
+            kafka.topic(name=topic)
+            kafka.send(topic, range(1000, 1200))
+        batches.append(sorted(int(row.value) for row in rdd.collect()))
+
+    reader = spark.readStream.format("forebay_kafka").option("kafka.bootstrap.servers", kafka.address)
+    reader = reader.option("subscribe", topic).option("startingOffsets", "earliest").option("failOnDataLoss", strict)
+    writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.start()
+    if strict:
+        with pytest.raises(sql.utils.StreamingQueryException) as caught:
+            query.awaitTermination(100)
+        found = forebay.unwrap(caught.value)
+        assert isinstance(found, DataLossError)
+        assert "created again" in str(found)
+        assert batches == []
+    else:
+        wait(lambda: sum(map(len, batches)) >= 200, query)
+        query.stop()
+        assert [rows for rows in batches if rows] == [[*range(1000, 1200)]]
+
+
 def test_a_topic_deleted_while_it_is_read_is_survived_if_that_is_wanted(kafka, begin):
     topic, other = kafka.topic(), kafka.topic()
     query = begin(subscribe=f"{topic},{other}", startingOffsets="earliest", failOnDataLoss="false")

@@ -28,6 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "spark": {"framework", "inspection", "table/keys", "table/changelog"},
     "inspection": {"framework", "state", "stores"},
     "cli": {"framework", "inspection", "sources", "testkit", "table/changelog"},
+    "__main__": {"cli"},
     "testkit": {"spark", "framework", "state", "watermarks", "table/changelog"},
 }
 # Doors hold public names alone, lazily; they may import everything, and nothing imports them.

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
+from forebay.errors import printable
 from forebay.inspection.event_time import EventTimeState, event_time_words, moment, span
 from forebay.inspection.report.charts import Line, lines, longest_interval, spans
 from forebay.inspection.report.history import History, SourceHistory
-from forebay.inspection.tables import html_table, printable
+from forebay.inspection.tables import html_table
 
 _STYLE = """
 :root{color-scheme:light dark;--c0:#1f6feb;--c1:#d1582a;--c2:#2a8f4f;--c3:#8b4fc9;--c4:#b08800;--c5:#c2377a;

@@ -166,6 +166,12 @@ def translate(given: Mapping[str, str | Secret], token_provider: str | None = No
             option="kafka.bootstrap.servers",
             advice='give one or more brokers: "host1:9092,host2:9092"',
         )
+    if "@" in _plain(options, "bootstrap.servers"):
+        raise ConfigurationError(
+            "kafka.bootstrap.servers has an @, so it may have a password in it, which is not shown here",
+            option="kafka.bootstrap.servers",
+            advice=f'give hosts and ports only, "host1:9092,host2:9092", and the login as {jaas.OPTION}',
+        )
     settings = {python: _read(name, options, parse) for name, (python, parse) in _BOTH.items() if name in options}
     consumer = {python: _read(name, options, parse) for name, (python, parse) in _CONSUMER.items() if name in options}
     protocol = str(settings.get("security_protocol", "PLAINTEXT"))

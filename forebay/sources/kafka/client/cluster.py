@@ -31,6 +31,10 @@ COORDINATOR_RETRIES = 40
 _COORDINATOR_PAUSE = 0.3
 """Seconds between retries while a group coordinator starts: a new cluster first creates the topic for group offsets."""
 
+_RETRIES = 3
+_PAUSE = 0.2
+"""Retry count and delay in seconds before a topic counts as deleted or recreated."""
+
 
 @dataclass(frozen=True)
 class Topic:
@@ -197,3 +201,31 @@ _COORDINATOR = (
     kafka_errors.CoordinatorLoadInProgressError,
     kafka_errors.NotCoordinatorError,
 )
+
+
+def ask_until(
+    ask: Callable[[], T],
+    accept: Callable[[T], bool],
+    answer: T | None = None,
+    *,
+    retries: int = _RETRIES,
+    pause: float | None = None,
+) -> T:
+    """Call `ask` until `accept` returns True for its answer, or no retry is left; return the last answer.
+
+    With the defaults, the pauses take less than a second.
+
+    Args:
+        ask: A function that asks the brokers.
+        accept: A function that returns whether an answer is accepted.
+        answer: The first answer, if `ask` was already called.
+        retries: The maximum number of further calls.
+        pause: Seconds between two calls.
+    """
+    answer = ask() if answer is None else answer
+    for _ in range(retries):
+        if accept(answer):
+            break
+        time.sleep(_PAUSE if pause is None else pause)
+        answer = ask()
+    return answer

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """All uses of kafka-python's internals, and the checks that they still exist.
 
-There are two hooks. Both change one consumer object, never the classes of the library:
+There are three hooks. Each changes one consumer object, never the classes of the library:
 
 - *Raw bytes.* The consumer makes a `PartitionRecords` of every fetched partition, and takes records from it. The hook
   replaces this class by one that returns the bytes as one item, and moves the consumer's position by the headers of the
   record batches. So the consumer requests the next bytes before the present ones are decoded, and still handles
   leaders, epochs and errors.
+- *Topic ids.* The consumer fetches by topic name. The hook makes it fetch by topic id (version 13 of the request), so
+  that a broker refuses to read another topic of the same name, without a further request.
 - *The receiver.* A plain connection receives 4 KiB at a time, and copies each piece three times. The hook receives into
   the buffer of the response, and wakes up for many bytes at a time.
 
 `unexpected_internal` names a missing internal function or class. If one is missing, the fetcher reads record by record
-through kafka-python's public API.
+through kafka-python's public API. Without the hook for topic ids, the reader asks for the ids after each fetch.
 """
 
 from __future__ import annotations
@@ -21,12 +23,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from kafka import KafkaConsumer
+from kafka.cluster import ClusterMetadata
 from kafka.consumer.fetcher import Fetcher
+from kafka.errors import InconsistentTopicIdError, UnknownTopicIdError
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.parser import KafkaProtocol
 from kafka.record import MemoryRecords
@@ -41,6 +47,10 @@ _RECEIVE = 1 << 16
 
 _LOW_WATER = 1 << 20
 """Maximum bytes of a response to wait for at a time, on kernels with SO_RCVLOWAT."""
+
+_BY_ID = 13
+"""The version of the fetch request that has topic ids instead of names."""
+_REFUSALS = (UnknownTopicIdError.errno, InconsistentTopicIdError.errno)
 
 _HAS_LOW_WATER = sys.platform == "linux"
 
@@ -64,6 +74,21 @@ def unexpected_internal() -> str | None:
         (KafkaConsumer, "_fetcher _manager"),
         (records, "next_fetch_offset leader_epoch topic_partition _unpack_records"),
     )
+
+
+def unexpected_topic_id_internal() -> str | None:
+    """Return the name of the first internal function or class that `TopicIds` cannot use; None if it can use all."""
+    found = first_unexpected(
+        (Fetcher, "_create_fetch_requests", 1),
+        (Fetcher, "_handle_fetch_response", "node_id fetch_offsets send_time response"),
+        (ClusterMetadata, "topic_id", 2),
+        (FetchRequest.FetchTopic, "topic_id", None),
+        (FetchRequest.ForgottenTopic, "topic_id", None),
+        (FetchRequest, "_max_version", None),
+    )
+    if found is None and FetchRequest.max_version < _BY_ID:
+        return "FetchRequest.max_version"
+    return found or _first_without((KafkaConsumer, "_fetcher _manager"))
 
 
 def unexpected_receiver_internal() -> str | None:
@@ -91,6 +116,88 @@ def _first_without(*classes: tuple[Any, str]) -> str | None:
             if name not in getattr(getattr(cls.__init__, "__code__", None), "co_names", ()):
                 return f"{cls.__name__}.{name}"
     return None
+
+
+class TopicIds:
+    """Makes a consumer fetch by topic id, if the brokers can (Kafka 3.1 and later). Used on the consumer's thread.
+
+    Requires that `unexpected_topic_id_internal()` is None. The ids of a partition never change; for a topic that was
+    created again, a new consumer is needed.
+    """
+
+    def __init__(self, consumer: Any) -> None:  # noqa: ANN401 - kafka-python has no types
+        self._cluster = consumer._manager.cluster  # noqa: SLF001 - see the module
+        self._ids: dict[tuple[str, int], UUID] = {}
+        self._names: dict[UUID, str] = {}
+        self._refused: set[tuple[str, int]] = set()
+        self.applied: bool | None = None
+        """Whether the last fetch was by topic id; None before the first one."""
+        fetcher = consumer._fetcher  # noqa: SLF001
+        create, handle = fetcher._create_fetch_requests, fetcher._handle_fetch_response  # noqa: SLF001
+
+        def creating() -> Any:  # noqa: ANN401
+            requests = create()
+            for request, _ in requests.values():
+                self._set_ids(request)
+            return requests
+
+        def handling(node_id: Any, fetch_offsets: Any, send_time: Any, response: Any) -> Any:  # noqa: ANN401
+            self._set_names(response)
+            return handle(node_id, fetch_offsets, send_time, response)
+
+        fetcher._create_fetch_requests, fetcher._handle_fetch_response = creating, handling  # noqa: SLF001
+
+    def set(self, key: tuple[str, int], topic_id: str | None) -> bool:
+        """Set the topic id to fetch of a partition (None: the present one); return False if it has another one."""
+        known, self._refused = self._ids.get(key), self._refused - {key}
+        if topic_id is not None:
+            self._know(key, UUID(topic_id))
+        return known is None or known == self._ids[key]
+
+    def is_refused(self, key: tuple[str, int]) -> bool:
+        """Return whether a broker did not know the topic id of a partition, or the metadata has another id."""
+        present = self._cluster.topic_id(key[0])
+        return key in self._refused or present not in (None, self._ids.get(key, present))
+
+    def _know(self, key: tuple[str, int], topic_id: UUID) -> None:
+        self._ids[key] = topic_id
+        self._names[topic_id] = key[0]
+
+    def _id(self, topic: str, partition: int) -> UUID | None:
+        key = topic, partition
+        if key not in self._ids and (present := self._cluster.topic_id(topic)) is not None:
+            self._know(key, present)
+        return self._ids.get(key)
+
+    def _set_ids(self, request: Any) -> None:  # noqa: ANN401
+        lists = []
+        for topics in (request.topics, request.forgotten_topics_data):
+            by_id: dict[tuple[str, UUID | None], list[Any]] = {}
+            for topic in topics:
+                for one in topic.partitions:
+                    number = one if isinstance(one, int) else one.partition
+                    by_id.setdefault((topic.topic, self._id(topic.topic, number)), []).append(one)
+            if any(topic_id is None for _, topic_id in by_id):
+                return
+            lists.append(by_id)
+        make = FetchRequest.FetchTopic, FetchRequest.ForgottenTopic
+        request.topics, request.forgotten_topics_data = (
+            [cls(topic=name, topic_id=topic_id, partitions=found) for (name, topic_id), found in by_id.items()]
+            for cls, by_id in zip(make, lists, strict=True)
+        )
+        request._max_version = _BY_ID  # noqa: SLF001
+
+    def _set_names(self, response: Any) -> None:  # noqa: ANN401
+        self.applied = response.API_VERSION >= _BY_ID
+        if not self.applied:
+            return
+        response.responses = [topic for topic in response.responses if topic.topic_id in self._names]
+        for topic in response.responses:
+            topic.topic = self._names[topic.topic_id]
+            keys: dict[bool, set[tuple[str, int]]] = {True: set(), False: set()}
+            for one in topic.partitions:
+                keys[one.error_code in _REFUSALS].add((topic.topic, one.partition_index))
+            self._refused = (self._refused - keys[False]) | keys[True]
 
 
 def give_raw(consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) -> dict[tuple[str, int], int]:  # noqa: ANN401 - kafka-python has no types

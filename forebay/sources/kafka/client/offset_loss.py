@@ -72,6 +72,10 @@ class PositionLostError(Exception):
         )
 
 
+class TopicIdRefusedError(PositionLostError):
+    """Says that the broker of a partition does not know the topic id: the topic was deleted, or is too new."""
+
+
 def _reason(offset: int, bounds: Bounds | None) -> str:
     if bounds is None:
         return "the partition does not exist; its topic may have been deleted"

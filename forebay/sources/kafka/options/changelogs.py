@@ -40,6 +40,7 @@ class Changelog:
         kept: The option `kafkaColumns`: columns of Kafka that the changelog also has.
         complete: Whether each change comes exactly once, from the first one of its row on (`changelogHistory`).
         log: Names the one topic that is read; None: there may be several, whose changes have no order between them.
+        ordered: Whether all records of a key are in one partition: the option `keyOrder`.
     """
 
     events: EventOptions
@@ -47,6 +48,7 @@ class Changelog:
     kept: Sequence[str] = field(default=())
     complete: bool = False
     log: str | None = None
+    ordered: bool = True
 
     def converter(self, columns: Sequence[str] | None, source: str) -> EventConverter:
         """Return the converter from fetched records to changes with the selected columns (None = all).
@@ -90,7 +92,8 @@ class Changelog:
         if not key or not set(key) <= set(schema.names):
             return schema
         order = [SEQUENCE] if SEQUENCE in schema.names else []
-        return stamp(schema, KeySpec.keyed_by(key, cdc=True, ordering=order), ordered=self.log is not None)
+        in_order = self.ordered and self.log is not None
+        return stamp(schema, KeySpec.keyed_by(key, cdc=True, ordering=order), ordered=in_order)
 
     def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the columns of Kafka that must be fetched for the selected columns of the changelog."""

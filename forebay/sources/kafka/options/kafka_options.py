@@ -19,6 +19,7 @@ from forebay.sources.kafka.client.client_options import ClientOptions, translate
 from forebay.sources.kafka.options.bounds import Bound, OffsetRange
 from forebay.sources.kafka.options.payloads import Payloads, json_payload_options
 from forebay.sources.kafka.options.subscription import Subscription
+from forebay.sources.kafka.records.decoding import MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
     from forebay.sources.kafka.options.changelogs import Changelog
@@ -57,6 +58,10 @@ class KafkaOptions(Source):
     include_headers: bool = option(default=False, doc="add the column headers")
     poll_timeout_ms: int = option(
         default=120_000, name="kafkaConsumer.pollTimeoutMs", doc="ms for which a task waits for existing records"
+    )
+    max_record_bytes: int = option(
+        default=MAX_BATCH_BYTES,
+        doc="maximum bytes of a record batch after decompression (Kafka compresses batches); a larger one is an error",
     )
     num_retries: int = option(default=3, name="fetchOffset.numRetries", doc="retries of requests for offsets")
     retry_interval_ms: int = option(
@@ -100,6 +105,11 @@ class KafkaOptions(Source):
         default="unknown",
         doc="complete: the topic has every change of each row exactly once, from the first one on; "
         "needs startingOffsets=earliest",
+    )
+    key_order: Literal["partition", "none"] = option(
+        default="partition",
+        may_change=False,
+        doc="partition: all records of a key are in one partition, and new partitions end the query; none: no order",
     )
     kafka_columns: list[str] = option(
         default_factory=list, doc="columns of Kafka to add to a changelog, such as timestamp"
@@ -149,6 +159,7 @@ class KafkaOptions(Source):
         for option_name, value, least in (
             ("minPartitions", self.min_partitions, 1),
             ("maxRecordsPerPartition", self.max_records_per_partition, 1),
+            ("maxRecordBytes", self.max_record_bytes, 1),
             ("fetchOffset.numRetries", self.num_retries, 0),
             ("fetchOffset.retryIntervalMs", self.retry_interval_ms, 0),
             ("kafkaConsumer.pollTimeoutMs", self.poll_timeout_ms, 1),
@@ -173,6 +184,7 @@ class KafkaOptions(Source):
             ("changelogMissingBefore", self.changelog_missing_before != "postimage"),
             ("changelogTruncate", self.changelog_truncate != "error"),
             ("changelogHistory", self.changelog_history != "unknown"),
+            ("keyOrder", self.key_order != "partition"),
             ("kafkaColumns", self.kafka_columns),
         ):
             if given:
@@ -261,7 +273,7 @@ class KafkaOptions(Source):
         topics = self.subscription.named_topics()
         servers = next((value for name, value in self.kafka.items() if name.lower() == "bootstrap.servers"), None)
         log = declaration_id(str(servers), topics[0]) if topics is not None and len(topics) == 1 else None
-        return Changelog(events, options, self.kafka_columns, self.changelog_history == "complete", log)
+        return Changelog(events, options, self.kafka_columns, self.changelog_history == "complete", log, self.key_order == "partition")
 
     def schema(self) -> pa.Schema:
         """Return the schema of the selected columns: those of Spark's source, or of a changelog, with its key.

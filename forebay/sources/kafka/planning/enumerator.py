@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kafka.errors import UnknownTopicOrPartitionError
 
 from forebay.clock import Clock
-from forebay.errors import DataLossError, RetriableError
+from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.split import Json, Position, Split
-from forebay.sources.kafka.client.cluster import Cluster
+from forebay.sources.kafka.client.cluster import Cluster, ask_until
 from forebay.sources.kafka.options.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.planning.estimates import SizeEstimates
@@ -21,7 +21,7 @@ from forebay.sources.kafka.planning.group_progress import GroupProgress
 from forebay.sources.kafka.planning.offset_resolver import OffsetResolver
 from forebay.sources.kafka.planning.ranges import RangeRules, divide
 from forebay.sources.kafka.planning.time_limits import TimeLimits
-from forebay.sources.kafka.planning.topic_discovery import TopicDiscovery, TopicIdentity, ask_until
+from forebay.sources.kafka.planning.topic_discovery import TopicDiscovery, TopicIdentity
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 
 _log = logging.getLogger(__name__)
@@ -244,13 +244,8 @@ class KafkaEnumerator(DiscoveryEnumerator):
         wanted = [one for one in (*identity.new, *identity.recreated) if self._resolver.reads(one)]
         starts = self._resolver.offsets(wanted, EARLIEST)
         topics = {split.topic_partition.topic for split in known}
-        if self._source.keyed:
-            for topic in sorted({one.topic for one in identity.new} & topics):
-                self._warn(
-                    f"the topic {topic!r} has new partitions, so producers may send a key to another partition than "
-                    "before: rows of one key are now in order only within a partition (PER_SPLIT). Order the rows by "
-                    "_sequence or another column (sequence_by), or materialize them with strategy='retract'"
-                )
+        if self._source.keyed and self._source.key_order == "partition":
+            self._check_growth(identity, starts)
         for partition, offset in starts.items():
             if offset == 0 or partition in identity.recreated:
                 continue
@@ -265,6 +260,25 @@ class KafkaEnumerator(DiscoveryEnumerator):
                     f"{partition.split_id}: the recreated topic begins at offset {offset}, and reading starts there"
                 )
         return starts
+
+    def _check_growth(self, identity: TopicIdentity, starts: Iterable[TopicPartition]) -> None:
+        """Raise ConfigurationError for new partitions of a topic with changes of a key; warn if there is no key."""
+        before = [split.topic_partition for split in identity.kept]
+        for topic in sorted({one.topic for one in identity.new if one in starts} & {one.topic for one in before}):
+            text = f"the topic {topic!r} has new partitions, so producers may send a key to another one than before: "
+            if self._source.changelog_format is not None and self._source.key_schema is not None:
+                old, new = (sorted(one.partition for one in ones if one.topic == topic) for ones in (before, starts))
+                raise ConfigurationError(
+                    f"{text}changes of one key have no order between the partitions {_numbers(old)} and the new "
+                    f"partitions {_numbers(new)}",
+                    source=self._source.name,
+                    option="keyOrder",
+                    advice="read with a new checkpoint and keyOrder=none, and order the changes by changelogSequence",
+                )
+            self._warn(
+                f"{text}rows of one key are now in order only within a partition (PER_SPLIT). Order the rows by "
+                "_sequence or another column (sequence_by), or materialize them with strategy='retract'"
+            )
 
     def _adopted_end(self, partition: TopicPartition, position: int) -> int | None:
         end = self._resolver.later_end(partition) if self._resolver.reads(partition) else position
@@ -314,6 +328,10 @@ class KafkaEnumerator(DiscoveryEnumerator):
         if text not in self._warned:
             self._warned.add(text)
             _log.warning("%s: %s", self._source.name, text)
+
+
+def _numbers(partitions: Sequence[int]) -> str:
+    return ", ".join(map(str, partitions[:20])) + (", …" if len(partitions) > 20 else "")
 
 
 def _own(split: Split) -> KafkaSplit:

@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the brokers which partitions exist, and repeats a request whose answer may come from stale metadata."""
+"""Asks the brokers which partitions exist, and compares topic ids."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.sources.kafka.client.client_errors import client_error
-from forebay.sources.kafka.client.cluster import Cluster, Topic
+from forebay.sources.kafka.client.cluster import Cluster, Topic, ask_until
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
-
-T = TypeVar("T")
-
-_RETRIES = 3
-_PAUSE = 0.2
-"""Retry count and delay in seconds before a topic counts as deleted or recreated."""
 
 
 @dataclass(frozen=True)
@@ -146,31 +138,3 @@ class TopicDiscovery:
                     advice="check the name of the topic; use subscribePattern to read topics that are created later",
                 )
         return topics
-
-
-def ask_until(
-    ask: Callable[[], T],
-    accept: Callable[[T], bool],
-    answer: T | None = None,
-    *,
-    retries: int = _RETRIES,
-    pause: float | None = None,
-) -> T:
-    """Call `ask` until `accept` returns True for its answer, or no retry is left; return the last answer.
-
-    With the defaults, the pauses take less than a second.
-
-    Args:
-        ask: A function that asks the brokers.
-        accept: A function that returns whether an answer is accepted.
-        answer: The first answer, if `ask` was already called.
-        retries: The maximum number of further calls.
-        pause: Seconds between two calls.
-    """
-    answer = ask() if answer is None else answer
-    for _ in range(retries):
-        if accept(answer):
-            break
-        time.sleep(_PAUSE if pause is None else pause)
-        answer = ask()
-    return answer

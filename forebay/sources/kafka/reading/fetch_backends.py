@@ -35,6 +35,7 @@ def fetch_backend(
     *,
     check_crcs: bool,
     by_columns: bool,
+    limit: int,
 ) -> _ColumnarBackend | _RecordBackend:
     """Return the columnar backend, if `by_columns` is set and kafka-python's internals are as expected.
 
@@ -49,15 +50,15 @@ def fetch_backend(
         )
     if unexpected is not None or not by_columns:
         return _RecordBackend(consumer, schema, wanted)
-    return _ColumnarBackend(consumer, schema, wanted, check_crcs=check_crcs)
+    return _ColumnarBackend(consumer, wanted, ColumnarDecoder(schema, check_crcs=check_crcs, limit=limit))
 
 
 class _ColumnarBackend:
     """Returns the fetched bytes of partitions, decoded by columns when iterated. Called on one thread."""
 
-    def __init__(self, consumer: Any, schema: pa.Schema, wanted: Wanted, *, check_crcs: bool) -> None:  # noqa: ANN401
+    def __init__(self, consumer: Any, wanted: Wanted, decoder: ColumnarDecoder) -> None:  # noqa: ANN401
         self._consumer = consumer
-        self._decoder = ColumnarDecoder(schema, check_crcs=check_crcs)
+        self._decoder = decoder
         self._ends = kafka_internals.give_raw(consumer, wanted)
         if kafka_internals.unexpected_receiver_internal() is None:
             kafka_internals.receive_fast(consumer)

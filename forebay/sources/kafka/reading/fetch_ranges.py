@@ -32,6 +32,7 @@ class FetchRange:
         offset: The next offset to read.
         end: The offset to stop before; None = no end.
         waited: Seconds for which earlier attempts waited for the first record.
+        topic_id: The id of the topic; None = unknown.
     """
 
     split_id: str
@@ -39,6 +40,7 @@ class FetchRange:
     offset: int
     end: int | None
     waited: float = 0.0
+    topic_id: str | None = None
     state: RangeState = RangeState.NEW
     progress_at: float = 0.0
     """When the offset last moved, in clock seconds; shifted by the time spent outside of `fetch`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,18 +15,19 @@ from kafka.errors import LogTruncationError, OffsetOutOfRangeError
 from forebay.clock import Clock, SystemClock
 from forebay.errors import ForebayError
 from forebay.framework.split_reader import Fetched
-from forebay.sources.kafka.client import connections
+from forebay.sources.kafka.client import connections, kafka_internals
 from forebay.sources.kafka.client.offset_loss import (
     Bounds,
     BoundsProbe,
     Key,
     PositionLostError,
+    TopicIdRefusedError,
     must_answer,
     stuck,
 )
 from forebay.sources.kafka.reading.fetch_backends import FetchedRecords, fetch_backend
 from forebay.sources.kafka.reading.fetch_ranges import FetchRange, RangeState
-from forebay.sources.kafka.records.decoding import GROUP_BYTES, RawFetch
+from forebay.sources.kafka.records.decoding import GROUP_BYTES, MAX_BATCH_BYTES, RawFetch
 from forebay.sources.kafka.split import KafkaSplit
 
 FETCH_BYTES = 4 << 20
@@ -37,6 +39,8 @@ _SLICE = 0.05
 """Maximum seconds of one poll. A `wake_up` takes effect after the running poll."""
 _STALL = 5.0
 """Seconds without progress before the fetcher asks the brokers for the cause."""
+_REFUSED = 0.5
+"""Seconds without progress if a broker does not know the topic id: it may not know a new topic yet."""
 _TRUNCATED = "the log was truncated there when its leader changed"
 
 
@@ -53,8 +57,10 @@ class PartitionFetcher:
         check_crcs: Whether to verify the checksums of record batches.
         poll_timeout: Seconds without progress in a range with an end after which an error is raised; Spark's
             `kafkaConsumer.pollTimeoutMs`.
+        max_record_bytes: The most bytes of a record batch, decompressed.
         clock: The clock that measures the timeouts; None = the system's.
-        by_columns: Whether to decode by columns if kafka-python's internals allow that; else record by record.
+        by_columns: Whether to decode by columns, and to fetch by topic id, if kafka-python's internals allow that; else
+            record by record, and by name.
         connect: A function that makes a consumer from its arguments; by default a `KafkaConsumer`.
 
     Raises:
@@ -69,21 +75,26 @@ class PartitionFetcher:
         *,
         check_crcs: bool = True,
         poll_timeout: float = 120.0,
+        max_record_bytes: int = MAX_BATCH_BYTES,
         clock: Clock | None = None,
         by_columns: bool = True,
         connect: Callable[..., Any] | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._timeout = poll_timeout
-        arguments = _with_defaults(arguments, check_crcs=check_crcs)
-        self._committed = arguments.get("isolation_level") == "read_committed"
-        connect = connect or _connect
-        with must_answer(arguments):
-            self._consumer = connect(**arguments)
-        self._probe = BoundsProbe(self._consumer, connect, arguments)
-        self._backend = fetch_backend(
-            self._consumer, schema, self._wanted, check_crcs=check_crcs, by_columns=by_columns
+        self._arguments = _with_defaults(arguments, check_crcs=check_crcs)
+        self._committed = self._arguments.get("isolation_level") == "read_committed"
+        self._connect = connect or _connect
+        self._by_columns = by_columns
+        self._make_backend = partial(
+            fetch_backend,
+            schema=schema,
+            wanted=self._wanted,
+            check_crcs=check_crcs,
+            by_columns=by_columns,
+            limit=max_record_bytes,
         )
+        self._open()
         self._ranges: dict[Key, FetchRange] = {}
         self._fetched: deque[FetchedRecords] = deque()
         self._truncated: deque[Key] = deque()
@@ -94,6 +105,20 @@ class PartitionFetcher:
         self._woken = False
         self._changed = False
 
+    def _open(self) -> None:
+        with must_answer(self._arguments):
+            self._consumer = self._connect(**self._arguments)
+        self._probe = BoundsProbe(self._consumer, self._connect, self._arguments)
+        self._backend = self._make_backend(self._consumer)
+        usable = self._by_columns and kafka_internals.unexpected_topic_id_internal() is None
+        self._topic_ids = kafka_internals.TopicIds(self._consumer) if usable else None
+        self._is_of_another_topic = False
+
+    @property
+    def by_topic_id(self) -> bool:
+        """Whether the brokers read by topic id, and so refuse a topic that was deleted and created again."""
+        return self._topic_ids is not None and self._topic_ids.applied is not False
+
     def assign(self, split: KafkaSplit, *, waited: float = 0.0) -> None:
         """Add the range of a split; does not block. `fetch` finishes an empty range.
 
@@ -103,8 +128,10 @@ class PartitionFetcher:
         """
         key = TopicPartition(*split.topic_partition)
         end = split.end if isinstance(split.end, int) else None
-        self._ranges[key] = FetchRange(split.id, key, split.start, end, waited)
+        self._ranges[key] = FetchRange(split.id, key, split.start, end, waited, split.topic_id)
         self._changed = True
+        if self._topic_ids is not None and not self._topic_ids.set(key, split.topic_id):
+            self._is_of_another_topic = True
 
     def waited(self, key: Key) -> float:
         """Return the seconds that calls of `fetch` have waited for the next record of a partition."""
@@ -131,7 +158,8 @@ class PartitionFetcher:
             timeout: Maximum seconds to wait. A `wake_up` ends the wait, even if it was called before `fetch`.
 
         Raises:
-            PositionLostError: Offsets of a range no longer exist. The range is dropped.
+            PositionLostError: Offsets of a range no longer exist, or a broker does not know its topic id. The range is
+                dropped.
             DataError: Fetched bytes are damaged. The range is dropped.
             RetriableError: The brokers do not answer, or a range makes no progress.
             KafkaError: A broker refuses the request, for example because a permission is missing.
@@ -172,6 +200,15 @@ class PartitionFetcher:
         new = [one for one in self._ranges.values() if one.state is RangeState.NEW]
         for one in new:
             one.begin(self._clock.monotonic())
+        if self._is_of_another_topic:
+            # The consumer may have fetched records of the earlier topic, and its fetch sessions have the earlier id.
+            self._consumer.close(autocommit=False)
+            self._fetched.clear()
+            self._open()
+            new = list(self._ranges.values())
+            for one in new:
+                if self._topic_ids is not None:
+                    self._topic_ids.set(one.key, one.topic_id)
         self._consumer.assign([one.key for one in self._ranges.values() if one.state is not RangeState.FINISHED])
         for one in new:
             if one.state is not RangeState.FINISHED:
@@ -259,6 +296,11 @@ class PartitionFetcher:
         now = self._clock.monotonic()
         patience = min(_STALL, self._timeout)
         stalled = [one for one in self._ranges.values() if now - max(one.progress_at, self._asked_at) >= patience]
+        ids = self._topic_ids
+        for one in self._ranges.values():
+            if ids is not None and now - one.progress_at >= _REFUSED and ids.is_refused(one.key):
+                self.drop(one.key)
+                raise TopicIdRefusedError(*one.key, one.offset, one.end, None)
         if not stalled:
             return
         bounds, held = self._bounds(stalled)

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kafka.errors import KafkaError
 
-from forebay.errors import DataError, RetriableError
+from forebay.errors import DataError, DataLossError, RetriableError
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.kafka.client.client_errors import client_error
-from forebay.sources.kafka.client.offset_loss import PositionLostError
+from forebay.sources.kafka.client.cluster import Cluster, ask_until
+from forebay.sources.kafka.client.offset_loss import PositionLostError, TopicIdRefusedError
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.reading.record_decoder import record_decoder
-from forebay.sources.kafka.split import KafkaSplit, TopicPartition
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class KafkaSplitReader(SplitReader):
         self._failed: DataError | None = None
         self._woken = False
         self._unbounded = False
+        self._cluster: Cluster | None = None
 
     def add_splits(self, splits: Sequence[Split]) -> None:
         """Add splits; the next fetch assigns them."""
@@ -67,9 +69,17 @@ class KafkaSplitReader(SplitReader):
             fetcher = self._leased()
             if finished := self._assign(fetcher):
                 return finished
-            return self._decoded(fetcher.fetch(_WAIT))
+            parts = fetcher.fetch(_WAIT)
+            recreated = (
+                {} if fetcher.by_topic_id else self._changed_topics([TopicPartition.of(one.split_id) for one in parts])
+            )
+            kept = [one for one in parts if TopicPartition.of(one.split_id) not in recreated]
+            return self._skip(recreated) + self._decoded(kept)
+        except TopicIdRefusedError as lost:
+            return self._continue_after_refusal(TopicPartition(lost.topic, lost.partition))
         except PositionLostError as lost:
-            return self._continue_after(lost)
+            recreated = self._changed_topics([TopicPartition(lost.topic, lost.partition)])
+            return self._skip(recreated) if recreated else self._continue_after(lost)
         except RetriableError:
             self._reassign()
             raise
@@ -104,6 +114,8 @@ class KafkaSplitReader(SplitReader):
     def close(self) -> None:
         """Remove this task's ranges from the leased consumer, stop using it, and log how many records were dropped."""
         self._release()
+        if self._cluster is not None:
+            self._cluster.close()
         if self._decoder is not None:
             self._decoder.close()
 
@@ -111,6 +123,74 @@ class KafkaSplitReader(SplitReader):
         if self._fetcher is not None:
             self._fetcher.clear()
             self._fetcher = None
+
+    def _changed_topics(
+        self, partitions: Collection[TopicPartition], *, deleted: bool = False
+    ) -> dict[TopicPartition, str]:
+        """Return those of these partitions whose topic has another id than planned, with what happened to the topic.
+
+        With `deleted`, also those whose topic no longer exists.
+        """
+        ids = {one: self._splits[one].topic_id for one in partitions if self._splits[one].topic_id is not None}
+        names = {one.topic for one in ids}
+        if not names:
+            return {}
+        if self._cluster is None:
+            pause = self._source.retry_interval_ms / 1000
+            self._cluster = Cluster(self._source.client_options, retries=self._source.num_retries, interval=pause)
+        cluster = self._cluster
+
+        def ask() -> dict[TopicPartition, str]:
+            topics = cluster.topics(names)
+            gone = {one: "deleted" for one in ids if deleted and one.topic not in topics}
+            present = {one: topics[one.topic].topic_id for one in ids if one.topic in topics}
+            recreated = [one for one, topic_id in present.items() if are_of_two_topics(topic_id, ids[one])]
+            return gone | dict.fromkeys(recreated, "deleted and created again")
+
+        return ask_until(ask, lambda changed: not changed)  # the metadata of a broker may be old
+
+    def _continue_after_refusal(self, partition: TopicPartition) -> list[Fetched]:
+        """Skip all splits whose topics changed. If no topic did, raise RetriableError: the broker may know it later."""
+        changed = self._changed_topics(self._splits, deleted=True)
+        if changed:
+            if partition not in changed:
+                self._reassign()
+            return self._skip(changed)
+        split = self._splits[partition]
+        self._reassign()
+        raise RetriableError(
+            f"the broker of the partition does not know its topic by the id {split.topic_id}",
+            split=split.id,
+            position=split.position,
+            advice="check the brokers: the metadata of one broker is older than the controller's",
+        )
+
+    def _skip(self, changed: Mapping[TopicPartition, str]) -> list[Fetched]:
+        """Finish splits whose topics changed, so that no row of a new topic takes the place of a planned row.
+
+        A split without an end stays, and reads nothing, until a discovery replaces it.
+
+        Raises:
+            DataLossError: `failOnDataLoss` is set.
+        """
+        finished = []
+        for partition, change in changed.items():
+            split = self._splits[partition]
+            if self._fetcher is not None:
+                self._fetcher.drop(partition)
+            text = f"the topic was {change}, and the planned records from offset {split.start} on no longer exist"
+            if self._source.fail_on_data_loss:
+                raise DataLossError(
+                    f"topic {partition.topic}, partition {partition.partition}: {text}",
+                    split=split.id,
+                    position=split.position,
+                    advice="start a new checkpoint, or set failOnDataLoss=false to go on with the topics that exist",
+                )
+            _log.warning("%s: %s: %s", self._source.name, split.id, text)
+            if split.end is not None:
+                del self._splits[partition]
+                finished.append(Fetched(split.id, position=split.end, finished=True))
+        return finished
 
     def _leased(self) -> PartitionFetcher:
         if not self._unbounded and any(split.end is None for split in self._pending):
@@ -121,7 +201,9 @@ class KafkaSplitReader(SplitReader):
         if self._fetcher is None:
             source, schema, options = self._source, self._raw_schema, self._source.client_options
             # Pickled, because a repr hides the secrets that distinguish two clients.
-            key = pickle.dumps((options, schema.names, source.poll_timeout_ms, self._unbounded))
+            key = pickle.dumps(
+                (options, schema.names, source.poll_timeout_ms, source.max_record_bytes, self._unbounded)
+            )
             self._fetcher = self._context.lease(
                 key,
                 lambda: PartitionFetcher(
@@ -129,6 +211,7 @@ class KafkaSplitReader(SplitReader):
                     schema,
                     check_crcs=options.consumer.get("check_crcs") is not False,
                     poll_timeout=source.poll_timeout_ms / 1000,
+                    max_record_bytes=source.max_record_bytes,
                     clock=self._context.runtime.clock,
                 ),
             )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.sources.kafka.records import arrays
-from forebay.sources.kafka.records.decoding import COLUMNS, GROUP_BYTES, Body, Decoded, RawFetch
+from forebay.sources.kafka.records.decoding import COLUMNS, GROUP_BYTES, MAX_BATCH_BYTES, Body, Decoded, RawFetch
 from forebay.sources.kafka.records.numbers import Bytes, Ints, numbers
 from forebay.sources.kafka.records.parsing import LEAST_RECORD, MalformedError
 from forebay.sources.kafka.records.plain import PlainDecoder
@@ -35,10 +35,17 @@ _MIN_BYTES = 16
 class ColumnarDecoder(FetchDecoder):
     """Decodes groups of record batches column by column."""
 
-    def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
-        super().__init__(schema, check_crcs=check_crcs, group_bytes=group_bytes)
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        check_crcs: bool = True,
+        group_bytes: int = GROUP_BYTES,
+        limit: int = MAX_BATCH_BYTES,
+    ) -> None:
+        super().__init__(schema, check_crcs=check_crcs, group_bytes=group_bytes, limit=limit)
         self._wanted = frozenset(schema.names)
-        self._plain = PlainDecoder(schema, check_crcs=check_crcs)
+        self._plain = PlainDecoder(schema, check_crcs=check_crcs, limit=limit)
         self._constants = arrays.Constants()
 
     def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:

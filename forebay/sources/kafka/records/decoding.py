@@ -30,6 +30,10 @@ GROUP_BYTES = 4 << 20
 """Decompressed bytes after which an Arrow record batch is complete: this bounds memory for highly compressed data."""
 
 
+MAX_BATCH_BYTES = 128 << 20
+"""The default of the option `maxRecordBytes`."""
+
+
 def record_schema(
     columns: Sequence[str] | None = None,
     *,

@@ -10,11 +10,11 @@ import pyarrow as pa
 from kafka.record.legacy_records import LegacyRecordBatch
 
 from forebay.errors import DataError, ForebayError
-from forebay.sources.kafka.records.codecs import decompress
+from forebay.sources.kafka.records.codecs import TooLargeError, decompress
 from forebay.sources.kafka.records.decoding import Body, Decoded, RawFetch
 from forebay.sources.kafka.records.parsing import Record, records
 from forebay.sources.kafka.records.selecting import FetchDecoder
-from forebay.sources.kafka.records.wire import corrupt_batch
+from forebay.sources.kafka.records.wire import corrupt_batch, too_large
 from forebay.sources.kafka.split import TopicPartition
 
 _LENGTH = struct.Struct(">i")
@@ -44,7 +44,7 @@ class PlainDecoder(FetchDecoder):
         if body.header.magic == 2:
             found = records(body, fetch.topic_partition, with_headers=with_headers)
         else:
-            found = _old_records(body, fetch.topic_partition, check_crcs=self._check)
+            found = _old_records(body, fetch.topic_partition, self._limit, check_crcs=self._check)
         return [one for one in found if one.offset >= fetch.start and (fetch.end is None or one.offset < fetch.end)]
 
     def table(self, rows: list[Record], fetch: RawFetch) -> pa.RecordBatch:
@@ -75,7 +75,8 @@ class PlainDecoder(FetchDecoder):
 class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no types
     """A message of format 0 or 1 (before Kafka 0.11), decompressed by forebay's codecs. Such messages are rare."""
 
-    __slots__ = ()
+    __slots__ = ("limit",)
+    limit: int
 
     def _decompress(self, key_offset: int) -> memoryview:
         (key,) = _LENGTH.unpack_from(self._buffer, key_offset)
@@ -84,14 +85,15 @@ class _Message(LegacyRecordBatch):  # type: ignore[misc]  # kafka-python has no 
         at += _LENGTH.size
         if size < 0 or at + size > len(self._buffer):
             raise ValueError(f"a compressed message claims the invalid size of {size} bytes")
-        return decompress(self.compression_type, self._buffer[at : at + size])
+        return decompress(self.compression_type, self._buffer[at : at + size], self.limit)
 
 
-def _old_records(body: Body, partition: TopicPartition, *, check_crcs: bool) -> Iterator[Record]:
+def _old_records(body: Body, partition: TopicPartition, limit: int, *, check_crcs: bool) -> Iterator[Record]:
     """Yield the records of a message of format 0 or 1. A compressed message contains other messages."""
     offset = body.header.base
     try:
         batch = _Message(body.data, body.header.magic)
+        batch.limit = limit
         right = not check_crcs or batch.validate_crc()
         for record in batch if right else ():
             if not 0 <= record.offset <= offset:
@@ -101,6 +103,8 @@ def _old_records(body: Body, partition: TopicPartition, *, check_crcs: bool) -> 
             yield Record(record.offset, record.timestamp if stamped else -1, kind, record.key, record.value)
     except ForebayError:
         raise
+    except TooLargeError:
+        raise too_large(partition, limit, offset) from None
     except Exception as error:
         raise corrupt_batch(
             partition, f"a message of format {body.header.magic} is damaged: {error!r}", offset

@@ -12,10 +12,10 @@ import crc32c
 import pyarrow as pa
 
 from forebay.errors import DataError
-from forebay.sources.kafka.records.codecs import decompress
-from forebay.sources.kafka.records.decoding import GROUP_BYTES, Body, Decoded, RawFetch
+from forebay.sources.kafka.records.codecs import TooLargeError, decompress
+from forebay.sources.kafka.records.decoding import GROUP_BYTES, MAX_BATCH_BYTES, Body, Decoded, RawFetch
 from forebay.sources.kafka.records.parsing import records
-from forebay.sources.kafka.records.wire import CRC_BEGIN, Header, corrupt_batch, headers
+from forebay.sources.kafka.records.wire import CRC_BEGIN, Header, corrupt_batch, headers, too_large
 
 _MARKER = struct.Struct(">hh")  # version and type: the key of a control record
 _ABORT = 0
@@ -25,8 +25,9 @@ _NO_END = 1 << 63
 class Selection:
     """Iterates over the record batches of one fetch, and keeps track of its aborted transactions."""
 
-    def __init__(self, fetch: RawFetch, *, check_crcs: bool = True) -> None:
+    def __init__(self, fetch: RawFetch, *, check_crcs: bool = True, limit: int = MAX_BATCH_BYTES) -> None:
         self._fetch = fetch
+        self._limit = limit
         self._check = check_crcs
         self._waiting = deque(sorted((first, producer) for producer, first in fetch.aborted))
         self._aborted: set[int] = set()
@@ -103,13 +104,13 @@ class Selection:
             return Body(header, data[header.begin : header.end], 0, header.end - header.begin)
         if self._check and crc32c.crc32c(data[header.begin + CRC_BEGIN : header.end]) != header.crc:
             raise corrupt_batch(partition, "the checksum of the record batch is wrong", header.base)
-        if header.codec == 0:
-            return Body(header, data, header.body, header.end)
         try:
-            plain = decompress(header.codec, data[header.body : header.end])
+            plain = decompress(header.codec, data[header.body : header.end], self._limit)
+        except TooLargeError:
+            raise too_large(partition, self._limit, header.base) from None
         except ValueError as error:
             raise corrupt_batch(partition, str(error), header.base) from error
-        return Body(header, plain, 0, len(plain))
+        return Body(header, plain, 0, len(plain)) if header.codec else Body(header, data, header.body, header.end)
 
 
 class FetchDecoder(ABC):
@@ -119,9 +120,18 @@ class FetchDecoder(ABC):
         schema: The wanted columns, from `record_schema`; others are neither decoded nor checked.
         check_crcs: Whether to verify the checksums of Kafka's record batches.
         group_bytes: Decompressed bytes after which an Arrow record batch is complete.
+        limit: The most bytes of a record batch of Kafka, decompressed.
     """
 
-    def __init__(self, schema: pa.Schema, *, check_crcs: bool = True, group_bytes: int = GROUP_BYTES) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        check_crcs: bool = True,
+        group_bytes: int = GROUP_BYTES,
+        limit: int = MAX_BATCH_BYTES,
+    ) -> None:
+        self._limit = limit
         self._schema = schema
         self._check = check_crcs
         self._least = group_bytes
@@ -137,7 +147,7 @@ class FetchDecoder(ABC):
                 offset.
         """
         reported = fetch.start
-        for bodies, after in Selection(fetch, check_crcs=self._check).groups(self._least):
+        for bodies, after in Selection(fetch, check_crcs=self._check, limit=self._limit).groups(self._least):
             for part in self.group(bodies, after, fetch):
                 if part.batch is not None or part.next_offset != reported:
                     reported = part.next_offset

@@ -40,6 +40,17 @@ def corrupt_batch(partition: TopicPartition, what: str, offset: int) -> DataErro
     )
 
 
+def too_large(partition: TopicPartition, limit: int, offset: int) -> DataError:
+    """Return the error for a record batch at an offset of a partition that takes more than `limit` bytes."""
+    return DataError(
+        f"topic {partition.topic}, partition {partition.partition}, offset {offset}: the record batch takes more than "
+        f"maxRecordBytes ({limit} bytes)",
+        position=offset,
+        option="maxRecordBytes",
+        advice="if a record batch may be that large and fits into memory, raise maxRecordBytes",
+    )
+
+
 class Header(NamedTuple):
     """The header of a record batch.
 

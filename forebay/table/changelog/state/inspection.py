@@ -233,8 +233,12 @@ def _wrong(store: StateStore, info: SegmentInfo) -> Iterator[str]:
     elif hashlib.sha256(data).hexdigest() != info.digest:
         yield "its digest differs"
     else:
-        batch = pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
-        hashes = batch.column(KEY_HASH).to_numpy()
+        try:
+            batch = pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
+            hashes = batch.column(KEY_HASH).to_numpy()
+        except (pa.ArrowException, OSError, KeyError) as error:
+            yield f"it is no Arrow file of a state ({error})"
+            return
         if batch.num_rows != info.rows or (int(hashes[0]), int(hashes[-1])) != (info.first, info.last):
             yield "its number of entries, or its first or last key hash, differs from the manifest"
         if np.any(hashes[1:] < hashes[:-1]):

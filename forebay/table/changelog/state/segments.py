@@ -163,7 +163,12 @@ class StoredSegments:
                 mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:
             raise damaged(info.name, "it does not exist") from None
-        return Segment(pa.ipc.open_file(pa.py_buffer(mapping)).get_batch(0), mapping)
+        except ValueError:
+            raise damaged(info.name, "it is empty") from None
+        try:
+            return Segment(pa.ipc.open_file(pa.py_buffer(mapping)).get_batch(0), mapping)
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(info.name, f"it is no Arrow file ({error})") from error
 
     def forget(self, names: Iterable[str]) -> None:
         """See `SegmentFiles.forget`."""

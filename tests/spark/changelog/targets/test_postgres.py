@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import traceback
 from decimal import Decimal
 
 import psycopg
@@ -201,7 +202,7 @@ def _leave_staging(table, df):
 
 
 def test_a_server_that_does_not_answer_is_retriable_and_the_password_is_not_shown(spark):
-    target = PostgresTarget("host=127.0.0.1 port=1 user=u password=hunter2", "t")
+    target = PostgresTarget("host=127.0.0.1 port=1 user=u password=hunter2", "t", retry_timeout=0)
     with pytest.raises(RetriableError) as failed:
         target.apply(spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES), 0, "q", keys="id")
     assert "hunter2" not in str(failed.value) + repr(target)
@@ -237,3 +238,82 @@ def test_times_in_nested_columns_keep_their_microseconds(spark, table):
     ((moments, struct),) = table.sql("SELECT a, s FROM {t}")
     assert [dt.datetime.fromisoformat(one) for one in moments] == [dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=UTC)]
     assert struct == {"t": "2024-01-02T03:04:05.000006"}
+
+
+MALFORMED = [
+    "postgres//u:hunter2@h/x",
+    "host=h passwd=hunter2",
+    "host=h bogus=1 password=hunter2",
+    "host=h password=a hunter2",
+    "host=h port=notaport password=hunter2",
+    "postgresql://u:hunter2/s@h/x",
+    "postgresql://u:s@hunter2@h/x",
+    "postgresql://u:hunter2%zz@h/x",
+    "host=h port=99999 password=hunter2",
+    "host=h sslmode=often password=hunter2",
+    "host=h connect_timeout=soon password=hunter2",
+    "service=nosuch password=hunter2",
+]
+
+
+@pytest.mark.parametrize("dsn", MALFORMED)
+def test_a_malformed_dsn_is_refused_at_once_without_its_text(spark, dsn):
+    target = PostgresTarget(dsn, "t")
+    with pytest.raises(ConfigurationError, match="malformed") as refused:
+        target.apply(spark.createDataFrame([(1, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+    assert refused.value.option == "dsn"
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    "dsn", ["host=/nowhere", "postgresql://u:p%40ss@[::1]:1/x?sslmode=require", "host=/a,/b port=1,2"]
+)
+def test_a_well_formed_dsn_is_tried_until_retry_timeout(spark, dsn):
+    target = PostgresTarget(dsn, "t", retry_timeout="1s")
+    with pytest.raises(RetriableError, match=r"[0-9] tr(y|ies) in") as ended:
+        target.apply(spark.createDataFrame([(1, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+    assert "retry_timeout" in ended.value.advice
+
+
+def test_a_retry_timeout_that_is_no_duration_is_refused():
+    with pytest.raises(ConfigurationError, match="retry_timeout"):
+        PostgresTarget("host=h", "t", retry_timeout="soon")
+
+
+def end_sessions(dsn):
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'forebay'")
+
+
+@pytest.mark.parametrize("moment", ["_prepare", "_copy", "_merge"])
+def test_a_session_that_the_server_ends_is_retried_and_the_micro_batch_is_applied_once(
+    spark, table, moment, monkeypatch
+):
+    work, calls = getattr(PostgresTarget, moment), []
+
+    def interrupted(self, *arguments, **keywords):
+        calls.append(moment)
+        if len(calls) == 1:
+            end_sessions(table.dsn)
+        return work(self, *arguments, **keywords)
+
+    monkeypatch.setattr(PostgresTarget, moment, interrupted)
+    df = spark.createDataFrame([(1, "a", "insert", 1), (2, "b", "insert", 2)], CHANGES)
+    assert table.target.apply(df, 0, "q", keys="id")
+    assert len(calls) == 2
+    assert table.rows("id, v") == [(1, "a"), (2, "b")]
+    assert table.staging() == []
+
+
+def test_a_commit_whose_answer_is_lost_is_found_and_not_applied_twice(spark, table, monkeypatch):
+    merge, calls = PostgresTarget._merge, []
+
+    def committed(self, *arguments):
+        calls.append(merge(self, *arguments))
+        end_sessions(table.dsn)
+        arguments[0].execute("SELECT 1")  # fails, as the answer to the commit would
+
+    monkeypatch.setattr(PostgresTarget, "_merge", committed)
+    assert table.target.apply(spark.createDataFrame([(1, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+    assert calls == [True]
+    assert table.rows("id, v") == [(1, "a")]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -136,3 +137,17 @@ def test_reshard_tells_what_it_did(orders, shown_text):
     assert code == 0 and "generation 1" in shown
     code, _, error = shown_text("reshard", orders.state.location, "--name", "orders", "--shards", 3)
     assert code == 1 and "has 3 shards already" in error
+
+
+@pytest.mark.parametrize(
+    "content", [b"#!/bin/sh\n", b"", b"ARROW1\x00\x00", b"ARROW1\x00\x00" + b"\xff" * 64 + b"ARROW1"]
+)
+def test_rows_of_a_segment_that_is_no_arrow_file_are_a_typed_error(orders, shown_text, content):
+    for path in Path(orders.state.location).rglob("*.arrow"):
+        path.write_bytes(content)
+    code, shown, error = shown_text("show", orders.state.location, "--rows", 5)
+    assert (code, shown) == (1, "")
+    assert "of the state is damaged" in error and "next step: restore" in error
+    assert "Traceback" not in error
+    code, shown, _ = shown_text("show", orders.state.location, "--verify")
+    assert code == 1 and "damaged" in shown

@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
 
-from forebay.errors import ForebayError
-from forebay.options import Secret
+from forebay.clock import SystemClock
+from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
+from forebay.framework.runtime.retry import RetryCount, RetryPolicy
+from forebay.options import DurationLike, Secret
+from forebay.options.quantities import to_seconds
 from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.targets.changes import Changes
 from forebay.spark.changelog.targets.postgres.copying import COPIED, CopyPartition
@@ -24,6 +31,8 @@ from forebay.spark.changelog.targets.target import Target, check_owner
 
 if TYPE_CHECKING:
     import psycopg
+
+_log = logging.getLogger(__name__)
 
 BOOKKEEPING: Final = "forebay_applied"
 """The table that remembers the last micro-batch of each query, in the schema of the target."""
@@ -46,9 +55,22 @@ class PostgresTarget(Target):
         dsn: A connection string or URL of libpq, or a reference `env:NAME` or `file:/path` that each process resolves.
         table: The name of the table.
         schema: The schema of the table.
+        retry_timeout: How long a server that does not answer is tried again, as a text (`2m`) or in seconds.
+
+    Raises:
+        ConfigurationError: `retry_timeout` is no duration.
     """
 
-    def __init__(self, dsn: Secret | str, table: str, *, schema: str = "public") -> None:
+    def __init__(
+        self, dsn: Secret | str, table: str, *, schema: str = "public", retry_timeout: DurationLike = "2m"
+    ) -> None:
+        try:
+            timeout = to_seconds(retry_timeout)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"retry_timeout is no duration: {error}", option="retry_timeout", advice="give seconds, or text as 2m"
+            ) from error
+        self._retries = RetryPolicy(retries=sys.maxsize, max_pause=5.0, timeout=timeout)
         self._dsn = dsn if isinstance(dsn, Secret) else Secret(dsn)
         self._schema = schema
         self._table = table
@@ -59,6 +81,24 @@ class PostgresTarget(Target):
         return f"PostgresTarget({self._name})"
 
     def _apply(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
+        """Apply the micro-batch; again if the server fails. A commit whose answer was lost is in `forebay_applied`."""
+        count = RetryCount(self._retries, SystemClock(), Random())
+        while True:
+            try:
+                return self._apply_once(changes, batch_id, query_id, adopt=adopt) or count.failures > 0
+            except Exception as error:
+                failure = unwrap(error)  # a task of Spark may have failed
+                if not isinstance(failure, RetriableError):
+                    raise
+                pause = count.fail(failure)
+                if count.exhausted:
+                    failure = count.last_error(failure)
+                    failure.advice = "check that the server runs, or raise retry_timeout; start the query: it continues"
+                    raise failure from error
+                _log.warning("%s; the micro-batch %d is applied again in %.1f s", failure.message, batch_id, pause)
+                time.sleep(pause)
+
+    def _apply_once(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
         name, begin = staging_name(self._table, query_id)
         staging = quoted_name(self._schema, name)
         check_names(changes.names)
