@@ -13,7 +13,7 @@ from typing import Final
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.state.atomic_files import put_if_absent
-from forebay.state.state_store import OPTION
+from forebay.state.state_store import OPTION, checked_name, checked_prefix
 from forebay.stores.local import store_error
 from forebay.stores.paths import LOCAL
 
@@ -32,8 +32,23 @@ class LocalStateStore:
         self._root = Path(LOCAL.sub("", location, count=1)).absolute()
 
     def path(self, name: str) -> Path:
-        """Return the path of the file with the fact `name`, so that callers can map it into memory."""
-        return self._root / name
+        """Return the path of the file with the fact `name`, so that callers can map it into memory.
+
+        Raises:
+            ConfigurationError: The name is not safe, or a link leads out of the location.
+        """
+        path = self._root / checked_name(name, self.location)
+        self._refuse_links(path.parent)
+        return path
+
+    def _refuse_links(self, directory: Path) -> None:
+        """Refuse a directory below the location that is reached by a link out of it; others may write to the state."""
+        if not Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(self._root)):
+            raise ConfigurationError(
+                f"{str(directory)!r} is reached by a link that leads out of the state below {self.location!r}",
+                option=OPTION,
+                advice="replace the link by the directory; only the whole location may be a link",
+            )
 
     def get(self, name: str) -> bytes | None:
         """Return a fact, or None; see `StateStore.get`."""
@@ -46,20 +61,21 @@ class LocalStateStore:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a fact unless it exists; see `StateStore.put_if_absent`."""
-        path = self._root / name
+        path = self.path(name)
         with self._wrap_errors(path, "write"):
             return put_if_absent(str(path), data)
 
     def names(self, prefix: str) -> list[str]:
-        """Return the names below a prefix, without unfinished files; see `StateStore.names`."""
-        return self._listed(prefix, lambda entry: entry.is_file())
+        """Return the names below a prefix, without unfinished files and links; see `StateStore.names`."""
+        return self._listed(prefix, lambda entry: entry.is_file(follow_symlinks=False))
 
     def directories(self, prefix: str) -> list[str]:
         """Return the directories below a prefix; see `StateStore.directories`."""
-        return [f"{name}/" for name in self._listed(prefix, lambda entry: entry.is_dir())]
+        return [f"{name}/" for name in self._listed(prefix, lambda entry: entry.is_dir(follow_symlinks=False))]
 
     def _listed(self, prefix: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
-        directory = self._root / prefix
+        directory = self._root / checked_prefix(prefix, self.location)
+        self._refuse_links(directory)
         with self._wrap_errors(directory, "list"):
             try:
                 with os.scandir(directory) as entries:
@@ -74,8 +90,7 @@ class LocalStateStore:
         A write to such a directory at the same moment raises a RetriableError.
         """
         directories: set[Path] = set()
-        for name in names:
-            path = self._root / name
+        for path in [self.path(name) for name in names]:
             with self._wrap_errors(path, "delete"), suppress(FileNotFoundError):
                 path.unlink()
             directories.update(parent for parent in path.parents if self._root in parent.parents)
