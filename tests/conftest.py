@@ -118,6 +118,14 @@ def wheel() -> Path:
     return found[-1].absolute()
 
 
+@pytest.fixture(scope="session", params=["s3proxy-4.1.0", pytest.param("versitygw-1.8.0", marks=pytest.mark.soak)])
+def s3_server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A real server of S3, an `s3_servers.S3Server`, whose name is part of the id of each test that uses it."""
+    pytest.importorskip("boto3")
+    with import_module("s3_servers").SERVERS[request.param]() as server:
+        yield server
+
+
 Tree = Callable[[Mapping[str, str]], str]
 
 

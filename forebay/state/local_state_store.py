@@ -17,7 +17,7 @@ from forebay.state.state_store import OPTION, checked_name, checked_prefix
 from forebay.stores.local import store_error
 from forebay.stores.paths import LOCAL
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _ABANDONED: Final = 3600.0  # seconds after which the writer of an unfinished file is taken for killed
 
 
@@ -31,12 +31,8 @@ class LocalStateStore:
         self.location = location
         self._root = Path(LOCAL.sub("", location, count=1)).absolute()
 
-    def path(self, name: str) -> Path:
-        """Return the path of the file with the fact `name`, so that callers can map it into memory.
-
-        Raises:
-            ConfigurationError: The name is not safe, or a link leads out of the location.
-        """
+    def local_path(self, name: str) -> Path:
+        """Return the path of a fact; see `StateStore.local_path`. A link out of the location is refused."""
         path = self._root / checked_name(name, self.location)
         self._refuse_links(path.parent)
         return path
@@ -52,7 +48,7 @@ class LocalStateStore:
 
     def get(self, name: str) -> bytes | None:
         """Return a fact, or None; see `StateStore.get`."""
-        path = self.path(name)
+        path = self.local_path(name)
         with self._wrap_errors(path, "read"):
             try:
                 return path.read_bytes()
@@ -61,7 +57,7 @@ class LocalStateStore:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a fact unless it exists; see `StateStore.put_if_absent`."""
-        path = self.path(name)
+        path = self.local_path(name)
         with self._wrap_errors(path, "write"):
             return put_if_absent(str(path), data)
 
@@ -90,7 +86,7 @@ class LocalStateStore:
         A write to such a directory at the same moment raises a RetriableError.
         """
         directories: set[Path] = set()
-        for path in [self.path(name) for name in names]:
+        for path in [self.local_path(name) for name in names]:
             with self._wrap_errors(path, "delete"), suppress(FileNotFoundError):
                 path.unlink()
             directories.update(parent for parent in path.parents if self._root in parent.parents)
@@ -117,13 +113,13 @@ class LocalStateStore:
                 option=OPTION,
                 advice="give a directory; it is created if it does not exist",
             )
-        if not isinstance(cause, OSError) or cause.errno not in _FULL:
+        if not isinstance(cause, OSError) or cause.errno not in _PASSING:
             return error
         return RetriableError(
             f"the state of the stream could not be written below {self.location!r}: {cause.strerror}",
             option=OPTION,
-            advice="free some space and start the query again: it continues where it stopped; or copy the directory "
-            "to another disk and set stateLocation to the copy",
+            advice="free some space, or mount the disk for writing, and start the query again: it continues where it "
+            "stopped; or copy the directory to another disk and set stateLocation to the copy",
         )
 
 

@@ -57,29 +57,31 @@ def refuse_racy_store(client: S3Client, location: str, put: Put, delete: Callabl
         RetriableError: No writer succeeded.
     """
     names: list[str] = []
-    won = 0
+    won = winners = 0
     client.boto.meta.events.register(_EVENT, _hold, unique_id=_EVENT)
     try:
         while won < ROUNDS and len(names) - won < _LOST:
             names.append(f".probe-{uuid.uuid4().hex}")
             winners = _winners(put, names[-1])
             if winners > 1:
-                raise ConfigurationError(
-                    f"the store at {client.endpoint} let {winners} of {WRITERS} simultaneous writers create one object "
-                    f"below {location!r}: it ignores If-None-Match, or overwrites an object that exists, so two "
-                    "queries or two attempts of a task could both commit",
-                    option=OPTION,
-                    advice=OTHER_STORE,
-                )
+                break
             won += winners
     except BaseException:
         with suppress(ForebayError):  # the first error says what to do
             delete(names)
         raise
     delete(names)
+    if winners > 1:
+        raise ConfigurationError(
+            f"the store at {client.server} let {winners} of {WRITERS} simultaneous writers create one object below "
+            f"{location!r}: it ignores If-None-Match, or overwrites an object that exists, so two queries or two "
+            "attempts of a task could both commit",
+            option=OPTION,
+            advice=OTHER_STORE,
+        )
     if not won:
         raise RetriableError(
-            f"the store at {client.endpoint} could not be probed: it reports new objects below {location!r} as existing",
+            f"the store at {client.server} could not be probed: it reports new objects below {location!r} as existing",
             option=OPTION,
             advice="check whether a proxy or the network loses answers of the store",
         )

@@ -98,6 +98,9 @@ class S3StateStore:
             for start in range(0, len(keys), _PAGE):
                 self._delete(keys[start : start + _PAGE])
 
+    def local_path(self, name: str) -> None:
+        """Return None: objects are not files of this machine; see `StateStore.local_path`."""
+
     def _key(self, name: str) -> str:
         return self._prefix + checked_name(name, self.location)
 
@@ -148,8 +151,8 @@ class S3StateStore:
     def _store_error(self, error: Exception, doing: str) -> ForebayError:
         if is_unsupported(error):
             return ConfigurationError(
-                f"the store does not support If-None-Match or the request itself: could not {doing} the state of "
-                f"the stream below {self.location!r} ({error})",
+                f"the store at {self._client.server} does not support If-None-Match or the request itself: could not "
+                f"{doing} the state of the stream below {self.location!r} ({error})",
                 option=OPTION,
                 advice=OTHER_STORE,
             )
@@ -160,6 +163,7 @@ class S3StateStore:
             f"{doing} the state of the stream below {self.location!r}",
             self._bucket,
             self._client.settings,
+            self._client.server,
             OPTION,
             "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
         )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, Protocol
 
 from forebay.errors import ConfigurationError
@@ -20,7 +21,8 @@ def is_safe_name(name: object) -> bool:
 
     Manifests, offsets and listings contain names, and whoever writes to the state or the checkpoint chooses them.
     """
-    return isinstance(name, str) and all(part not in ("", ".", "..") and _is_file_name(part) for part in name.split("/"))
+    parts = name.split("/") if isinstance(name, str) else [""]
+    return all(part not in ("", ".", "..") and _is_file_name(part) for part in parts)
 
 
 def _is_file_name(part: str) -> bool:
@@ -83,3 +85,6 @@ class StateStore(Protocol):
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete facts by name; missing ones are ignored."""
+
+    def local_path(self, name: str) -> Path | None:
+        """Return the path of the file with the fact `name`, so that callers can map it; None if the store is remote."""

@@ -155,7 +155,7 @@ def _reading(path: str) -> Iterator[None]:
 
 def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
     """Return the ForebayError for an error of the operating system. `doing` is the failed request, such as `read`."""
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in (errno.EACCES, errno.EPERM):
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({error.strerror})",
             option="path",
@@ -165,7 +165,8 @@ def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
     if error.errno == errno.ELOOP:
         return _loop(path)
     return RetriableError(
-        f"could not {doing} {path!r}: {error.strerror or error}", advice="if this persists, check the disk or mount"
+        f"could not {doing} {path!r}: {error.strerror or error}",
+        advice="if this persists, check the disk or mount: free some space, or mount it for writing",
     )
 
 

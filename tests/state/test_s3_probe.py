@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -48,7 +47,7 @@ class Double:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def do_PUT(self) -> None:  # noqa: N802 - a name of http.server
+            def do_PUT(self) -> None:
                 assert self.headers["If-None-Match"] == "*"
                 double.puts += 1
                 exists = self.path in double.objects
@@ -70,7 +69,7 @@ class Double:
                 else:
                     self._answer(200)
 
-            def do_POST(self) -> None:  # noqa: N802 - as above
+            def do_POST(self) -> None:
                 body = self._body().decode()
                 bucket = self.path.partition("?")[0]
                 for part in body.split("<Key>")[1:]:
@@ -83,7 +82,7 @@ class Double:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
-    def __enter__(self) -> Double:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,20 +96,20 @@ class Double:
 
 
 @pytest.fixture(autouse=True)
-def no_probed_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_probed_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_state_store, "_probed", set())
-    yield
 
 
 @pytest.mark.parametrize("kind", ["checks at the head", "checks at the end", "overwrites"])
 def test_a_store_that_lets_two_writers_win_is_refused_before_the_first_write(kind: str) -> None:
     with Double(kind) as double:
         store = double.store()
-        for _ in range(2):  # it is not taken for probed
-            with pytest.raises(ConfigurationError, match="simultaneous writers create one object") as caught:
-                store.put_if_absent("a", b"mine")
+        with pytest.raises(ConfigurationError, match="simultaneous writers create one object"):
+            store.put_if_absent("a", b"mine")
+        with pytest.raises(ConfigurationError, match="simultaneous writers create one object") as caught:
+            store.put_if_absent("a", b"mine")  # it is not taken for probed
         assert double.objects == {}
-    assert double.url in str(caught.value)
+    assert double.url.removeprefix("http://") in str(caught.value)
     assert caught.value.option == "stateLocation" and "If-None-Match: *" in str(caught.value.advice)
     assert "the-secret-text" not in str(caught.value) and "the-key-id" not in str(caught.value)
 
@@ -137,7 +136,7 @@ def test_a_store_that_loses_all_answers_is_retriable() -> None:
         store = double.store()
         with pytest.raises(RetriableError, match="could not be probed") as raised:
             store.put_if_absent("a", b"mine")
-        assert raised.value.option == "stateLocation" and raised.value.advice and double.url in str(raised.value)
+        assert raised.value.option == "stateLocation" and raised.value.advice
         assert double.objects == {}
         double.lost = 0
         assert store.put_if_absent("a", b"mine") is True

@@ -23,10 +23,10 @@ from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd
 from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.retry import RetryPolicy
 from forebay.state import s3_state_store
 from forebay.state.open_state_store import open_state_store
 from forebay.stores.s3 import client

@@ -168,7 +168,7 @@ class Stream:
         source = resolve_schema(source, source.schema()) if schema is None else source.with_schema(schema)
         runtime = ThreadRuntime(clock=self.clock)
         self.planner: StreamPlanner = open_stream(
-            source, HostOptions(**options), parallelism=2, inferred=inferred, runtime=runtime
+            source, HostOptions(**{"retries": 3, **options}), parallelism=2, inferred=inferred, runtime=runtime
         )
 
     def plan(self, *, limited: bool = True) -> Mapping[str, Any] | None:

@@ -53,7 +53,10 @@ def test_a_linked_directory_does_not_lead_out_of_the_source(
     own = [put("sub/a.txt"), put("sub/deep/b.txt")]
     (inbox / "linked").symlink_to(outside.directory)
     query = stream(
-        f"{inbox}{pattern}", recursive_file_lookup=True, clean_source=clean, source_archive_dir=str(tmp_path / "archive")
+        f"{inbox}{pattern}",
+        recursive_file_lookup=True,
+        clean_source=clean,
+        source_archive_dir=str(tmp_path / "archive"),
     )
     with caplog.at_level(logging.WARNING):
         rows = query.drain()

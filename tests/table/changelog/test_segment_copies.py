@@ -26,6 +26,9 @@ class Remote:
     def put_if_absent(self, name, data):
         return self.facts.setdefault(name, data) is data
 
+    def local_path(self, name):
+        return None
+
     def names(self, prefix):
         return sorted(name for name in self.facts if name.startswith(prefix))
 

@@ -234,7 +234,7 @@ class SpillingOffsetCodec(OffsetCodec):
         name, digest = fields.get("segment"), fields.get("digest")
         if not is_link(name, digest):
             raise damaged(self._source.name, "its field 'state' does not name a segment")
-        return Link(name, digest), bool(fields.get("parts"))
+        return Link(str(name), str(digest)), bool(fields.get("parts"))
 
     def _clean(self, query: str, n: int) -> None:
         """Delete the segments that none of the last `KEPT` micro-batches needs; `n` is the newest one."""

@@ -93,7 +93,7 @@ class Cleaner:
             )
 
     def _is_inside(self, path: str) -> bool:
-        """Return whether a file is below one of the stream's paths, as written and with all linked directories resolved."""
+        """Return whether a file is below one of the stream's paths, as written and with linked directories resolved."""
         place = split_path(path, keep_empty=True)
         if ".." in place.parts and not is_s3(path):  # on S3 it is an ordinary name
             return False

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import FatalError
-from forebay.state.local_state_store import LocalStateStore
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.entries import COUNT, KEY_HASH, TOUCHED
 from forebay.table.changelog.state.manifest import SegmentInfo, damaged
@@ -159,16 +158,16 @@ class StoredSegments:
 
     def forget(self, names: Iterable[str]) -> None:
         """See `SegmentFiles.forget`."""
-        if not isinstance(self._store, LocalStateStore):
-            for name in names:
+        for name in names:
+            if self._store.local_path(name) is None:
                 self._copy(name).unlink(missing_ok=True)
 
     def _local_path(self, info: SegmentInfo) -> Path:
         """Return the path of a verified file with the segment: the state's own, or a copy, fetched if necessary."""
-        if isinstance(self._store, LocalStateStore):
-            path = self._store.path(info.name)
-            self._verify(path, info)
-            return path
+        local = self._store.local_path(info.name)
+        if local is not None:
+            self._verify(local, info)
+            return local
         path = self._copy(info.name)
         if path.exists():
             try:
