@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Self, cast
@@ -22,6 +24,7 @@ import pytest
 from botocore.config import Config
 
 import forebay.testkit.servers
+from forebay.stores.storage_options import StorageOptions
 from forebay.testkit.servers import fault_proxy
 from forebay.testkit.servers.fault_proxy import FaultProxy
 from forebay.testkit.servers.fault_rules import Fault
@@ -65,10 +68,13 @@ class S3Server(ABC):
         """Return the options of S3, for the server itself or for a proxy in front of it."""
         return {"endpoint_url": endpoint or self.url, "key": KEY, "secret": SECRET, "region": REGION, **more}
 
-    def bucket(self, prefix: str = "b") -> str:
-        """Return the name of a new bucket."""
-        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
-        self.client.create_bucket(Bucket=name)
+    def make_bucket(self, name: str) -> str:
+        """Make a bucket, or empty the one of this name that an earlier test made; return the name."""
+        names = [found["Name"] for found in self.client.list_buckets()["Buckets"]]
+        if name in names:
+            empty(self.client, name)
+        else:
+            self.client.create_bucket(Bucket=name)
         return name
 
     def start(self) -> None:
@@ -108,14 +114,7 @@ class S3Server(ABC):
             return probe.connect_ex(("127.0.0.1", self._port)) == 0
 
     def _client(self) -> Any:
-        return boto3.client(
-            "s3",
-            endpoint_url=self.url,
-            region_name=REGION,
-            aws_access_key_id=KEY,
-            aws_secret_access_key=SECRET,
-            config=Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required"),
-        )
+        return client_of(self.url, KEY, SECRET)
 
 
 class S3Proxy(S3Server):
@@ -169,15 +168,124 @@ class VersityGateway(S3Server):
 SERVERS = {server.name: server for server in (S3Proxy, VersityGateway)}
 
 
-class AnsweringProxy(FaultProxy):
-    """A proxy whose function `intercept` may answer a request instead of the server, by status and code of an error.
+Environ = Mapping[str, Any]
+"""A request as WSGI has it: `REQUEST_METHOD`, `RAW_URI`, and headers as `HTTP_…`."""
 
-    The function gets the request as WSGI does: `REQUEST_METHOD`, `RAW_URI`, and headers as `HTTP_…`.
+
+class Bucket:
+    """A bucket of a server; `intercept` may answer a request instead of the server, by status and code of an error.
+
+    Args:
+        endpoint: The URL for tests.
+        client: A client of boto3 for the server itself.
+        key: The key for requests.
+        secret: Its secret.
     """
+
+    def __init__(self, endpoint: str, client: Any, key: str, secret: str) -> None:
+        self.endpoint = endpoint
+        self.client = client
+        self.key, self.secret = key, secret
+        self.intercept: Callable[[Environ], tuple[str, str] | None] = lambda _: None
+        self.requests: list[str] = []
+        """Method and path of each request."""
+        self.name = f"b{uuid.uuid4().hex[:8]}"
+        self.client.create_bucket(Bucket=self.name)
+
+    def put(self, objects: Mapping[str, bytes | str]) -> None:
+        """Write objects, by key."""
+        for key, body in objects.items():
+            self.client.put_object(Bucket=self.name, Key=key, Body=body.encode() if isinstance(body, str) else body)
+
+    def url(self, key: str = "") -> str:
+        """Return the URL of a key."""
+        return f"s3://{self.name}" + (f"/{key}" if key else "")
+
+    def options(self, **more: object) -> StorageOptions:
+        """Return the options of S3 for this bucket."""
+        return StorageOptions({"key": self.key, "secret": self.secret, "endpoint_url": self.endpoint, **more})
+
+    def answer(self, environ: Environ) -> tuple[str, str] | None:
+        """Record a request; return the status and code to answer with, or None."""
+        self.requests.append(f"{environ['REQUEST_METHOD']} {environ['RAW_URI']}")
+        return self.intercept(environ)
+
+    def emptied(self) -> Iterator[Self]:
+        """Yield the bucket without requests and objects, for one test."""
+        self.requests.clear()
+        yield self
+        self.intercept = lambda _: None
+        empty(self.client, self.name)
+
+
+@contextmanager
+def bucket_of(server: S3Server) -> Iterator[Bucket]:
+    """A bucket of a real server, behind a proxy that records requests and answers some of them."""
+    with AnsweringProxy(server.url) as proxy:
+        bucket = Bucket(proxy.url, server.client, KEY, SECRET)
+        proxy.intercept = bucket.answer
+        yield bucket
+
+
+@contextmanager
+def bucket_of_moto() -> Iterator[Bucket]:
+    """A bucket of moto, for what the real servers lack.
+
+    That are roles, requests without a signature or with any key, keys that are no file names, `RequestPayer`.
+    """
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    inner = DomainDispatcherApplication(create_backend_app)
+    buckets: list[Bucket] = []
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        instead = buckets[0].answer(environ) if buckets else None
+        if instead is None:
+            return inner(environ, start)
+        status, code = instead
+        body = f"<Error><Code>{code}</Code><Message>said so</Message></Error>".encode()
+        start(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+        return [b""] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    server = make_server("127.0.0.1", 0, answer, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    client = client_of(endpoint, "x", "y")
+    buckets.append(Bucket(endpoint, client, "x", "y"))
+    yield buckets[0]
+    client.close()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def client_of(url: str, key: str, secret: str) -> Any:
+    """Return a client of boto3."""
+    return boto3.client(
+        "s3",
+        endpoint_url=url,
+        region_name=REGION,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        config=Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required"),
+    )
+
+
+def empty(client: Any, bucket: str) -> None:
+    """Delete all objects of a bucket."""
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        for found in page.get("Contents", ()):
+            client.delete_object(Bucket=bucket, Key=found["Key"])
+
+
+class AnsweringProxy(FaultProxy):
+    """A proxy whose function `intercept` may answer a request instead of the server, by status and code of an error."""
 
     def __init__(self, server: str) -> None:
         super().__init__(server)
-        self.intercept: Callable[[Mapping[str, str]], tuple[str, str] | None] = lambda _: None
+        self.intercept: Callable[[Environ], tuple[str, str] | None] = lambda _: None
 
     def note(self, head: Head) -> Fault | None:
         """See `FaultProxy.note`."""

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from s3_servers import KEY, SECRET, S3Server
 
 import forebay
 from forebay.errors import DataError
@@ -45,10 +46,10 @@ KINDS = [
 
 
 @pytest.fixture(scope="module")
-def server(moto: tuple[str, Any]) -> str:
+def server(s3_server: S3Server) -> str:
     """The URL of a server with a bucket of small and of long objects."""
-    url, client = moto
-    client.create_bucket(Bucket=BUCKET)
+    url, client = s3_server.url, s3_server.client
+    s3_server.make_bucket(BUCKET)
     for number in range(OBJECTS):
         body = "".join(f"{number:03} {line}\n" for line in range(20))
         client.put_object(Bucket=BUCKET, Key=f"text/{number:03}.txt", Body=body.encode())
@@ -87,7 +88,7 @@ Faultless = dict[str, tuple[Any, int]]
 
 def storage(proxy: FaultProxy, kind: str = "") -> dict[str, Secret]:
     timeout = SILENCE_TIMEOUT if kind == "silence" else READ_TIMEOUT
-    settings = {"endpoint_url": proxy.url, "key": "x", "secret": "y", "read_timeout": str(timeout)}
+    settings = {"endpoint_url": proxy.url, "key": KEY, "secret": SECRET, "read_timeout": str(timeout)}
     return {name: Secret(value) for name, value in settings.items()}
 
 
