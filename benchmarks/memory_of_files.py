@@ -20,9 +20,9 @@ from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd, canonical
 from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.inspection.tables import text_table
+from forebay.retry import RetryPolicy
 from forebay.sources.files import FileSource
 from forebay.sources.files.split import FileSplit
 from forebay.state.local_state_store import LocalStateStore

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,7 @@ from hypothesis import HealthCheck, settings
 import forebay
 
 ROOT = Path(__file__).parent.parent
+S3_SERVERS = ["s3proxy-4.1.0", "versitygw-1.8.0"]
 SITE_PACKAGES = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
 
 # Spark's Python workers are started with `-m` in the current directory: they must not import the checkout either.
@@ -116,6 +118,27 @@ def wheel() -> Path:
     if not found:
         pytest.skip("no wheel was built: run `make test`")
     return found[-1].absolute()
+
+
+@pytest.fixture(scope="session")
+def s3_servers_by_name() -> Iterator[Callable[[str], Any]]:
+    """Starts each server of S3 once."""
+    module = import_module("s3_servers")
+    with ExitStack() as stack:
+        yield cache(lambda name: stack.enter_context(module.SERVERS[name]()))
+
+
+@pytest.fixture(scope="session")
+def s3_server(request: pytest.FixtureRequest, s3_servers_by_name: Callable[[str], Any]) -> Any:
+    """A real server of S3, an `s3_servers.S3Server`."""
+    return s3_servers_by_name(getattr(request, "param", S3_SERVERS[0]))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of S3 on s3proxy, in `make soak` on versitygw; the id of a test names its server."""
+    if "s3_server" in metafunc.fixturenames:
+        servers = [S3_SERVERS[0], *(pytest.param(name, marks=pytest.mark.soak) for name in S3_SERVERS[1:])]
+        metafunc.parametrize("s3_server", servers, indirect=True, scope="session")
 
 
 Tree = Callable[[Mapping[str, str]], str]

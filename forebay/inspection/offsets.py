@@ -17,12 +17,12 @@ from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec, Offset
 from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd
 from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 from forebay.inspection.event_time import EventTimeState, SplitEventTime, event_time_words, moment
 from forebay.inspection.tables import html_table, text_table
+from forebay.retry import RetryPolicy
 from forebay.state.open_state_store import open_state_store
 from forebay.stores.paths import is_url, join, split_path
 from forebay.stores.store import Store

@@ -14,9 +14,9 @@ from pyspark.sql.types import StructType
 from forebay.errors import ConfigurationError
 from forebay.framework.arrow.schemas import resolve_schema, select
 from forebay.framework.runtime.connector_calls import ConnectorCalls
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
+from forebay.retry import RetryPolicy
 from forebay.spark.arrow.conform import arrow_schema, check_user_schema, spark_schema
 from forebay.spark.batch import BatchReader, Readable
 from forebay.spark.errors import as_spark_error

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,17 +13,12 @@ from typing import Final
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.state.atomic_files import put_if_absent
-from forebay.state.state_store import OPTION
+from forebay.state.state_store import OPTION, checked_name, checked_prefix
 from forebay.stores.local import store_error
 from forebay.stores.paths import LOCAL
 
-_log = logging.getLogger(__name__)
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_PASSING: Final = (errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN)
-"""Errors of a disk or mount that can pass in seconds: a file system is read-only while its server fails over."""
-_PATIENCE: Final = 60.0
-"""Seconds for which a write is tried again after such an error."""
+_PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN)
+"""Errors of a disk or mount that can pass in seconds: it is full, or read-only while its server fails over."""
 _ABANDONED: Final = 3600.0  # seconds after which the writer of an unfinished file is taken for killed
 
 
@@ -38,13 +32,24 @@ class LocalStateStore:
         self.location = location
         self._root = Path(LOCAL.sub("", location, count=1)).absolute()
 
-    def path(self, name: str) -> Path:
-        """Return the path of the file with the fact `name`, so that callers can map it into memory."""
-        return self._root / name
+    def local_path(self, name: str) -> Path:
+        """Return the path of a fact; see `StateStore.local_path`. A link out of the location is refused."""
+        path = self._root / checked_name(name, self.location)
+        self._refuse_links(path.parent)
+        return path
+
+    def _refuse_links(self, directory: Path) -> None:
+        """Refuse a directory below the location that is reached by a link out of it; others may write to the state."""
+        if not Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(self._root)):
+            raise ConfigurationError(
+                f"{str(directory)!r} is reached by a link that leads out of the state below {self.location!r}",
+                option=OPTION,
+                advice="replace the link by the directory; only the whole location may be a link",
+            )
 
     def get(self, name: str) -> bytes | None:
         """Return a fact, or None; see `StateStore.get`."""
-        path = self.path(name)
+        path = self.local_path(name)
         with self._wrap_errors(path, "read"):
             try:
                 return path.read_bytes()
@@ -52,32 +57,22 @@ class LocalStateStore:
                 return None
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write a fact unless it exists; see `StateStore.put_if_absent`. Errors that pass in seconds are waited for."""
-        path = self._root / name
+        """Write a fact unless it exists; see `StateStore.put_if_absent`."""
+        path = self.local_path(name)
         with self._wrap_errors(path, "write"):
-            pause, deadline = 0.25, time.monotonic() + _PATIENCE
-            while True:
-                try:
-                    return put_if_absent(str(path), data)
-                except RetriableError as error:
-                    cause = error.__cause__
-                    passes = isinstance(cause, OSError) and cause.errno in _PASSING
-                    if not passes or time.monotonic() + pause > deadline:
-                        raise
-                    _log.warning("%s; it is tried again in %.1f s", error.message, pause)
-                time.sleep(pause)
-                pause = min(2 * pause, 5.0)
+            return put_if_absent(str(path), data)
 
     def names(self, prefix: str) -> list[str]:
-        """Return the names below a prefix, without unfinished files; see `StateStore.names`."""
-        return self._listed(prefix, lambda entry: entry.is_file())
+        """Return the names below a prefix, without unfinished files and links; see `StateStore.names`."""
+        return self._listed(prefix, lambda entry: entry.is_file(follow_symlinks=False))
 
     def directories(self, prefix: str) -> list[str]:
         """Return the directories below a prefix; see `StateStore.directories`."""
-        return [f"{name}/" for name in self._listed(prefix, lambda entry: entry.is_dir())]
+        return [f"{name}/" for name in self._listed(prefix, lambda entry: entry.is_dir(follow_symlinks=False))]
 
     def _listed(self, prefix: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
-        directory = self._root / prefix
+        directory = self._root / checked_prefix(prefix, self.location)
+        self._refuse_links(directory)
         with self._wrap_errors(directory, "list"):
             try:
                 with os.scandir(directory) as entries:
@@ -92,8 +87,7 @@ class LocalStateStore:
         A write to such a directory at the same moment raises a RetriableError.
         """
         directories: set[Path] = set()
-        for name in names:
-            path = self._root / name
+        for path in [self.local_path(name) for name in names]:
             with self._wrap_errors(path, "delete"), suppress(FileNotFoundError):
                 path.unlink()
             directories.update(parent for parent in path.parents if self._root in parent.parents)
@@ -120,13 +114,13 @@ class LocalStateStore:
                 option=OPTION,
                 advice="give a directory; it is created if it does not exist",
             )
-        if not isinstance(cause, OSError) or cause.errno not in _FULL:
+        if not isinstance(cause, OSError) or cause.errno not in _PASSING:
             return error
         return RetriableError(
             f"the state of the stream could not be written below {self.location!r}: {cause.strerror}",
             option=OPTION,
-            advice="free some space and start the query again: it continues where it stopped; or copy the directory "
-            "to another disk and set stateLocation to the copy",
+            advice="free some space, or mount the disk for writing, and start the query again: it continues where it "
+            "stopped; or copy the directory to another disk and set stateLocation to the copy",
         )
 
 

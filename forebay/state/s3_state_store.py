@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import BinaryIO, Final
 
-from forebay.errors import ConfigurationError, ForebayError, RetriableError
-from forebay.state.state_store import OPTION
+from forebay.errors import ConfigurationError, ForebayError
+from forebay.state.s3_probe import OTHER_STORE, refuse_racy_store
+from forebay.state.state_store import OPTION, checked_name, checked_prefix
 from forebay.stores.s3.client import client_of, error_code
 from forebay.stores.s3.errors import Request, is_gone, is_unsupported, s3_error
 from forebay.stores.s3.listing import Listing
@@ -21,7 +21,7 @@ PREFIX: Final = "stateStorage."
 """The prefix of the options of S3 for state."""
 
 _TRIES: Final = 4
-"""Maximum attempts at a write that conflicts with one of another writer, and at a probe of the store."""
+"""Maximum attempts at a write that conflicts with one of another writer."""
 
 _AMAZON = re.compile(r"https?://[^/]+\.amazonaws\.com(\.cn)?/?")
 _probed: set[tuple[str, str]] = set()
@@ -35,8 +35,8 @@ _NO_BULK_DELETE: Final = frozenset(
 class S3StateStore:
     """Stores each fact in an object below `s3://bucket/prefix`. Implements `StateStore`; see `open_state_store`.
 
-    Before the first write to a store other than Amazon's, a process probes it, and refuses it if it ignores
-    `If-None-Match`: two writers of a fact could both succeed.
+    Before the first write to a store other than Amazon's, a process probes it, and refuses it if it lets two writers
+    of one fact both succeed; see `refuse_racy_store`.
 
     Raises:
         ConfigurationError: boto3 is not installed, the URL is invalid, or an option is unknown.
@@ -53,9 +53,10 @@ class S3StateStore:
 
     def get(self, name: str) -> bytes | None:
         """Return a fact, or None; see `StateStore.get`."""
+        key = self._key(name)
         with self._wrap_errors("read"):
             try:
-                answer = self._client.call("get_object", Bucket=self._bucket, Key=self._prefix + name)
+                answer = self._client.call("get_object", Bucket=self._bucket, Key=key)
                 return bytes(answer["Body"].read())
             except Exception as error:
                 if is_gone(error):
@@ -64,12 +65,17 @@ class S3StateStore:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a fact unless it exists; see `StateStore.put_if_absent`."""
-        if (self._client.endpoint, self._bucket) not in _probed and not _AMAZON.fullmatch(self._client.endpoint):
-            self._probe()
-        return self._put(name, data)
+        self._key(name)  # refused before the probe
+        store = (self._client.endpoint, self._bucket)
+        with self._wrap_errors("write"):
+            if store not in _probed and not _AMAZON.fullmatch(self._client.endpoint):
+                refuse_racy_store(self._client, self.location, self._put, self.delete)
+                _probed.add(store)
+            return self._put(name, lambda: data)
 
     def names(self, prefix: str) -> list[str]:
         """Return the names below a prefix; see `StateStore.names`."""
+        checked_prefix(prefix, self.location)
         found: list[str] = []
         with self._wrap_errors("list"):
             for page in Listing(self._client, self._bucket, "s3").pages(self._prefix + prefix, delimiter="/"):
@@ -78,6 +84,7 @@ class S3StateStore:
 
     def directories(self, prefix: str) -> list[str]:
         """Return the directories below a prefix; see `StateStore.directories`."""
+        checked_prefix(prefix, self.location)
         found: list[str] = []
         with self._wrap_errors("list"):
             for page in Listing(self._client, self._bucket, "s3").pages(self._prefix + prefix, delimiter="/"):
@@ -86,10 +93,16 @@ class S3StateStore:
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete facts, many in one request, or one by one if the store does not support that."""
-        keys = [self._prefix + name for name in names]
+        keys = [self._key(name) for name in names]
         with self._wrap_errors("delete"):
             for start in range(0, len(keys), _PAGE):
                 self._delete(keys[start : start + _PAGE])
+
+    def local_path(self, name: str) -> None:
+        """Return None: objects are not files of this machine; see `StateStore.local_path`."""
+
+    def _key(self, name: str) -> str:
+        return self._prefix + checked_name(name, self.location)
 
     def _delete(self, keys: list[str]) -> None:
         try:
@@ -104,46 +117,26 @@ class S3StateStore:
         for refused in answer.get("Errors", ()):
             raise self._client.boto.exceptions.ClientError({"Error": refused}, "DeleteObjects")
 
-    def _put(self, name: str, data: bytes) -> bool:
-        with self._wrap_errors("write"):
-            for attempt in range(_TRIES):
-                try:
-                    key = self._prefix + name
-                    self._client.call("put_object", Bucket=self._bucket, Key=key, Body=data, IfNoneMatch="*")
-                except Exception as error:
-                    code, status = error_code(error)
-                    if status == 412 or code == "PreconditionFailed":
-                        return False
-                    # After a conflict with another writer it is not certain yet which one wins.
-                    if (status != 409 and code != "ConditionalRequestConflict") or attempt == _TRIES - 1:
-                        raise
-                    time.sleep(0.05 * 2**attempt)
-                else:
-                    return True
-        raise AssertionError  # the last try returned or raised
+    def _put(self, name: str, body: Callable[[], bytes | BinaryIO]) -> bool:
+        """Write an object unless it exists; return whether this call wrote it. Raises botocore's errors.
 
-    def _probe(self) -> None:
-        """Raise an error if the store lets a second writer of the same name succeed (S13)."""
-        for _ in range(_TRIES):
-            probe = f".probe-{uuid.uuid4().hex}"
-            first = self._put(probe, b"")
-            second = self._put(probe, b"")
-            self.delete([probe])
-            if second:
-                raise ConfigurationError(
-                    f"the store of {self.location!r} ignores If-None-Match: it overwrites an object that exists",
-                    option=OPTION,
-                    advice=_OTHER_STORE,
-                )
-            if first:
-                _probed.add((self._client.endpoint, self._bucket))
-                return
-            # The first answer was lost: boto3 repeated the request, which found the object that it had written.
-        raise RetriableError(
-            f"the store of {self.location!r} could not be probed: it reports new objects as existing",
-            option=OPTION,
-            advice="check whether a proxy or the network loses answers of the store",
-        )
+        `body` is called for each attempt.
+        """
+        key = self._key(name)
+        for attempt in range(_TRIES):
+            try:
+                self._client.call("put_object", Bucket=self._bucket, Key=key, Body=body(), IfNoneMatch="*")
+            except Exception as error:
+                code, status = error_code(error)
+                if status == 412 or code == "PreconditionFailed":
+                    return False
+                # After a conflict with another writer it is not certain yet which one wins.
+                if (status != 409 and code != "ConditionalRequestConflict") or attempt == _TRIES - 1:
+                    raise
+                time.sleep(0.05 * 2**attempt)
+            else:
+                return True
+        raise AssertionError  # the last try returned or raised
 
     @contextmanager
     def _wrap_errors(self, doing: str) -> Iterator[None]:
@@ -158,10 +151,10 @@ class S3StateStore:
     def _store_error(self, error: Exception, doing: str) -> ForebayError:
         if is_unsupported(error):
             return ConfigurationError(
-                f"the store does not support If-None-Match or the request itself: could not {doing} the state of "
-                f"the stream below {self.location!r} ({error})",
+                f"the store at {self._client.server} does not support If-None-Match or the request itself: could not "
+                f"{doing} the state of the stream below {self.location!r} ({error})",
                 option=OPTION,
-                advice=_OTHER_STORE,
+                advice=OTHER_STORE,
             )
         return s3_error(error, self._request(doing))
 
@@ -170,12 +163,10 @@ class S3StateStore:
             f"{doing} the state of the stream below {self.location!r}",
             self._bucket,
             self._client.settings,
+            self._client.server,
             OPTION,
             "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
         )
-
-
-_OTHER_STORE: Final = "give a bucket of a store that honours If-None-Match, or a directory"
 
 
 def _split_location(location: str) -> tuple[str, str]:

@@ -4,17 +4,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, Protocol
+
+from forebay.errors import ConfigurationError
 
 OPTION: Final = "stateLocation"
 """The option that errors of these stores name."""
+
+_NAME_BYTES: Final = 255
+"""Maximum bytes of one part of a name, as in most file systems."""
+
+
+def is_safe_name(name: object) -> bool:
+    """Return whether the name of a fact stays below the location of its store, in whatever store. For any thread.
+
+    Manifests, offsets and listings contain names, and whoever writes to the state or the checkpoint chooses them.
+    """
+    parts = name.split("/") if isinstance(name, str) else [""]
+    return all(part not in ("", ".", "..") and _is_file_name(part) for part in parts)
+
+
+def _is_file_name(part: str) -> bool:
+    try:
+        return "\x00" not in part and len(part.encode()) <= _NAME_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
+def checked_name(name: str, location: str) -> str:
+    """Return the name of a fact, or of a directory without its last slash. Called by stores before each request.
+
+    Raises:
+        ConfigurationError: The name would leave the location; see `is_safe_name`.
+    """
+    if not is_safe_name(name):
+        raise ConfigurationError(
+            f"the state below {location!r} names the file {name!r:.300}, which would be outside of it",
+            option=OPTION,
+            advice="restore the state location and the checkpoint from one backup, and find out who else writes there",
+        )
+    return name
+
+
+def checked_prefix(prefix: str, location: str) -> str:
+    """Return a prefix that is empty, or the name of a directory and a slash; see `checked_name`."""
+    if prefix:
+        checked_name(prefix.removesuffix("/"), location)
+    return prefix
 
 
 class StateStore(Protocol):
     """Stores facts, which are bytes with a name, below one location. Threads, processes and machines share it.
 
-    All methods raise ConfigurationError if a permission is missing or the store lacks the operation, and RetriableError
-    if the store does not answer or is full.
+    A name has parts, with slashes between them. All methods refuse a name that is not safe (`is_safe_name`) with a
+    ConfigurationError, before any request. They raise ConfigurationError if a permission is missing or the store lacks
+    the operation, and RetriableError if the store does not answer, is full or is read-only.
 
     Attributes:
         location: The directory or URL, as the option gives it.
@@ -40,3 +85,6 @@ class StateStore(Protocol):
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete facts by name; missing ones are ignored."""
+
+    def local_path(self, name: str) -> Path | None:
+        """Return the path of the file with the fact `name`, so that callers can map it; None if the store is remote."""

@@ -13,6 +13,7 @@ GENERATION = "generation="
 """Prefix that marks an `etag` as an object's generation number on Google Cloud Storage."""
 
 _NANOS_PER_MILLI = 1_000_000
+_UNITS = (1_000_000_000, _NANOS_PER_MILLI, 1000, 1)
 # The ASCII characters that java.net.URI does not escape in a path.
 _URI_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.!~*'():@&=+$,;/")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/]*)(.*)", re.DOTALL)
@@ -56,15 +57,26 @@ class FileStatus:
         return self.has_time or self.etag is not None
 
     def same_file(self, now: FileStatus) -> bool:
-        """Return whether `now` is the same version: equal size, and equal etag or, without etags, equal time.
+        """Return whether `now` is the same version: equal size, and equal etag or, without two etags, equal time.
 
-        A generation number and an ETag are never compared with each other.
+        Times are compared in the precision that both have: a listing of S3 may have milliseconds where the answer to
+        HEAD has seconds. A generation number and an ETag are never compared with each other.
         """
         if self.size != now.size:
             return False
         if self.etag and now.etag and self.etag.startswith(GENERATION) == now.etag.startswith(GENERATION):
             return self.etag == now.etag
-        return self.modified_at == now.modified_at
+        if self.modified_at == now.modified_at:
+            return True
+        return is_url(self.path) and _same_moment(self.modified_at, now.modified_at)
+
+
+def _same_moment(one: int, other: int) -> bool:
+    """Return whether two different times, in nanoseconds, are equal in the precision of the less precise one."""
+    if not one or not other:  # unknown
+        return False
+    unit = max(next(unit for unit in _UNITS if not moment % unit) for moment in (one, other))
+    return one // unit == other // unit
 
 
 def spark_file_path(path: str) -> str:

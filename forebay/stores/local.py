@@ -165,7 +165,8 @@ def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
     if error.errno == errno.ELOOP:
         return _loop(path)
     return RetriableError(
-        f"could not {doing} {path!r}: {error.strerror or error}", advice="if this persists, check the disk or mount"
+        f"could not {doing} {path!r}: {error.strerror or error}",
+        advice="if this persists, check the disk or mount: free some space, or mount it for writing",
     )
 
 

@@ -16,7 +16,7 @@ _TOP = re.compile(rf"(?:[^:]*::)?{_SCHEME.pattern}/?|/")
 _QUERY = re.compile(r"[?#]")
 _PASSWORD = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.\-]*)://[^/]*?:[^/]+@")
 
-LOCAL = re.compile(r"(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
+LOCAL = re.compile(r"\A(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
 """The part of a URL of the local file system that comes before its path."""
 
 S3_SCHEMES = ("s3", "s3a", "s3n")

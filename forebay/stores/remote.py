@@ -151,11 +151,18 @@ class RemoteStore:
         inner = self._inner(path)
         with suppress(FileNotFoundError), self._wrap_errors(path):
             own = str(inner).rstrip("/")
-            return {
+            found = {
                 posixpath.basename(info["name"].rstrip("/")): None if info.get("type") == "directory" else info
                 for info in self._fs.ls(inner, detail=True)
                 if info["name"].rstrip("/") != own  # the marker object of the directory itself
             }
+            if not self.paths_are_keys and (wrong := KEY_NAMES & found.keys()):
+                raise ConfigurationError(
+                    f"the store lists the name {min(wrong)!r} in {path!r}, which leads out of the directory",
+                    option="path",
+                    advice="name the files one by one, or copy them to another store",
+                )
+            return found
         return None
 
     def _check_no_page(self, path: str) -> None:

@@ -292,7 +292,7 @@ def test_the_first_discovery_is_retried_with_back_off_then_fails_the_run(discove
     assert (
         caught.value.source == "scripted"
         and "3 tries" in caught.value.message
-        and "retryMaxPause" in caught.value.advice
+        and "retryTimeout" in caught.value.advice
     )
     assert len(author.discoveries) == 3
 

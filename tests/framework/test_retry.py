@@ -19,7 +19,7 @@ from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.runtime.clients import drop_clients
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.retry import RetryCount, RetryPolicy
+from forebay.retry import RetryCount, RetryPolicy
 
 QUICK = HostOptions(retry_first_pause=0.001, retry_max_pause=0.002)
 

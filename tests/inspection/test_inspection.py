@@ -127,9 +127,11 @@ def test_a_description_cannot_control_the_terminal() -> None:
 
 def test_describe_the_options_of_the_host() -> None:
     shown_text = forebay.describe(forebay.HostOptions)
-    assert ("retries", "int", "3") in [row[:3] for row in shown_text.options]
+    assert ("retryTimeout", "Duration", "2m") in [row[:3] for row in shown_text.options]
     assert shown_text.name == "HostOptions" and "options of a host" in shown_text.summary
-    assert ("retries", "int", "7") in [row[:3] for row in forebay.describe(forebay.HostOptions(retries=7)).options]
+    assert ("retries", "int | none", "7") in [
+        row[:3] for row in forebay.describe(forebay.HostOptions(retries=7)).options
+    ]
 
 
 def test_peek_shows_the_first_rows_and_says_whether_there_may_be_more() -> None:

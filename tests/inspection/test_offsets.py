@@ -18,12 +18,12 @@ from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.inspection.offsets import offsets
+from forebay.retry import RetryPolicy
 from forebay.state.local_state_store import LocalStateStore
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'

@@ -31,10 +31,10 @@ from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.microbatch.tasks.task_context import Delivered
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Json, Split
+from forebay.retry import RetryPolicy
 from forebay.state.open_state_store import open_state_store
 
 N = pa.schema({"n": pa.int64()})

@@ -93,7 +93,7 @@ def offsets(draw):
     return Offset(
         "keyed",
         draw(st.integers(0, 1 << 40)),
-        draw(st.text(min_size=1)),
+        draw(st.from_regex(r"[0-9a-f]{12}", fullmatch=True)),
         [draw(plans(split_id)) for split_id in ids],
         draw(JSON),
         draw(st.dictionaries(st.text(), st.text(), max_size=3)),

@@ -20,10 +20,10 @@ from forebay.framework.microbatch.offsets.offset import Offset, Planned, Unknown
 from forebay.framework.microbatch.offsets.segments import decode, encode, outdated
 from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.retry import RetryPolicy
 from forebay.state.local_state_store import LocalStateStore
 
 

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "forebay"
 
-LEAVES = {"errors", "options", "clock", "lazy_names", "registry", "version"}
+LEAVES = {"errors", "options", "clock", "lazy_names", "registry", "retry", "version"}
 # What a room may import beside itself and the leaves. The door may import everything.
 ROOMS: dict[str, set[str]] = {
     "stores": set(),
@@ -48,6 +48,7 @@ THREADED = {
     "framework/runtime/runtime.py": "the one place that starts threads",
     "framework/runtime/clients.py": "a lock round the clients that all tasks of a process share",
     "sources/files/streaming/footer_times.py": "footers of many files, read at a time inside one call of the planner",
+    "state/s3_probe.py": "writers of one object at the same time, inside one call of the caller",
     "stores/s3/": "requests ahead of the reader, and listings of several ranges, inside one call of the caller",
     "spark/": "the engine's signals and threads are not ours to simulate",
     "testkit/": "embedded servers and the fault proxy run beside the test",

@@ -33,9 +33,9 @@ def spark() -> Iterator[SparkSession]:
 
 
 class Bucket(NamedTuple):
-    """A bucket of a server in this process, which outlives the processes of a query."""
+    """A bucket of a server that outlives the processes of a query."""
 
-    endpoint: str
+    settings: Mapping[str, str]
     name: str
     client: Any
 
@@ -45,31 +45,18 @@ class Bucket(NamedTuple):
         for file in (path for path in root.rglob("*") if path.is_file()):
             key = f"{prefix}/in/{file.relative_to(root)}"
             self.client.put_object(Bucket=self.name, Key=key, Body=file.read_bytes())
-        settings = {"endpoint_url": self.endpoint, "key": "the-key-id", "secret": "the-secret-text"}
         return {
             **options,
             "path": f"s3://{self.name}/{prefix}/in",
             "stateLocation": f"s3://{self.name}/{prefix}/state",
-            **{f"{of}.{name}": value for of in ("storage", "stateStorage") for name, value in settings.items()},
+            **{f"{of}.{name}": value for of in ("storage", "stateStorage") for name, value in self.settings.items()},
         }
 
 
 @pytest.fixture(scope="session")
-def bucket() -> Iterator[Bucket]:
-    """A bucket of moto."""
-    boto3 = pytest.importorskip("boto3")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    endpoint = "http://{}:{}".format(*server.get_host_and_port())
-    client = boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
-    )
-    client.create_bucket(Bucket="kills")
-    yield Bucket(endpoint, "kills", client)
-    client.close()
-    server.stop()
+def bucket(s3_server: Any) -> Bucket:
+    """A bucket of a real server."""
+    return Bucket(s3_server.options(), s3_server.make_bucket("kills"), s3_server.client)
 
 
 Run = Callable[..., dict[int, list[int]]]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe of `If-None-Match`, with lost answers: a fake client, no server."""
+"""The probe of `If-None-Match`: servers that check and then write, that overwrite, and that lose answers."""
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
 
 import pytest
-from botocore.exceptions import ClientError
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.state import s3_state_store
@@ -14,81 +16,127 @@ from forebay.state.s3_state_store import S3StateStore
 from forebay.stores.storage_options import StorageOptions
 
 
-class Bucket:
-    """A fake of boto3's client for writes.
+class Double:
+    """A server of S3 for PUT and DELETE.
 
     Args:
-        lost: Number of first answers that are lost: the client repeats the request, and finds its own object.
-        overwrites: It ignores `If-None-Match`.
+        kind: `atomic` compares and writes in one step. `checks at the head` looks for the object before it reads the
+            body, `checks at the end` after that, and both write a moment later. `overwrites` ignores the condition.
+        lost: Number of first answers to successful writes that are lost: the connection ends without them.
     """
 
-    def __init__(self, *, lost: int = 0, overwrites: bool = False) -> None:
+    def __init__(self, kind: str, *, lost: int = 0) -> None:
         self.objects: dict[str, bytes] = {}
         self.lost = lost
-        self.overwrites = overwrites
+        self.puts = 0
+        lock = threading.Lock()
+        double = self
 
-    def put_object(self, *, Bucket: str, Key: str, Body: bytes, IfNoneMatch: str) -> None:  # noqa: N803 - boto3's names
-        assert (Bucket, IfNoneMatch) == ("state", "*")
-        there = Key in self.objects
-        if there and not self.overwrites:
-            raise _precondition_failed()
-        self.objects[Key] = Body
-        if not there and self.lost:
-            self.lost -= 1
-            if not self.overwrites:
-                raise _precondition_failed()
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
 
-    def delete_objects(self, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:  # noqa: N803 - boto3's names
-        assert Bucket == "state"
-        for each in Delete["Objects"]:
-            del self.objects[each["Key"]]
-        return {}
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def _body(self) -> bytes:
+                return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+            def _answer(self, status: int, body: bytes = b"") -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_PUT(self) -> None:
+                assert self.headers["If-None-Match"] == "*"
+                double.puts += 1
+                exists = self.path in double.objects
+                body = self._body()
+                if kind != "checks at the head":
+                    exists = self.path in double.objects
+                if kind.startswith("checks"):
+                    time.sleep(0.02)
+                with lock:
+                    exists = self.path in double.objects if kind == "atomic" else exists and kind != "overwrites"
+                    if not exists:
+                        double.objects[self.path] = body
+                    lose = not exists and double.lost > 0
+                    double.lost -= lose
+                if lose:
+                    self.close_connection = True
+                elif exists:
+                    self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+                else:
+                    self._answer(200)
+
+            def do_POST(self) -> None:
+                body = self._body().decode()
+                bucket = self.path.partition("?")[0]
+                for part in body.split("<Key>")[1:]:
+                    double.objects.pop(f"{bucket}/{part.partition('</Key>')[0]}", None)
+                self._answer(200, b"<DeleteResult/>")
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def store(self) -> S3StateStore:
+        options = {"key": "the-key-id", "secret": "the-secret-text", "endpoint_url": self.url}
+        return S3StateStore("s3://state/chk", StorageOptions(options))
 
 
-def _precondition_failed() -> ClientError:
-    return ClientError(
-        {"Error": {"Code": "PreconditionFailed"}, "ResponseMetadata": {"HTTPStatusCode": 412}}, "PutObject"
-    )
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> S3StateStore:
+@pytest.fixture(autouse=True)
+def no_probed_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_state_store, "_probed", set())
-    options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
-    return S3StateStore("s3://state/chk", StorageOptions(options))
 
 
-def give(store: S3StateStore, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    for call in ("put_object", "delete_objects"):
-        monkeypatch.setattr(store._client.boto, call, getattr(bucket, call))
+@pytest.mark.parametrize("kind", ["checks at the head", "checks at the end", "overwrites"])
+def test_a_store_that_lets_two_writers_win_is_refused_before_the_first_write(kind: str) -> None:
+    with Double(kind) as double:
+        store = double.store()
+        with pytest.raises(ConfigurationError, match="simultaneous writers create one object"):
+            store.put_if_absent("a", b"mine")
+        with pytest.raises(ConfigurationError, match="simultaneous writers create one object") as caught:
+            store.put_if_absent("a", b"mine")  # it is not taken for probed
+        assert double.objects == {}
+    assert double.url.removeprefix("http://") in str(caught.value)
+    assert caught.value.option == "stateLocation" and "If-None-Match: *" in str(caught.value.advice)
+    assert "the-secret-text" not in str(caught.value) and "the-key-id" not in str(caught.value)
 
 
-def test_a_lost_answer_is_not_taken_for_an_overwrite(store: S3StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket = Bucket(lost=2)
-    give(store, bucket, monkeypatch)
-    assert store.put_if_absent("a", b"mine") is True
-    assert bucket.objects == {"chk/a": b"mine"}
-    assert store.put_if_absent("a", b"yours") is False
+def test_a_store_that_compares_and_writes_in_one_step_is_probed_once() -> None:
+    with Double("atomic") as double:
+        store = double.store()
+        assert store.put_if_absent("a", b"mine") is True
+        probes = double.puts - 1
+        assert double.objects == {"/state/chk/a": b"mine"}
+        assert double.store().put_if_absent("a", b"yours") is False
+        assert double.puts == probes + 2
+    assert 2 <= probes <= 50
 
 
-def test_a_store_that_loses_all_answers_is_retriable(store: S3StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket = Bucket(lost=1_000_000)
-    give(store, bucket, monkeypatch)
-    with pytest.raises(RetriableError, match="could not be probed") as raised:
-        store.put_if_absent("a", b"mine")
-    assert raised.value.option == "stateLocation"
-    assert raised.value.advice
-    assert bucket.objects == {}
-    bucket.lost = 0
-    assert store.put_if_absent("a", b"mine") is True
+def test_a_lost_answer_is_not_taken_for_a_second_winner() -> None:
+    with Double("atomic", lost=2) as double:
+        assert double.store().put_if_absent("a", b"mine") is True
+        assert double.objects == {"/state/chk/a": b"mine"}
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_a_store_that_overwrites_is_refused_at_once(
-    store: S3StateStore, monkeypatch: pytest.MonkeyPatch, lost: int
-) -> None:
-    bucket = Bucket(lost=lost, overwrites=True)
-    give(store, bucket, monkeypatch)
-    with pytest.raises(ConfigurationError, match="overwrites an object"):
-        store.put_if_absent("a", b"mine")
-    assert bucket.objects == {}
+def test_a_store_that_loses_all_answers_is_retriable() -> None:
+    with Double("atomic", lost=1_000_000) as double:
+        store = double.store()
+        with pytest.raises(RetriableError, match="could not be probed") as raised:
+            store.put_if_absent("a", b"mine")
+        assert raised.value.option == "stateLocation" and raised.value.advice
+        assert double.objects == {}
+        double.lost = 0
+        assert store.put_if_absent("a", b"mine") is True

@@ -1,50 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State on S3: a server by moto, real HTTP, real races."""
+"""State on S3: a real server, real races.
+
+On moto only users without permissions: the real servers have one user, who may do everything.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 import threading
-import time
-import urllib.request
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
-import boto3
 import pytest
+from s3_servers import KEY, REGION, SECRET, S3Server, bucket_of_moto
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd
 from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.retry import RetryPolicy
 from forebay.state import s3_state_store
 from forebay.state.open_state_store import open_state_store
+from forebay.state.retrying_state_store import RetryingStateStore
 from forebay.stores.s3 import client
 from forebay.stores.storage_options import StorageOptions
 
-# moto checks for an object and puts it in two steps, in many threads; S3 does so in one step.
-SERVER = """
-import sys, threading
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import run_simple
-inner, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
-def one_at_a_time(environ, start_response):
-    with lock:
-        return inner(environ, start_response)
-run_simple("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True)
-"""
-
-KEYS = {"key": "the-key-id", "secret": "the-secret-text", "region": "us-east-1"}
+KEYS = {"key": KEY, "secret": SECRET, "region": REGION}
 
 
 def free_port() -> int:
@@ -53,46 +41,10 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def serve(directory: Path, **environment: str) -> tuple[subprocess.Popen[bytes], str]:
-    for _ in range(2):
-        try:
-            return served(directory, **environment)
-        except RuntimeError as error:
-            if "Address already in use" not in str(error):  # else retry with another port
-                raise
-    return served(directory, **environment)
-
-
-def served(directory: Path, **environment: str) -> tuple[subprocess.Popen[bytes], str]:
-    port = free_port()
-    command = [sys.executable, "-P", "-c", SERVER, str(port)]
-    log = (directory / "moto.log").open("wb")
-    process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
-    log.close()
-    url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(f"{url}/moto-api/", timeout=5).close()
-        except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                process.kill()
-                raise RuntimeError((directory / "moto.log").read_text()) from None
-            time.sleep(0.05)
-        else:
-            return process, url
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[str]:
-    process, url = serve(tmp_path_factory.mktemp("moto"))
-    client = boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
-    )
-    client.create_bucket(Bucket="state")
-    yield url
-    process.terminate()
-    process.wait(30)
+def server(s3_server: S3Server) -> str:
+    s3_server.make_bucket("state")
+    return s3_server.url
 
 
 @pytest.fixture
@@ -142,40 +94,91 @@ def test_of_thirty_writers_one_wins_and_its_content_stands(server, location):
     assert store.get("claim") == b"%d" % won[0] * 100
 
 
-@pytest.mark.parametrize("call", ["get", "put_if_absent", "names", "delete"])
+WRITER = """
+import json, sys
+from forebay.state.open_state_store import open_state_store
+from forebay.stores.storage_options import StorageOptions
+location, options, number = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3].encode()
+store = open_state_store(location, StorageOptions(options))
+store.get("warm")
+print("ready", flush=True)
+for line in sys.stdin:
+    won = store.put_if_absent(f"race/{line.strip()}", number * 1000)
+    print(int(won), flush=True)
+"""
+
+
+@pytest.mark.parametrize("rounds", [5, pytest.param(60, marks=pytest.mark.soak)])
+def test_of_six_processes_one_wins_each_round(server, location, rounds, record_property, s3_server):
+    options = json.dumps({**KEYS, "endpoint_url": server})
+    command = [sys.executable, "-P", "-c", WRITER, location, options]
+    writers: list[Any] = []
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    try:
+        writers += [subprocess.Popen([*command, str(number)], **pipes) for number in range(6)]
+        assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * 6
+        won = []
+        for number in range(rounds):
+            for writer in writers:
+                writer.stdin.write(f"{number}\n")
+            won.append(sum(int(writer.stdout.readline()) for writer in writers))
+    finally:
+        for writer in writers:
+            writer.stdin.close()
+            writer.wait(30)
+            writer.stdout.close()
+    assert won == [1] * rounds
+    record_property("report", f"{s3_server.name}: 6 processes, {rounds} rounds, one winner in each")
+
+
+@pytest.mark.parametrize(
+    "seconds", [3, pytest.param(20, marks=pytest.mark.soak), pytest.param(60, marks=pytest.mark.soak)]
+)
+def test_a_server_that_is_away_for_some_time_is_waited_for(s3_server, server, location, seconds):
+    store = RetryingStateStore(opened(server, location))
+    assert store.put_if_absent("a", b"1") is True
+    s3_server.kill()
+    back = threading.Timer(seconds, s3_server.start)
+    back.start()
+    try:
+        assert store.put_if_absent("b", b"2") is True
+        assert (store.get("a"), store.get("b")) == (b"1", b"2")
+    finally:
+        back.join()
+
+
+@pytest.mark.parametrize("call", ["get", "put_if_absent", "names"])
 def test_a_bucket_that_is_not_there(server, call):
     store = opened(server, "s3://nowhere/x")
-    arguments = {"get": ("a",), "put_if_absent": ("a", b""), "names": ("a/",), "delete": (["a"],)}[call]
+    arguments = {"get": ("a",), "put_if_absent": ("a", b""), "names": ("a/",)}[call]
     with pytest.raises(ConfigurationError, match="no bucket 'nowhere'") as caught:
         getattr(store, call)(*arguments)
     assert caught.value.option == "stateLocation"
     assert "create the bucket" in caught.value.advice
 
 
-def test_wrong_credentials_and_no_permission(tmp_path):
-    process, url = serve(tmp_path, INITIAL_NO_AUTH_ACTION_COUNT="3")
-    try:
-        root = {"endpoint_url": url, "region_name": "us-east-1"}
-        boto3.client("s3", aws_access_key_id="x", aws_secret_access_key="y", **root).create_bucket(Bucket="state")
-        iam = boto3.client("iam", aws_access_key_id="x", aws_secret_access_key="y", **root)
-        iam.create_user(UserName="nobody")
-        made = iam.create_access_key(UserName="nobody")["AccessKey"]
-        unknown = opened(url, "s3://state/x", key="AKIAUNKNOWN", secret="never-to-be-shown")
-        for_call = pytest.raises(ConfigurationError, match="credentials are wrong or expired")
-        with for_call as caught:
-            unknown.get("a")
-        assert "stateStorage.key" in caught.value.advice
-        assert "never-to-be-shown" not in str(caught.value) and "AKIAUNKNOWN" not in str(caught.value)
-        wrong = opened(url, "s3://state/x", key=made["AccessKeyId"], secret="never-to-be-shown")
-        with pytest.raises(ConfigurationError, match="credentials are wrong or expired"):
-            wrong.get("a")
-        denied = opened(url, "s3://state/x", key=made["AccessKeyId"], secret=made["SecretAccessKey"])
+def test_deleting_in_a_bucket_that_is_not_there():
+    """On moto: s3proxy answers that the objects are deleted."""
+    with bucket_of_moto() as bucket, pytest.raises(ConfigurationError, match="no bucket 'nowhere'"):
+        open_state_store("s3://nowhere/x", bucket.options()).delete(["a"])
+
+
+@pytest.mark.parametrize("wrong", ["key", "secret"])
+def test_wrong_credentials_are_named_and_not_shown(server, location, wrong):
+    store = opened(server, location, **{wrong: "never-to-be-shown"})
+    with pytest.raises(ConfigurationError, match="credentials are wrong or expired") as caught:
+        store.get("a")
+    assert "stateStorage.key" in caught.value.advice and server.removeprefix("http://") in str(caught.value)
+    assert not any(text in str(caught.value) for text in ("never-to-be-shown", KEY, SECRET))
+
+
+def test_no_permission(monkeypatch):
+    with bucket_of_moto() as bucket:
+        store = open_state_store(bucket.url("x"), bucket.options())
+        bucket.intercept = lambda environ: ("403 No", "AccessDenied") if environ["REQUEST_METHOD"] == "PUT" else None
         with pytest.raises(ConfigurationError, match="no permission to write") as caught:
-            denied.put_if_absent("a", b"")
+            store.put_if_absent("a", b"")
         assert "s3:PutObject" in caught.value.advice
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def test_no_credentials_at_all(server, location, monkeypatch, tmp_path):
@@ -191,8 +194,8 @@ def test_no_credentials_at_all(server, location, monkeypatch, tmp_path):
 
 
 def test_the_chain_of_boto3_is_used(server, location, monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-outside")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "from-outside")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_ENDPOINT_URL", server)
     assert open_state_store(location).put_if_absent("a", b"x") is True
 

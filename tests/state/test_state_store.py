@@ -107,34 +107,3 @@ def test_old_files_of_killed_writers_are_deleted_too(tmp_path, age, left):
     os.utime(tmp, (time.time() - age,) * 2)
     store.delete(["q/claims/1/a"])
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == left
-
-
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.ESTALE])
-def test_a_disk_that_is_read_only_for_seconds_is_waited_for(tmp_path, monkeypatch, number):
-    """The file system of a mount is read-only while its server fails over."""
-    store, sync, pauses = open_state_store(str(tmp_path)), os.fsync, []
-
-    def read_only(_handle):
-        raise OSError(number, os.strerror(number))
-
-    def back(seconds):
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            monkeypatch.setattr(os, "fsync", sync)
-
-    monkeypatch.setattr(os, "fsync", read_only)
-    monkeypatch.setattr("forebay.state.local_state_store.time.sleep", back)
-    assert store.put_if_absent("q/a", b"x")
-    assert store.get("q/a") == b"x"
-    assert pauses == [0.25, 0.5, 1.0]
-
-
-def test_a_disk_that_stays_read_only_is_retriable(tmp_path, monkeypatch):
-    def read_only(*_arguments):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(os, "fsync", read_only)
-    monkeypatch.setattr("forebay.state.local_state_store._PATIENCE", 0)
-    with pytest.raises(RetriableError, match="Read-only file system") as caught:
-        open_state_store(str(tmp_path)).put_if_absent("q/a", b"x")
-    assert caught.value.option == "stateLocation"

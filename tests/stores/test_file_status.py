@@ -27,6 +27,16 @@ def test_a_status_is_plain_data():
         (FileStatus("f", 1, 5, "x"), FileStatus("f", 1, 5, "y"), False),
         (FileStatus("f", 1, 5, "x"), FileStatus("f", 2, 5, "x"), False),
         (FileStatus("f", 1, 5, "x"), FileStatus("f", 1, 5), True),
+        # A listing without ETag, in milliseconds; a HEAD in seconds, with ETag.
+        (FileStatus("s3://b/f", 1, 34_054_000_000), FileStatus("s3://b/f", 1, 34_000_000_000, "x"), True),
+        (FileStatus("s3://b/f", 1, 34_000_000_000, "x"), FileStatus("s3://b/f", 1, 34_054_000_000), True),
+        (FileStatus("s3://b/f", 1, 34_054_000_000), FileStatus("s3://b/f", 1, 34_054_321_000), True),
+        (FileStatus("s3://b/f", 1, 34_054_000_000), FileStatus("s3://b/f", 1, 35_000_000_000, "x"), False),
+        (FileStatus("s3://b/f", 1, 34_054_000_000), FileStatus("s3://b/f", 1, 34_055_000_000), False),
+        (FileStatus("s3://b/f", 2, 34_054_000_000), FileStatus("s3://b/f", 1, 34_000_000_000, "x"), False),
+        (FileStatus("s3://b/f", 1, 0), FileStatus("s3://b/f", 1, 34_000_000_000, "x"), False),
+        # A local file system has one precision: it is another time.
+        (FileStatus("/f", 1, 34_000_000_000), FileStatus("/f", 1, 34_054_000_000), False),
     ],
 )
 def test_same_file_means_size_and_etag_or_else_time(then, now, same):

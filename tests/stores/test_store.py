@@ -9,7 +9,7 @@ import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.sources.files.listing.file_index import list_files
-from forebay.stores.paths import is_url, join, normalized_path, parent, split_path, without_dots
+from forebay.stores.paths import PathParts, is_url, join, normalized_path, parent, split_path, without_dots
 from forebay.stores.stored_file import store_for
 
 
@@ -30,6 +30,12 @@ from forebay.stores.stored_file import store_for
 )
 def test_a_path_is_split(path, place):
     assert split_path(path) == place
+
+
+@pytest.mark.parametrize("name", ["profile:1.txt", "local:x", "file:"])
+def test_a_name_that_contains_a_scheme_stays_as_it_is(name):
+    assert split_path(f"/d/{name}") == PathParts("/", ("d", name), "")
+    assert normalized_path(f"file:///d/{name}") == f"/d/{name}"
 
 
 def test_a_relative_path_starts_at_the_working_directory():

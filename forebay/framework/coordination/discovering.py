@@ -17,9 +17,9 @@ from forebay.framework.coordination.validation import checked_discovery
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.retry import RetryCount, RetryPolicy
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
+from forebay.retry import RetryCount, RetryPolicy
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from forebay.errors import FatalError, ForebayError, RetriableError
 from forebay.framework.inprocess.delivery_log import DeliveryLog
 from forebay.framework.runtime.connector_errors import connector_error, is_programming_error
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.retry import RetryPolicy
+from forebay.retry import RetryPolicy
 
 MAX_RESTARTS = 3
 """Maximum consecutive replacements of a reader without a delivered record batch of the split."""
@@ -88,11 +88,13 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, Exception) and not is_programming_error(error)
 
 
-def may_restart(error: BaseException, times: int, retries: int) -> bool:
+def may_restart(error: BaseException, times: int, retries: int | None) -> bool:
     """Whether a reader is replaced after it has failed `times` times in a row, now with `error`.
 
-    Each failure with a `RetriableError` counts as the `1 + retries` tries of its fetcher. By default there are four
-    tries in total, as for a Spark task.
+    Each failure with a `RetriableError` counts as the `1 + retries` tries of its fetcher, and up to four tries are made
+    in total, as for a Spark task. If `retries` is None, the fetcher has retried as long as `retryTimeout` allows.
     """
-    rounds = (times + 1) * (1 + retries) if isinstance(error, RetriableError) else times + 1
+    if isinstance(error, RetriableError) and retries is None:
+        return False
+    rounds = (times + 1) * (1 + (retries or 0)) if isinstance(error, RetriableError) else times + 1
     return rounds <= 1 + MAX_RESTARTS and may_pass(error)

@@ -20,6 +20,9 @@ from forebay.options import Duration, redact
 
 _log = logging.getLogger(__name__)
 
+_RETRIES: Final = 3
+"""Default retries of a retriable error in a peek."""
+
 _CLOSE_TIMEOUT: Final = Duration("1s")
 """Maximum close time-out of a peek. It is short, because the reader of a stream may block until new data arrives."""
 
@@ -35,7 +38,7 @@ def peek(
     Args:
         source: The source.
         n: Maximum number of rows, 0 or more.
-        options: The options of the host.
+        options: The options of the host; by default those of `HostOptions`, but fewer retries: somebody waits.
         runtime: Threads and time, for tests.
 
     Raises:
@@ -47,7 +50,7 @@ def peek(
         raise ConfigurationError(
             f"n is {n!r}, not a number of rows", source=source.name, option="n", advice="give an int of 0 or more"
         )
-    given = options or HostOptions()
+    given = options or HostOptions(retries=_RETRIES)
     options = dataclasses.replace(
         given,
         max_rows_per_batch=min(given.max_rows_per_batch, max(n, 1)),

@@ -15,10 +15,10 @@ from forebay.framework.microbatch.split_providers.validation import create_enume
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.connector_errors import closing
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.retry import RetryPolicy
 
 
 def plan_bounded(

@@ -18,9 +18,9 @@ from forebay.framework.microbatch.split_providers.validation import create_enume
 from forebay.framework.microbatch.stream_planner import StreamPlanner
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
+from forebay.retry import RetryPolicy
 
 
 def open_stream(

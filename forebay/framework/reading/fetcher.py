@@ -12,11 +12,11 @@ from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.reading.queue import HandOver, HandOverQueue
 from forebay.framework.runtime.clients import drop_clients
 from forebay.framework.runtime.connector_errors import connector_error
-from forebay.framework.runtime.retry import RetryCount, RetryPolicy
 from forebay.framework.runtime.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.options import redact
+from forebay.retry import RetryCount, RetryPolicy
 
 _log = logging.getLogger(__name__)
 
@@ -168,10 +168,9 @@ class Fetcher:
         if count.exhausted:
             raise count.last_error(error)
         _log.warning(
-            "%s: fetch() failed (try %d of %d) and is retried in %.1f s: %s",
+            "%s: fetch() failed (try %d) and is retried in %.1f s: %s",
             self._source,
             count.failures,
-            policy.retries + 1,
             pause,
             redact(str(error)),
         )

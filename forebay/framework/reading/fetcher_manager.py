@@ -12,10 +12,10 @@ from forebay.framework.reader import SourceReaderContext
 from forebay.framework.reading.fetcher import Fetcher
 from forebay.framework.reading.queue import HandOverQueue
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import WorkerHandle
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.retry import RetryPolicy
 
 
 class _Running(NamedTuple):

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 from forebay.errors import FatalError, RetriableError
 from forebay.framework.runtime.clients import drop_clients
 from forebay.framework.runtime.connector_errors import wrap_errors
-from forebay.framework.runtime.retry import RetryCount, RetryPolicy
 from forebay.framework.runtime.runtime import Runtime
+from forebay.options import redact
+from forebay.retry import RetryCount, RetryPolicy
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class ConnectorCalls:
@@ -52,6 +56,8 @@ class ConnectorCalls:
                 pause = count.fail(error)
                 if count.exhausted or clock.monotonic() + pause >= deadline:
                     raise count.last_error(error)  # noqa: B904 - it is the same error
+                said = redact(str(error))
+                _log.warning("%s: %s failed and is retried in %.1f s: %s", self._source, doing, pause, said)
                 self._wait(pause, deadline)
 
     def _wait(self, seconds: float, deadline: float) -> None:

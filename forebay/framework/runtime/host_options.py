@@ -96,11 +96,15 @@ class HostOptions:
         doc="settings for `stateLocation` on S3: endpoint_url, region, key, secret, token, profile; missing ones "
         "come from boto3's own settings",
     )
-    retries: int = option(3, doc="consecutive retries of a retriable error before it ends the read")
+    retries: int | None = option(
+        None, doc="maximum consecutive retries of a retriable error; by default as many as retryTimeout allows"
+    )
     retry_first_pause: DurationField = option("500ms", doc="pause before the first retry; half of each pause is random")
     retry_factor: float = option(3.0, doc="factor between the pauses of two consecutive retries")
     retry_max_pause: DurationField = option("30s", doc="maximum pause, unless an error's `retry_after` is longer")
-    retry_timeout: DurationField = option("10m", doc="no retry begins later than this after the first failure")
+    retry_timeout: DurationField = option(
+        "2m", doc="how long a retriable error is retried: no retry begins later than this after the first failure"
+    )
 
     def __post_init__(self) -> None:
         coerce_fields(self, source="host")

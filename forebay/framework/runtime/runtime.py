@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Protocol, TypeVar
 
 from forebay.clock import Clock, SystemClock
-from forebay.framework.runtime.retry import PROCESS_PAUSES, ServicePauses
+from forebay.retry import PROCESS_PAUSES, ServicePauses
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from forebay.errors import ConfigurationError
 from forebay.options.secret import Secret
@@ -54,6 +55,12 @@ class S3Client:
     def endpoint(self) -> str:
         """The URL of the S3 service."""
         return str(self.boto.meta.endpoint_url)
+
+    @property
+    def server(self) -> str:
+        """Host and port of the endpoint, for errors: they hide the whole URL, which is the value of an option."""
+        url = urlsplit(self.endpoint)
+        return (url.hostname or "") + (f":{url.port}" if url.port else "")
 
     def call(self, operation: str, **arguments: object) -> Any:  # noqa: ANN401 - boto3 has no types
         """Call an operation of S3, such as `get_object`; return the answer of boto3. Raises botocore's errors."""

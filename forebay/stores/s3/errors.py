@@ -15,7 +15,7 @@ _CREDENTIALS: Final = frozenset(
     {
         "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidToken",
         "TokenRefreshRequired", "InvalidClientTokenId", "UnrecognizedClientException", "InvalidSecurity",
-        "RequestExpired", "InvalidIdentityToken",
+        "RequestExpired", "InvalidIdentityToken", "XAdminUserNotFound",
     }
 )  # fmt: skip
 _REGION: Final = frozenset(
@@ -49,6 +49,7 @@ class Request:
         doing: The action and its object, such as `read 's3://bucket/key'`. Error texts have it after "could not".
         bucket: The bucket.
         settings: The settings of the client. Errors name their options.
+        server: Host and port of the service.
         option: The option that holds the location.
         permissions: The permissions that the request needs.
     """
@@ -56,6 +57,7 @@ class Request:
     doing: str
     bucket: str
     settings: S3Settings
+    server: str
     option: str = "path"
     permissions: str = "s3:GetObject and s3:ListBucket"
 
@@ -80,7 +82,7 @@ def s3_error(error: Exception, request: Request) -> ForebayError:
     """Return the ForebayError for an error of botocore. Its class says whether to retry, its advice what to do."""
     if isinstance(error, ForebayError):
         return error
-    said = f"{type(error).__name__}: {error}"
+    said = f"{request.server}: {type(error).__name__}: {error}"
     option, settings = request.option, request.settings
     if isinstance(error, importlib.import_module("botocore.exceptions").ClientError):
         return _answer_error(error, request, said)
@@ -134,7 +136,7 @@ def _refusal(code: str, status: int, request: Request, said: str) -> tuple[str, 
     doing, settings = request.doing, request.settings
     if code == "NoSuchBucket":
         return (
-            f"there is no bucket {request.bucket!r}: could not {doing}",
+            f"there is no bucket {request.bucket!r} at {request.server}: could not {doing}",
             f"create the bucket, or correct {request.option} or {settings.option('endpoint_url')}",
         )
     if code in _CREDENTIALS:

@@ -216,7 +216,8 @@ class S3Store:
             raise found from error
 
     def _request(self, path: str, at: Location, doing: str) -> Request:
-        return Request(f"{doing} {path!r}", at.bucket, self._client.settings, permissions=_PERMISSIONS[doing])
+        client = self._client
+        return Request(f"{doing} {path!r}", at.bucket, client.settings, client.server, permissions=_PERMISSIONS[doing])
 
 
 _PERMISSIONS: Final = {

@@ -56,6 +56,9 @@ class MemoryStore:
         for name in names:
             self._facts.pop(name, None)
 
+    def local_path(self, name: str) -> None:
+        """See `StateStore`."""
+
 
 class MemorySegments(StoredSegments):
     """Segments in a `MemoryStore`."""

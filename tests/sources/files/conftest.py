@@ -30,23 +30,6 @@ NOON = 1_700_000_000
 """The clock of these tests and the time of their files, in seconds since 1970."""
 
 
-@pytest.fixture(scope="module")
-def moto() -> Iterator[tuple[str, Any]]:
-    """The URL of a server of S3 without buckets, and a client."""
-    boto3 = pytest.importorskip("boto3")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    url = "http://{}:{}".format(*server.get_host_and_port())
-    client = boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
-    )
-    yield url, client
-    client.close()
-    server.stop()
-
-
 TEXT = pa.schema([("value", pa.string())])
 
 
@@ -168,7 +151,7 @@ class Stream:
         source = resolve_schema(source, source.schema()) if schema is None else source.with_schema(schema)
         runtime = ThreadRuntime(clock=self.clock)
         self.planner: StreamPlanner = open_stream(
-            source, HostOptions(**options), parallelism=2, inferred=inferred, runtime=runtime
+            source, HostOptions(**{"retries": 3, **options}), parallelism=2, inferred=inferred, runtime=runtime
         )
 
     def plan(self, *, limited: bool = True) -> Mapping[str, Any] | None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
+from s3_servers import S3Server
 
 from forebay.options import Secret
 from forebay.sources.files import FileSource
@@ -139,26 +140,27 @@ class TestAvro(Files):
 
 
 @pytest.fixture(scope="module")
-def server(moto: tuple[str, Any]) -> tuple[str, Any]:
-    """The URL of a server with the bucket `contract`, and a client."""
-    moto[1].create_bucket(Bucket="contract")
-    return moto
+def server(s3_server: S3Server) -> S3Server:
+    """A server with the bucket `contract`."""
+    s3_server.make_bucket("contract")
+    return s3_server
 
 
 class OnS3(Files):
     """Files as objects of a bucket. `make test` reads one format, whose slices begin and resume at ranges."""
 
     @pytest.fixture(autouse=True)
-    def root(self, request: pytest.FixtureRequest) -> None:
-        self.endpoint, self.client = request.getfixturevalue("server")
+    def root(self, server: S3Server) -> None:
+        self.server = server
         self.directory = f"s3://contract/{uuid.uuid4().hex}"
 
     def put(self, path: str, data: bytes) -> None:
-        self.client.put_object(Bucket="contract", Key=path.removeprefix("s3://contract/"), Body=data)
+        self.server.client.put_object(Bucket="contract", Key=path.removeprefix("s3://contract/"), Body=data)
 
     def source(self) -> FileSource:
-        storage = {"endpoint_url": self.endpoint, "key": "x", "secret": "y"}
-        secrets = {name: Secret(value) for name, value in storage.items()}
+        # The client keeps its connections for the next reader: fewer than three, or they would look like a leak.
+        options = self.server.options(max_pool_connections="2")
+        secrets = {name: Secret(value) for name, value in options.items()}
         return replace(super().source(), storage=secrets).with_schema(self.schema)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from generated_files.cases import TEXT_FORMATS, Case, case
 from generated_files.outcomes import plain, texts
+from s3_servers import S3Server
 
 import forebay
 from forebay.framework.runtime.host_options import HostOptions
@@ -47,10 +48,9 @@ def session() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def s3(moto: tuple[str, Any]) -> tuple[Any, dict[str, Secret]]:
-    endpoint, client = moto
-    client.create_bucket(Bucket=BUCKET)
-    return client, {"key": Secret("x"), "secret": Secret("y"), "endpoint_url": Secret(endpoint)}
+def s3(s3_server: S3Server) -> tuple[Any, dict[str, Secret]]:
+    s3_server.make_bucket(BUCKET)
+    return s3_server.client, {name: Secret(value) for name, value in s3_server.options().items()}
 
 
 def rows(table: pa.Table) -> list[tuple[str, ...]]:

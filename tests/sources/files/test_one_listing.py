@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from s3_servers import KEY, SECRET, S3Server
 
 import forebay
 from forebay.framework.arrow.schemas import resolve_schema
@@ -22,13 +23,12 @@ KEYS = [f"orders/day={day}/{part}.csv" for day in range(3) for part in range(4)]
 
 
 @pytest.fixture
-def bucket(moto: tuple[str, Any]) -> Iterator[FaultProxy]:
+def bucket(s3_server: S3Server) -> Iterator[FaultProxy]:
     """A server with a bucket of 12 CSV files, behind a proxy that keeps the requests."""
-    url, client = moto
-    client.create_bucket(Bucket="shop")
+    s3_server.make_bucket("shop")
     for number, key in enumerate(KEYS):
-        client.put_object(Bucket="shop", Key=key, Body=f"n\n{number}\n".encode())
-    with FaultProxy(url) as proxy:
+        s3_server.client.put_object(Bucket="shop", Key=key, Body=f"n\n{number}\n".encode())
+    with FaultProxy(s3_server.url) as proxy:
         yield proxy
 
 
@@ -38,7 +38,7 @@ def listings(bucket: FaultProxy) -> int:
 
 
 def storage(bucket: FaultProxy) -> dict[str, str]:
-    return {"endpoint_url": bucket.url, "key": "x", "secret": "y"}
+    return {"endpoint_url": bucket.url, "key": KEY, "secret": SECRET}
 
 
 def test_a_cold_load_lists_once_for_schema_and_all_actions(bucket: FaultProxy, spark: Any) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from s3_servers import KEY, SECRET, S3Server
 
 import forebay
-from forebay.errors import DataError
+from forebay.errors import DataError, RetriableError
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
@@ -45,10 +47,10 @@ KINDS = [
 
 
 @pytest.fixture(scope="module")
-def server(moto: tuple[str, Any]) -> str:
+def server(s3_server: S3Server) -> str:
     """The URL of a server with a bucket of small and of long objects."""
-    url, client = moto
-    client.create_bucket(Bucket=BUCKET)
+    url, client = s3_server.url, s3_server.client
+    s3_server.make_bucket(BUCKET)
     for number in range(OBJECTS):
         body = "".join(f"{number:03} {line}\n" for line in range(20))
         client.put_object(Bucket=BUCKET, Key=f"text/{number:03}.txt", Body=body.encode())
@@ -87,7 +89,7 @@ Faultless = dict[str, tuple[Any, int]]
 
 def storage(proxy: FaultProxy, kind: str = "") -> dict[str, Secret]:
     timeout = SILENCE_TIMEOUT if kind == "silence" else READ_TIMEOUT
-    settings = {"endpoint_url": proxy.url, "key": "x", "secret": "y", "read_timeout": str(timeout)}
+    settings = {"endpoint_url": proxy.url, "key": KEY, "secret": SECRET, "read_timeout": str(timeout)}
     return {name: Secret(value) for name, value in settings.items()}
 
 
@@ -201,6 +203,42 @@ def test_an_object_that_is_another_one_now_is_named(proxy: FaultProxy) -> None:
 def test_an_object_that_a_replica_does_not_have_yet_is_read_again(proxy: FaultProxy) -> None:
     proxy.inject(Fault("changed", path="*/text/007.txt", method="GET", nth=(1,)))
     assert len(rows(source(proxy))) == 20 * OBJECTS
+
+
+@pytest.mark.parametrize("seconds", [3, *(pytest.param(longer, marks=pytest.mark.soak) for longer in (20, 60))])
+def test_a_server_that_is_away_for_some_time_is_waited_for(s3_server: S3Server, server: str, seconds: float) -> None:
+    files = FileSource(
+        path=f"s3://{BUCKET}/text",
+        storage={name: Secret(value) for name, value in s3_server.options().items()},
+        file_format="text",
+    ).with_schema(LINES)
+    (task,) = plan_bounded(files, HostOptions(num_partitions=1))
+    delivered = run_task(ReadTask(files, task, HostOptions(max_rows_per_batch=20)))
+    lines = list(next(delivered).batch["value"].to_pylist())
+    s3_server.kill()
+    back = threading.Timer(seconds, s3_server.start)
+    back.start()
+    try:
+        lines += [line for part in delivered for line in part.batch["value"].to_pylist()]
+    finally:
+        back.join()
+    assert sorted(lines) == [f"{number:03} {line}" for number in range(OBJECTS) for line in sorted(map(str, range(20)))]
+
+
+def test_a_server_that_stays_away_is_a_final_error_that_names_it(s3_server: S3Server, server: str) -> None:
+    files = FileSource(
+        path=f"s3://{BUCKET}/text",
+        storage={name: Secret(value) for name, value in s3_server.options(connect_timeout="1").items()},
+        file_format="text",
+    ).with_schema(LINES)
+    s3_server.kill()
+    try:
+        with pytest.raises(RetriableError, match=r"\(\d+ tries in \d+\.\d s\)") as caught:
+            forebay.run(files, options=HostOptions(retry_timeout="1s")).to_table()
+    finally:
+        s3_server.start()
+    assert s3_server.url.removeprefix("http://") in str(caught.value)
+    assert SECRET not in str(caught.value) and KEY not in str(caught.value)
 
 
 @pytest.mark.soak

@@ -525,7 +525,7 @@ def takes_upserts_for_full(patch):
 
 def lets_retractions_win(patch):
     """At one position, as `>=` instead of `>` would."""
-    last_of = latest.last_of
+    last_of = latest.last_of  # type: ignore[attr-defined]  # replaced here
     patch.setattr(
         latest,
         "last_of",

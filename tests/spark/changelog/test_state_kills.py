@@ -180,8 +180,7 @@ def test_many_kills_lose_and_double_nothing(kind, seed, inbox, undisturbed, tall
     plan = planned(tmp_path, kills, inbox, kind)
     if kind.endswith("S3"):
         bucket = request.getfixturevalue("bucket")
-        settings = {"endpoint_url": bucket.endpoint, "key": "the-key-id", "secret": "the-secret-text"}
-        plan |= {"state": f"s3://{bucket.name}/{tmp_path.name}/state", "storage": settings}
+        plan |= {"state": f"s3://{bucket.name}/{tmp_path.name}/state", "storage": dict(bucket.settings)}
     run(plan, kills, tmp_path)
     assert MicroBatchFiles(tmp_path / "rows").rows() == expected
     assert kills.armed() == []

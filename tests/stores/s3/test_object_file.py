@@ -70,7 +70,7 @@ class Client:
 
     def reader(self, etag: str | None = "v1") -> ObjectReader:
         file = FileStatus("s3://b/k", len(self.data), 0, etag)
-        return ObjectReader(self, "b", "k", file, Request("read 's3://b/k'", "b", self.settings), self.now)  # type: ignore[arg-type]
+        return ObjectReader(self, "b", "k", file, Request("read 's3://b/k'", "b", self.settings, "127.0.0.1"), self.now)  # type: ignore[arg-type]
 
     def open(self, read_to: int | None = None) -> ObjectFile:
         return ObjectFile(self.reader(), read_to)

@@ -151,5 +151,5 @@ def begun_of(query: str, n: int) -> str:
 
 def _component(split: Split) -> str:
     digest = hashlib.sha256(json.dumps([split.id, split.position]).encode()).hexdigest()[:16]
-    shown = quote(split.id, safe="")[:_SHOWN]
+    shown = quote(split.id, safe="", errors="replace")[:_SHOWN]
     return f"{'%2E' + shown[1:] if shown.startswith('.') else shown}.{digest}"  # a leading dot hides a file

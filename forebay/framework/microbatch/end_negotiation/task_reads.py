@@ -16,10 +16,10 @@ from forebay.framework.microbatch.tasks.open_read import FutureWaiter, OpenRead
 from forebay.framework.microbatch.tasks.task_context import Delivered
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.retry import RetryPolicy
 
 _CONCURRENT: Final = 8
 """Maximum splits that a task reads at a time, each with its own reader, which can be reopened alone."""

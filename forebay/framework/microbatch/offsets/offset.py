@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.split import Json, Position, Split, normalise
+from forebay.state.state_store import is_safe_name
 from forebay.version import __version__
 
 VERSION: Final = 1
@@ -255,6 +256,9 @@ def check_head(data: object, source: str) -> Mapping[str, Any]:
             option="checkpointLocation",
             advice=f"read it with format({owner!r}), or start with a new checkpoint location",
         )
+    query = data.get("id", "")  # a directory below stateLocation
+    if query != "" and (not is_safe_name(query) or "/" in query):
+        raise damaged(source, f"its id is {query!r:.300}")
     return data
 
 

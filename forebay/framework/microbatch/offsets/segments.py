@@ -27,7 +27,7 @@ from forebay.version import __version__
 VERSION: Final = 1
 """Version of segments; an older release refuses a newer version."""
 
-_NAME = re.compile(r"(\d{12,})-(\d{12,}|base)-[0-9a-f]{16}")
+_NAME = re.compile(r"([0-9]{12,19})-([0-9]{12,19}|base)-[0-9a-f]{16}")
 _LEVEL: Final = 1
 """Level of zlib: a base is written while a micro-batch waits, and level 6 takes 3× as long for 20 % less."""
 
@@ -103,9 +103,16 @@ def decode(data: bytes) -> Segment:
         if head["v"] > VERSION:
             raise ValueError(f"the file was written by a newer forebay, {head.get('forebay', 'unknown')}")
         after = None if head["after"] is None else Link(*head["after"])
+        if after is not None and not is_link(after.name, after.digest):
+            raise ValueError(f"it continues {after!r:.300}, which is not a segment")
         return Segment(after, head["parts"], head["drop"], data)
     except (zlib.error, StopIteration, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the file is not a segment ({type(error).__name__}: {error})") from error
+
+
+def is_link(name: object, digest: object) -> bool:
+    """Return whether these values, from an offset or a segment, can be the fields of a `Link`. For any thread."""
+    return isinstance(name, str) and isinstance(digest, str) and _NAME.fullmatch(name) is not None
 
 
 def digest_of(data: bytes) -> str:

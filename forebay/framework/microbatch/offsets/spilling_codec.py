@@ -22,7 +22,7 @@ from forebay.framework.microbatch.offsets.offset import (
     length,
     load_offset,
 )
-from forebay.framework.microbatch.offsets.segments import Link, Segment, decode, digest_of, encode, outdated
+from forebay.framework.microbatch.offsets.segments import Link, Segment, decode, digest_of, encode, is_link, outdated
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.connector_errors import without_secrets
 from forebay.framework.source import Source
@@ -232,9 +232,9 @@ class SpillingOffsetCodec(OffsetCodec):
         """Return the link in the field `state` of an offset, and whether the segment holds fields of the offset."""
         fields = state if isinstance(state, dict) else {}
         name, digest = fields.get("segment"), fields.get("digest")
-        if not isinstance(name, str) or not isinstance(digest, str) or "/" in name:
+        if not is_link(name, digest):
             raise damaged(self._source.name, "its field 'state' does not name a segment")
-        return Link(name, digest), bool(fields.get("parts"))
+        return Link(str(name), str(digest)), bool(fields.get("parts"))
 
     def _clean(self, query: str, n: int) -> None:
         """Delete the segments that none of the last `KEPT` micro-batches needs; `n` is the newest one."""

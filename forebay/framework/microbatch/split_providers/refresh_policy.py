@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from forebay.errors import ForebayError
-from forebay.framework.runtime.retry import RetryPolicy
 from forebay.framework.runtime.runtime import Runtime
 from forebay.options import Duration
+from forebay.retry import RetryPolicy
 
 LONGEST: Final = 10.0
 """Maximum seconds for which an answer is cached, however long it took."""

@@ -9,7 +9,7 @@ from functools import reduce
 from urllib.parse import unquote
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
-from forebay.stores.paths import join, split_path
+from forebay.stores.paths import is_s3, is_url, join, split_path
 from forebay.stores.store import Store
 
 DIRECTORY = "_spark_metadata"
@@ -39,6 +39,13 @@ def committed_paths(store: Store, log: str) -> list[str]:
                 entries += _entries(store, join(log, name))
         except FileNotFoundError:
             continue
+        for path, _ in entries:
+            if _scheme(path) != _scheme(log):
+                raise DataError(
+                    f"the sink log {log!r} names {path!r:.300}, which is in another store",
+                    advice="read the directory by the scheme by which the sink wrote it, or read the data files with a "
+                    "glob such as path/*, which ignores the log",
+                )
         deleted = {path for path, action in entries if action == "delete"}
         return list(dict.fromkeys(_plain(path) for path, action in entries if path not in deleted))
     raise RetriableError(f"the sink log {log} kept changing while it was read", advice="start the read again")
@@ -93,6 +100,11 @@ def _entries(store: Store, path: str) -> list[tuple[str, str]]:
         except (ValueError, KeyError, AttributeError, TypeError):
             raise _damaged(path, number) from None
     return entries
+
+
+def _scheme(path: str) -> str:
+    """Return the scheme of a path or URL in lower case: `file` for a local one, `s3` for all of S3's."""
+    return "file" if not is_url(path) else "s3" if is_s3(path) else path.partition("://")[0].lower()
 
 
 def _damaged(path: str, line: int) -> DataError:

@@ -19,7 +19,7 @@ from forebay.sources.files.split import FileSplit
 from forebay.stores import safe_delete
 from forebay.stores.file_status import FileStatus
 from forebay.stores.local import store_error
-from forebay.stores.paths import PathParts, is_url, join, normalized_path, parent, split_path, without_dots
+from forebay.stores.paths import PathParts, is_s3, is_url, join, normalized_path, parent, split_path, without_dots
 from forebay.stores.store import Store
 from forebay.stores.stored_file import store_for
 
@@ -33,12 +33,14 @@ class Cleaner:
     """Deletes or archives files, as `cleanSource` says. Called on the planning thread.
 
     A repeated call has no effect. A failure is only logged as a warning, because all rows have been delivered. Files
-    that have changed since they were read are kept.
+    that have changed since they were read are kept, and files outside the paths of the stream: a linked directory may
+    lead out of them, and a checkpoint may name any file.
     """
 
     def __init__(self, source: FileScan) -> None:
         self._source = source
         self._restored: set[str] = set()
+        self._roots = [root for path in source.all_paths() for root in _roots(path)]
 
     def check(self, index: FileIndex) -> None:
         """Refuse to clean the output of a Spark stream, or files whose versions the store cannot distinguish.
@@ -63,20 +65,24 @@ class Cleaner:
 
     def clean(self, splits: Sequence[FileSplit]) -> None:
         """Delete or archive the files of these splits. Errors of stores are logged, not raised."""
-        if not splits:
-            return
-        self._restore_names(splits)
+        inside: list[FileSplit] = []
+        failures: list[str] = []
+        for split in splits:
+            if self._is_inside(split.path):
+                inside.append(split)
+            else:
+                failures.append(f"{split.path!r}: {_OUTSIDE}")
+        self._restore_names(inside)
         try:
-            wanted = self._present(splits) if len(splits) > _MANY else splits
+            wanted = self._present(inside) if len(inside) > _MANY else inside
         except ForebayError as error:
             _log.warning("%s: a listing failed, so read files are not cleaned yet: %s", self._source.name, error)
             return
-        failures: list[str] = []
         for split in wanted:
             try:
                 self._clean(split.status)
             except ForebayError as error:
-                failures.append(f"{split.path}: {error.message}")
+                failures.append(f"{split.path!r}: {error.message}")
         if failures:
             _log.warning(
                 "%s: cleanSource=%s failed for %d files, which stay where they are; the first one: %s",
@@ -85,6 +91,22 @@ class Cleaner:
                 len(failures),
                 failures[0],
             )
+
+    def _is_inside(self, path: str) -> bool:
+        """Return whether a file is below one of the stream's paths, as written and with linked directories resolved."""
+        place = split_path(path, keep_empty=True)
+        if ".." in place.parts and not is_s3(path):  # on S3 it is an ordinary name
+            return False
+        if is_url(path):
+            return any(place[::2] == root[::2] and _starts(place.parts, root.parts) for root in self._roots)
+        real = _split(os.path.realpath(parent(path)))
+        # A path without wildcards may be the file itself, which may be a link.
+        return any(
+            names == place.parts
+            or (_starts(place.parts, names) and _starts(real, _split(os.path.realpath("/" + "/".join(names)))))
+            for root, names, _ in self._roots
+            if root == "/"
+        )
 
     def _restore_names(self, splits: Sequence[FileSplit]) -> None:
         """Restore the names of files that a killed process had renamed to hidden names for cleaning."""
@@ -137,6 +159,24 @@ class Cleaner:
             safe_delete.remove_broken_link(path)
         except OSError as error:
             raise store_error(error, path, "delete") from error
+
+
+_OUTSIDE = "it is outside the paths of the stream, or a linked directory leads out of them"
+
+
+def _roots(path: str) -> Iterator[PathParts]:
+    """Yield the part before the first wildcard of each pattern in a path of the stream."""
+    place = split_path(path, keep_empty=True)
+    if is_url(path):
+        for written in globs.expand("/".join(place.parts)):
+            yield PathParts(place.root, tuple(_literal(written.split("/") if written else ())), place.chain)
+        return
+    for written in globs.expand("/".join([globs.escape(place.root), *place.parts])):
+        yield PathParts("/", tuple(_literal(_without_dots(_split(written)))), "")
+
+
+def _starts(names: Sequence[str], first: Sequence[str]) -> bool:
+    return list(names[: len(first)]) == list(first)
 
 
 def _no_version(source: FileScan, file: FileStatus) -> ConfigurationError:

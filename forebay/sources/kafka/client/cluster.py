@@ -17,7 +17,7 @@ from kafka.structs import OffsetAndMetadata
 
 from forebay.clock import SystemClock
 from forebay.errors import RetriableError
-from forebay.framework.runtime.retry import RetryCount, RetryPolicy
+from forebay.retry import RetryCount, RetryPolicy
 from forebay.sources.kafka.client.client_errors import client_error, unreachable
 from forebay.sources.kafka.client.client_options import ClientOptions
 from forebay.sources.kafka.client.connections import connect

@@ -156,6 +156,7 @@ class KafkaOptions(Source):
             _ = self.payloads()
         else:
             changelog.converter(None, self.name)
+            self._check_key_order()
         for option_name, value, least in (
             ("minPartitions", self.min_partitions, 1),
             ("maxRecordsPerPartition", self.max_records_per_partition, 1),
@@ -177,6 +178,18 @@ class KafkaOptions(Source):
                 option="kafka.group.id",
                 advice="set kafka.group.id to a group that no other query uses",
             )
+
+    def _check_key_order(self) -> None:
+        for name, value in (
+            ("minPartitions", self.min_partitions),
+            ("maxRecordsPerPartition", self.max_records_per_partition),
+        ):
+            if value is not None and self.in_key_order:
+                raise ConfigurationError(
+                    f"{name} cuts a partition into several tasks, which keep no order of the changes of a key",
+                    option=name,
+                    advice=f"remove {name}; or set keyOrder=none, and order the changes by position or changelogSequence",
+                )
 
     def _check_no_changelog(self) -> None:
         for name, given in (
@@ -273,7 +286,8 @@ class KafkaOptions(Source):
         topics = self.subscription.named_topics()
         servers = next((value for name, value in self.kafka.items() if name.lower() == "bootstrap.servers"), None)
         log = declaration_id(str(servers), topics[0]) if topics is not None and len(topics) == 1 else None
-        return Changelog(events, options, self.kafka_columns, self.changelog_history == "complete", log, self.key_order == "partition")
+        in_partitions = self.key_order == "partition"
+        return Changelog(events, options, self.kafka_columns, self.changelog_history == "complete", log, in_partitions)
 
     def schema(self) -> pa.Schema:
         """Return the schema of the selected columns: those of Spark's source, or of a changelog, with its key.
@@ -286,9 +300,13 @@ class KafkaOptions(Source):
         return self.payloads().schema(self._columns, include_headers=self.include_headers)
 
     @property
-    def keyed(self) -> bool:
-        """Whether the query relies on a fixed partition for each key: rows are changes, or have their positions."""
-        return self.changelog_format is not None or self.row_positions
+    def in_key_order(self) -> bool:
+        """Whether the changes of each key are in one partition, so that a task must read it whole, in order."""
+        topics = self.subscription.named_topics()
+        one_topic = topics is not None and len(topics) == 1
+        return (
+            self.changelog_format is not None and bool(self.key_schema) and self.key_order == "partition" and one_topic
+        )
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
         """Return a copy that reads only these columns, and does not decode other columns."""

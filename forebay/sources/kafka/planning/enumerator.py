@@ -185,8 +185,8 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return None if own.left is None else int(own.left * self._estimates.of(own.topic_partition))
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
-        """Cut the split's range of offsets into `count` equal parts."""
-        return divide(_own(split), count)
+        """Cut the split's range of offsets into `count` equal parts; not at all if the order of its keys counts."""
+        return [split] if self._source.in_key_order else divide(_own(split), count)
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
         """Return one task per range if `minPartitions` or `maxRecordsPerPartition` is set; else None.
@@ -244,7 +244,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         wanted = [one for one in (*identity.new, *identity.recreated) if self._resolver.reads(one)]
         starts = self._resolver.offsets(wanted, EARLIEST)
         topics = {split.topic_partition.topic for split in known}
-        if self._source.keyed and self._source.key_order == "partition":
+        if self._source.in_key_order:
             self._check_growth(identity, starts)
         for partition, offset in starts.items():
             if offset == 0 or partition in identity.recreated:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from forebay.state.open_state_store import open_state_store
+from forebay.state.retrying_state_store import RetryingStateStore
 from forebay.state.state_store import StateStore
 from forebay.stores.storage_options import StorageOptions
 from forebay.table.changelog.state.manifest import OperatorInfo
@@ -43,12 +44,12 @@ class OperatorState:
         return f"{self.name}/"
 
     def store(self) -> StateStore:
-        """Return the state store, without any request to it.
+        """Return the state store, which repeats failed requests, without any request to it.
 
         Raises:
             ConfigurationError: The store cannot keep state, or an option is unknown.
         """
-        return open_state_store(self.location, StorageOptions(self.storage))
+        return RetryingStateStore(open_state_store(self.location, StorageOptions(self.storage)))
 
     def shard(self, number: int) -> Shard:
         """Return a shard, without any request to the store."""

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from forebay.errors import FatalError
+from forebay.state.state_store import is_safe_name
 
 FORMAT: Final = 1
 """The format version of the state's files. A state with another format version is refused."""
@@ -41,6 +42,14 @@ class SegmentInfo:
     last: int
     oldest: int | None = None
     tombstones: int | None = None
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the values, which come from a file, have the right types, and the name stays below the state."""
+        numbers = (self.rows, self.size, self.first, self.last)
+        return (
+            is_safe_name(self.name) and isinstance(self.digest, str) and all(isinstance(each, int) for each in numbers)
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,7 @@ class Manifest:
         """
         facts = parse_fact(data, name)
         try:
-            return cls(
+            manifest = cls(
                 version=facts["version"],
                 runs=tuple(tuple(SegmentInfo(**segment) for segment in run) for run in facts["runs"]),
                 schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["schema"]))),
@@ -110,6 +119,13 @@ class Manifest:
             )
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise damaged(name, str(error)) from error
+        for segment in (each for run in manifest.runs for each in run):
+            if not segment.is_valid:
+                raise damaged(name, f"it describes the segment {segment!r:.300}")
+        for _, dropped in manifest.retired:
+            if not is_safe_name(dropped):
+                raise damaged(name, f"it names the segment {dropped!r:.300}")
+        return manifest
 
 
 @dataclass(frozen=True)
@@ -143,7 +159,7 @@ class OperatorInfo:
         """Parse an `OperatorInfo`; see `Manifest.from_bytes`."""
         facts = parse_fact(data, name)
         try:
-            return cls(
+            info = cls(
                 query=facts["query"],
                 operator=facts["operator"],
                 shards=facts["shards"],
@@ -154,6 +170,9 @@ class OperatorInfo:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise damaged(name, str(error)) from error
+        if info.directory and not is_safe_name(info.directory.removesuffix("/")):
+            raise damaged(name, f"it names the directory {info.directory!r:.300}")
+        return info
 
 
 def fact_bytes(facts: Mapping[str, object]) -> bytes:

@@ -12,10 +12,12 @@ repeat of the micro-batch writes the usual one.
 from __future__ import annotations
 
 import math
+import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +31,8 @@ from forebay.table.changelog.state.segments import Segment, StoredSegments
 from forebay.table.changelog.state.shard import info_name, manifest_name, reshard_name, shard_prefix
 
 Runs = Sequence[Sequence[SegmentInfo]]
+
+_GENERATION: Final = re.compile(r"g([0-9]{5})-")
 
 
 @dataclass(frozen=True)
@@ -247,7 +251,8 @@ def _remove_others(store: StateStore, directory: str, current: OperatorInfo) -> 
     """Remove the shards of older generations, and the files that killed reshards up to this generation left behind."""
     for found in store.directories(directory):
         inside = found.removeprefix(directory)
-        generation = int(inside[1:6]) if inside.startswith("g") else 0
+        match = _GENERATION.match(inside)
+        generation = int(match[1]) if match else 0
         of_current = inside == current.directory or (generation == 0 and not current.directory)
         if generation <= current.generation and not of_current:
             _remove_directory(store, found)

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import FatalError
-from forebay.state.local_state_store import LocalStateStore
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.entries import COUNT, KEY_HASH, TOUCHED
 from forebay.table.changelog.state.manifest import SegmentInfo, damaged
@@ -150,14 +149,6 @@ class StoredSegments:
         The file is unmapped when the last array of the segment is freed.
         """
         path = self._local_path(info)
-        if (self._store.location, info.name) not in _verified:
-            try:
-                self._verify(path, info)
-            except FatalError:
-                if isinstance(self._store, LocalStateStore):
-                    raise
-                path.unlink(missing_ok=True)  # the copy alone may be damaged, as after a loss of power
-                self._verify(self._local_path(info), info)
         try:
             with path.open("rb") as file:
                 mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -172,45 +163,68 @@ class StoredSegments:
 
     def forget(self, names: Iterable[str]) -> None:
         """See `SegmentFiles.forget`."""
-        if not isinstance(self._store, LocalStateStore):
-            for name in names:
+        for name in names:
+            if self._store.local_path(name) is None:
                 self._copy(name).unlink(missing_ok=True)
 
+    def _local_path(self, info: SegmentInfo) -> Path:
+        """Return the path of a verified file with the segment: the state's own, or a copy, fetched if necessary."""
+        local = self._store.local_path(info.name)
+        if local is not None:
+            self._verify(local, info)
+            return local
+        path = self._copy(info.name)
+        if path.exists():
+            try:
+                self._verify(path, info)
+            except FatalError:  # the copy alone may be damaged, as after a loss of power
+                path.unlink(missing_ok=True)
+            else:
+                return path
+        data = self._store.get(info.name)
+        if data is None:
+            raise damaged(info.name, "it does not exist")
+        _compare(info, len(data), hashlib.sha256(data).hexdigest())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        temporary.write_bytes(data)
+        temporary.replace(path)
+        self._remember(info)
+        return path
+
     def _verify(self, path: Path, info: SegmentInfo) -> None:
-        """Check the length and the digest of a file. Reads it without mapping, so no page counts as used memory."""
+        """Check the length and the digest of a file, once. No page of it counts as used memory: it is not mapped."""
+        if (self._store.location, info) in _verified:
+            return
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             raise damaged(info.name, "it does not exist") from None
-        if size != info.size:
-            raise damaged(info.name, f"it has {size:,} bytes instead of {info.size:,}")
-        if digest != info.digest:
-            raise damaged(info.name, "its digest differs")
-        _verified[self._store.location, info.name] = None
+        _compare(info, size, digest)
+        self._remember(info)
+
+    def _remember(self, info: SegmentInfo) -> None:
+        _verified[self._store.location, info] = None
         while len(_verified) > _REMEMBERED:
             _verified.popitem(last=False)
 
-    def _local_path(self, info: SegmentInfo) -> Path:
-        if isinstance(self._store, LocalStateStore):
-            return self._store.path(info.name)
-        path = self._copy(info.name)
-        if not path.exists():
-            data = self._store.get(info.name)
-            if data is None:
-                raise damaged(info.name, "it does not exist")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        return path
-
     def _copy(self, name: str) -> Path:
-        return _cache() / hashlib.sha256(self._store.location.encode()).hexdigest()[:16] / name
+        """Return the path of the local copy. The name itself, which is text of the store, is no part of it."""
+        location, segment = (hashlib.sha256(text.encode()).hexdigest() for text in (self._store.location, name))
+        return _cache() / location[:16] / f"{segment}.arrow"
 
 
-_verified: OrderedDict[tuple[str, str], None] = OrderedDict()
+def _compare(info: SegmentInfo, size: int, digest: str) -> None:
+    """Raise a FatalError if the bytes of a segment are others than those that its manifest describes."""
+    if size != info.size:
+        raise damaged(info.name, f"it has {size:,} bytes instead of {info.size:,}")
+    if digest != info.digest:
+        raise damaged(info.name, "its digest differs")
+
+
+_verified: OrderedDict[tuple[str, SegmentInfo], None] = OrderedDict()
 """Segments whose digest this process has checked."""
 
 

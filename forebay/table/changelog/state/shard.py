@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -122,7 +123,8 @@ class Shard:
     def versions(self) -> list[int]:
         """Return the sorted ids of the micro-batches after which there is a manifest."""
         names = self._store.names(self._prefix)
-        return sorted({version_of(name, self._prefix) for name in names if name.endswith(".json")})
+        found = {version_of(name, self._prefix) for name in names if name.endswith(".json")}
+        return sorted(version for version in found if version is not None)
 
     def open(self, manifest: Manifest) -> list[list[Segment]]:
         """Return the segments of a version, memory-mapped, oldest run first.
@@ -259,7 +261,7 @@ class Shard:
             names += [
                 name
                 for name in self._store.names(self._prefix)
-                if name not in known and version_of(name, self._prefix) < oldest
+                if name not in known and (version := version_of(name, self._prefix)) is not None and version < oldest
             ]
         if names:
             self._store.delete(names)
@@ -320,9 +322,13 @@ def reshard_name(prefix: str, version: int) -> str:
     return f"{prefix}v{version:012d}-resharded.json"
 
 
-def version_of(name: str, prefix: str) -> int:
-    """Return the id of the micro-batch that wrote a file of a shard: a manifest or a segment."""
-    return int(name.removeprefix(prefix).removeprefix("v")[:12])
+_VERSION: Final = re.compile(r"v?([0-9]{12})[-.]")
+
+
+def version_of(name: str, prefix: str) -> int | None:
+    """Return the id of the micro-batch that wrote a manifest or a segment of a shard; None for any other file."""
+    match = _VERSION.match(name.removeprefix(prefix))
+    return None if match is None else int(match[1])
 
 
 def _shown(info: OperatorInfo) -> str:

@@ -239,21 +239,10 @@ def test_it_needs_memory_for_some_segments_not_for_the_state(query, small, monke
 
 
 @pytest.fixture
-def s3_storage():
+def s3_storage(s3_server):
     """Settings of a server with the bucket `state`."""
-    boto3 = pytest.importorskip("boto3")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port=0)
-    server.start()
-    endpoint = "http://{}:{}".format(*server.get_host_and_port())
-    client = boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="y"
-    )
-    client.create_bucket(Bucket="state")
-    yield {"endpoint_url": endpoint, "key": "x", "secret": "the-secret", "region": "us-east-1"}
-    client.close()
-    server.stop()
+    s3_server.make_bucket("state")
+    return s3_server.options()
 
 
 def test_on_s3_it_is_the_same(query, s3_storage, tmp_path, monkeypatch):

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame
 
 from forebay.clock import SystemClock
 from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
-from forebay.framework.runtime.retry import RetryCount, RetryPolicy
 from forebay.options import DurationLike, Secret
 from forebay.options.quantities import to_seconds
+from forebay.retry import RetryCount, RetryPolicy
 from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.targets.changes import Changes
 from forebay.spark.changelog.targets.postgres.copying import COPIED, CopyPartition

@@ -6,36 +6,60 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import RetriableError
-from forebay.framework.runtime.host_options import HostOptions
+from forebay.options import Duration
 
 _RESET_AFTER: Final = 600.0
 """Seconds without a failure that reset the count: a quiet split may have had nothing to read."""
 
 
+class RetryOptions(Protocol):
+    """The options of a host that set its retry policy."""
+
+    @property
+    def retries(self) -> int | None:
+        """See `RetryPolicy`."""
+
+    @property
+    def retry_first_pause(self) -> Duration:
+        """See `RetryPolicy`."""
+
+    @property
+    def retry_factor(self) -> float:
+        """See `RetryPolicy`."""
+
+    @property
+    def retry_max_pause(self) -> Duration:
+        """See `RetryPolicy`."""
+
+    @property
+    def retry_timeout(self) -> Duration:
+        """See `RetryPolicy`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """Exponential back-off with jitter, and limits on the number and duration of retries.
+    """Exponential back-off with jitter, and limits on the duration and, if wanted, the number of retries.
 
     Args:
-        retries: Maximum retries after the first try.
+        retries: Maximum retries after the first try; None = as many as `timeout` allows.
         first_pause: Seconds before the first retry.
         factor: Growth of the pause from one retry to the next.
         max_pause: Maximum pause in seconds, unless the service asks for more.
         timeout: Seconds after the first failure; no retry begins later.
     """
 
-    retries: int = 3
+    retries: int | None = None
     first_pause: float = 0.5
     factor: float = 3.0
     max_pause: float = 30.0
-    timeout: float = 600.0
+    timeout: float = 120.0
 
     @classmethod
-    def of(cls, options: HostOptions) -> RetryPolicy:
+    def of(cls, options: RetryOptions) -> RetryPolicy:
         """Return the retry policy that the host's options set."""
         return cls(
             retries=options.retries,
@@ -88,17 +112,20 @@ class RetryCount:
         RetryCount.failures_in_process = next(_all_failures)
         pause = self._policy.pause(self.failures, self._random, error)
         self._last_at = now + pause
-        self.exhausted = self.failures > self._policy.retries or self._last_at - self._first_at > self._policy.timeout
+        most = self._policy.retries
+        too_many = most is not None and self.failures > most
+        self.exhausted = too_many or self._last_at - self._first_at > self._policy.timeout
         return pause
 
     def last_error(self, error: RetriableError) -> RetriableError:
         """Add the number and duration of the tries, and the next step, to the error that ends them; return it."""
         seconds = self._clock.monotonic() - self._first_at
         error.message += f" ({self.failures} {'tries' if self.failures > 1 else 'try'} in {seconds:.1f} s)"
-        advice = "check that the service answers, or raise the options retries, retryFirstPause and retryMaxPause"
+        limits = "retryTimeout" if self._policy.retries is None else "retries and retryTimeout"
+        advice = f"check that the service answers, and start again; to wait longer, raise {limits}"
         if error.retry_after:
             asked = f"the service asks to wait {error.retry_after:g} s: "
-            advice = f"{asked}read with fewer tasks (numPartitions), or raise the options retries and retryTimeout"
+            advice = f"{asked}read with fewer tasks (numPartitions), or raise {limits}"
         return error.with_context(advice=advice)
 
 

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `cleanSource` does not touch: files outside the paths of the stream, whatever a link or a checkpoint says."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_names import Untouched, hostile_names
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.sources.files import FileSource, FileSplit
+from forebay.sources.files.listing.file_index import list_files
+from forebay.sources.files.streaming.cleaning import Cleaner, archived_path
+from forebay.stores import remote
+from forebay.stores.file_status import FileStatus
+from forebay.stores.paths import is_url
+
+Put = Callable[..., Path]
+Begin = Callable[..., Any]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Untouched:
+    return Untouched(tmp_path / "outside")
+
+
+def split_of(path: str) -> FileSplit:
+    """Return the split that an enemy writes into a checkpoint: of a file as it is, so that it seems to be unchanged."""
+    try:
+        status = Path(path).stat()
+        return FileSplit.of(FileStatus(path, status.st_size, status.st_mtime_ns), (), clean=True)
+    except (OSError, ValueError):
+        return FileSplit.of(FileStatus(path, 1, 1), (), clean=True)
+
+
+@pytest.mark.parametrize("clean", ["delete", "archive"])
+@pytest.mark.parametrize("pattern", ["", "/*", "/{linked,sub}"])
+def test_a_linked_directory_does_not_lead_out_of_the_source(
+    put: Put,
+    stream: Begin,
+    inbox: Path,
+    tmp_path: Path,
+    outside: Untouched,
+    caplog: pytest.LogCaptureFixture,
+    clean: str,
+    pattern: str,
+) -> None:
+    own = [put("sub/a.txt"), put("sub/deep/b.txt")]
+    (inbox / "linked").symlink_to(outside.directory)
+    query = stream(
+        f"{inbox}{pattern}",
+        recursive_file_lookup=True,
+        clean_source=clean,
+        source_archive_dir=str(tmp_path / "archive"),
+    )
+    with caplog.at_level(logging.WARNING):
+        rows = query.drain()
+    assert {"victim.txt", "sub/a.txt", "sub/deep/b.txt"} <= set(rows[0]), "it is read"
+    outside.check()
+    assert not any(path.exists() for path in own)
+    assert "a linked directory leads out of them" in caplog.text and "linked/victim.txt" in caplog.text
+
+
+def test_a_source_that_is_itself_a_link_is_cleaned(put: Put, stream: Begin, inbox: Path, tmp_path: Path) -> None:
+    files = [put("a.txt"), put("d/b.txt")]
+    (inbox / "also").symlink_to(inbox / "d")
+    (tmp_path / "link").symlink_to(inbox)
+    query = stream(f"{tmp_path}/link/../link", recursive_file_lookup=True, clean_source="delete")
+    assert len(query.drain()[0]) == 3
+    assert not any(file.exists() for file in files)
+
+
+def test_a_link_that_is_the_whole_path_is_removed_and_its_target_stays(
+    put: Put, stream: Begin, tmp_path: Path, inbox: Path
+) -> None:
+    target = put("a.txt")
+    (tmp_path / "one.txt").symlink_to(target)
+    query = stream(f"{tmp_path}/one.txt", clean_source="delete")
+    assert query.drain() == [["a.txt"]]
+    assert target.exists() and not (tmp_path / "one.txt").is_symlink()
+
+
+@pytest.mark.parametrize("clean", ["delete", "archive"])
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.soak)])
+def test_no_path_in_a_checkpoint_is_cleaned_outside_of_the_source(
+    inbox: Path, put: Put, tmp_path: Path, outside: Untouched, clean: str, count: int
+) -> None:
+    put("keep/a.txt")
+    (inbox / "linked").symlink_to(outside.directory)
+    archive = tmp_path / "archive"
+    cleaner = Cleaner(
+        FileSource(path=f"{inbox}/keep", file_format="text", clean_source=clean, source_archive_dir=str(archive))
+    )
+    for number, name in enumerate(hostile_names(7, count, outside.directory)):
+        path = name if number % 2 and name.startswith("/") else f"{inbox}/keep/{name}"
+        if "\x00" not in path and "\ud800" not in path and not is_url(path):
+            cleaner.clean([split_of(path)])
+    cleaner.clean([split_of(f"{inbox}/linked/victim.txt"), split_of(f"/../..{inbox}/keep/a.txt")])
+    outside.check()
+    assert set(os.listdir(tmp_path)) <= {"in", "outside", "archive"}
+    assert {path.name for path in archive.rglob("*") if path.is_file()} <= {"a.txt"}
+
+
+@pytest.mark.parametrize(
+    ("path", "cleaned"),
+    [
+        ("s3://b/in/a", True),
+        ("s3://b/in/../a", True),  # an ordinary name in a key
+        ("s3://b/inn/a", False),
+        ("s3://c/in/a", False),
+        ("sftp://h/in/a", True),
+        ("sftp://h/in/../etc/a", False),
+        ("sftp://other/in/a", False),
+        ("/b/in/a", False),
+    ],
+)
+def test_an_object_outside_of_the_paths_is_not_cleaned(path: str, cleaned: bool) -> None:
+    source = FileSource(paths=["s3://b/in", "sftp://h/in/*"], file_format="text", clean_source="delete")
+    assert Cleaner(source)._is_inside(path) is cleaned
+
+
+@pytest.mark.parametrize("count", [300])
+def test_the_archive_keeps_every_listed_file_below_itself(tmp_path: Path, outside: Untouched, count: int) -> None:
+    """Names of one directory entry have no slash; a local path has no `..`."""
+    for name in hostile_names(8, count, outside.directory):
+        entry = name.replace("/", "_").replace("\x00", "_")
+        if entry not in ("", ".", ".."):
+            target = archived_path(str(tmp_path / "archive"), f"/in/{entry}")
+            assert os.path.normpath(target) == target == f"{tmp_path}/archive/in/{entry}"
+
+
+class Lister:
+    """A remote server that lists what it likes."""
+
+    protocol = "sftp"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def invalidate_cache(self) -> None:
+        pass
+
+    def _strip_protocol(self, path: str) -> str:
+        return path.removeprefix("sftp://h")
+
+    def ls(self, path: str, *, detail: bool) -> list[dict[str, Any]]:
+        return [{"name": f"{path}/{self.name}", "type": "directory", "size": 0}]
+
+    def info(self, path: str) -> dict[str, Any]:
+        return {"name": path, "type": "directory", "size": 0}
+
+
+@pytest.mark.parametrize("name", ["..", "."])
+def test_a_server_that_lists_the_directory_above_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(remote, "_connect", lambda *_: Lister(name))
+    with pytest.raises(ConfigurationError, match="which leads out of the directory") as caught:
+        list_files(["sftp://h/in"])
+    assert caught.value.advice
+
+
+def test_the_log_of_a_sink_does_not_lead_into_another_store(
+    memory: Callable[..., str], tmp_path: Path, outside: Untouched
+) -> None:
+    log = f'v1\n{{"path":"file://{outside.directory}/victim.txt","size":10,"isDir":false,"action":"add"}}\n'
+    root = memory({"_spark_metadata/0": log.encode()})
+    with pytest.raises(DataError, match=r"names 'file:.*victim\.txt', which is in another store") as caught:
+        list_files([root])
+    assert caught.value.advice
