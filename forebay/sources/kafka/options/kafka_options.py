@@ -188,7 +188,7 @@ class KafkaOptions(Source):
                 raise ConfigurationError(
                     f"{name} cuts a partition into several tasks, which keep no order of the changes of a key",
                     option=name,
-                    advice=f"remove {name}; or set keyOrder=none, and order the changes by position or changelogSequence",
+                    advice=f"remove {name}; or set keyOrder=none and order the changes by changelogSequence",
                 )
 
     def _check_no_changelog(self) -> None:

@@ -262,22 +262,17 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return starts
 
     def _check_growth(self, identity: TopicIdentity, starts: Iterable[TopicPartition]) -> None:
-        """Raise ConfigurationError for new partitions of a topic with changes of a key; warn if there is no key."""
+        """Raise ConfigurationError for new partitions of a topic whose changes are in the order of their key."""
         before = [split.topic_partition for split in identity.kept]
         for topic in sorted({one.topic for one in identity.new if one in starts} & {one.topic for one in before}):
-            text = f"the topic {topic!r} has new partitions, so producers may send a key to another one than before: "
-            if self._source.changelog_format is not None and self._source.key_schema is not None:
-                old, new = (sorted(one.partition for one in ones if one.topic == topic) for ones in (before, starts))
-                raise ConfigurationError(
-                    f"{text}changes of one key have no order between the partitions {_numbers(old)} and the new "
-                    f"partitions {_numbers(new)}",
-                    source=self._source.name,
-                    option="keyOrder",
-                    advice="read with a new checkpoint and keyOrder=none, and order the changes by changelogSequence",
-                )
-            self._warn(
-                f"{text}rows of one key are now in order only within a partition (PER_SPLIT). Order the rows by "
-                "_sequence or another column (sequence_by), or materialize them with strategy='retract'"
+            old, new = (sorted(one.partition for one in ones if one.topic == topic) for ones in (before, starts))
+            raise ConfigurationError(
+                f"the topic {topic!r} has new partitions, so producers may send a key to another one than before: "
+                f"changes of one key have no order between the partitions {_numbers(old)} and the new partitions "
+                f"{_numbers(new)}",
+                source=self._source.name,
+                option="keyOrder",
+                advice="read with a new checkpoint and keyOrder=none, and order the changes by changelogSequence",
             )
 
     def _adopted_end(self, partition: TopicPartition, position: int) -> int | None:
