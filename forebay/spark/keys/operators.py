@@ -17,6 +17,7 @@ from forebay.spark.keys.plan.column_origins import (
     Origins,
     conjuncts,
     equal_columns,
+    ordered_as,
     origin_of,
     origins_after,
     origins_of,
@@ -161,11 +162,7 @@ def _followed(node: PlanNode, changes: Changes) -> Changes:
     made = {one.id: one for one in node.made() if one.kind == "Alias" and one.id is not None}
 
     def exact(columns: frozenset[int]) -> frozenset[int]:
-        renamed = {
-            number
-            for number, one in made.items()
-            if one.children[0].kind == "AttributeReference" and one.children[0].id in columns
-        }
+        renamed = {number for number, one in made.items() if ordered_as(one.children[0]) in columns}
         return frozenset(column.id for column in node.output if column.id in columns or column.id in renamed)
 
     def depend(columns: frozenset[int]) -> frozenset[int]:
@@ -506,7 +503,7 @@ def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) ->
     return Changes(
         min(images),
         first.identity if same else None,
-        all(one.complete or not one.updates for one in sides),
+        all(one.complete or not one.kinds for one in sides),
         all(one.repeatable for one in sides),
         any(one.several for one in sides),
         all(one.comparable for one in sides) and one_log,

@@ -36,6 +36,13 @@ def origin_of(expression: Expression, origins: Origins) -> int | None:
     return None
 
 
+def ordered_as(expression: Expression) -> int | None:
+    """Return the id of the column that an expression is, or is a wider whole number of: both order rows alike."""
+    if expression.kind == "Cast" and expression.fields.get("dataType") in _WHOLE_NUMBERS and _lossless(expression):
+        return ordered_as(expression.children[0])
+    return expression.id if expression.kind == "AttributeReference" else None
+
+
 def origins_of(expressions: Iterable[Expression], origins: Origins) -> frozenset[int] | None:
     """Return the origins of expressions; None if one is neither a column nor a lossless cast of a column."""
     found = [origin_of(one, origins) for one in expressions]
