@@ -84,7 +84,7 @@ def unpack(fetches: list[RawFetch]) -> None:
     for fetch in fetches:
         for header in headers(fetch.data, fetch.topic_partition):
             if header.codec:
-                decompress(header.codec, fetch.data[header.body : header.end])
+                decompress(header.codec, fetch.data[header.body : header.end], 1 << 30)
 
 
 def measured(broker: KafkaBroker, kind: Kind, megabytes: int) -> list[str]:

@@ -71,9 +71,9 @@ class History:
         return declare(df, self.traits, ("id",), ordered=self.ordered)
 
 
-def history(rng, first=0):
-    """A random history of up to six rows, whose ids begin with `first`."""
-    images = rng.choice([Images.FULL, Images.FULL, Images.FULL, Images.UPSERT, Images.APPEND])
+def history(rng, first=0, *, emptied=False):
+    """A random history of up to six rows, whose ids begin with `first`; with `emptied` they are deleted at the end."""
+    images = rng.choice([Images.FULL, Images.FULL, Images.FULL, Images.UPSERT, *([] if emptied else [Images.APPEND])])
     one_log = rng.random() < 0.8
     repeats, late = rng.random() < 0.3, rng.random() < 0.3
     table, log = {}, []
@@ -89,6 +89,9 @@ def history(rng, first=0):
         elif images is not Images.APPEND:
             log.append((split, sequence, [(table[key], "update_preimage"), (new, "update_postimage")]))
             table[key] = new
+    if emptied:
+        log += [(f"t/{key % 2}", 99, [(row, "delete")]) for key, row in table.items()]
+        table = {}
     if late:
         log = log[rng.randrange(len(log)) :]
     if repeats:
@@ -155,11 +158,13 @@ class Search:
     def make(self):
         """Return a random query of up to five operators, and the key of its target."""
         rng = self.rng
-        first = history(rng)
+        united = rng.random() < 0.2
+        moved = united and rng.random() < 0.5  # from one database to the other
+        first = history(rng, emptied=moved)
         self.append = first.images is Images.APPEND
         query = Query(first.read(self.spark), first.rows)
-        if rng.random() < 0.15:
-            other = history(rng, first=6)
+        if united:
+            other = history(rng, first=0 if moved else 6)
             query = Query(
                 query.df.unionByName(other.read(self.spark), allowMissingColumns=True),
                 first.rows + other.rows,
