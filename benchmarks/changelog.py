@@ -30,7 +30,7 @@ from pyspark.sql.functions import lit
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from report import WHERE
 
-from forebay.changelog import materialize
+from forebay.changelog import from_changes, materialize
 from forebay.inspection.tables import text_table
 from forebay.testkit.servers.flink_jars import FlinkProgram, javac
 
@@ -160,7 +160,7 @@ def _ours(df: DataFrame, state: str, engine: str) -> DataFrame:
     options: dict[str, Any] = {"state_location": state, "shards": CORES, "preimages": engine != WITHOUT_OLD_ROWS}
     if engine == BY_POSITION:
         placed = df.withColumn("_split", lit("t/0")).withColumnRenamed("_sequence", "_pos")
-        return materialize(placed, ["key"], strategy="position", **options)
+        return materialize(from_changes(placed, "key", images="full"), ["key"], strategy="position", **options)
     return materialize(df, ["key"], strategy="retract", on_missing_retraction="hold", **options)
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame
@@ -77,7 +76,7 @@ def from_debezium(  # noqa: PLR0913 - keywords of a function for users
     """
     special = {"sequence": sequence, "missing_before": missing_before, "truncate": truncate}
     reading = EventReading("debezium-json", schema, _names(key), mode, tuple(keep), special, options or {})
-    return read_events(df, replace(reading, complete=is_complete(history)), "from_debezium")
+    return read_events(df, reading, "from_debezium", complete=is_complete(history))
 
 
 def from_maxwell(  # noqa: PLR0913 - keywords of a function for users
@@ -98,7 +97,7 @@ def from_maxwell(  # noqa: PLR0913 - keywords of a function for users
     """
     special = {"sequence": sequence, "missing_before": missing_before}
     reading = EventReading("maxwell-json", schema, _names(key), mode, tuple(keep), special, options or {})
-    return read_events(df, replace(reading, complete=is_complete(history)), "from_maxwell")
+    return read_events(df, reading, "from_maxwell", complete=is_complete(history))
 
 
 def from_upsert_kafka(
@@ -242,8 +241,11 @@ def to_upsert_kafka(df: DataFrame, key: str | Sequence[str], *, ordered: bool = 
 
 
 def _check_order(df: DataFrame, key: str | Sequence[str], function: str, *, ordered: bool) -> None:
-    if not ordered:
-        require_order(df, key_names(df, key), function)
+    columns = key_names(df, key)
+    if ordered:
+        refuse_broken(df)
+    else:
+        require_order(df, columns, function)
 
 
 def to_delta_cdf(df: DataFrame) -> DataFrame:
@@ -253,6 +255,7 @@ def to_delta_cdf(df: DataFrame) -> DataFrame:
         ConfigurationError: The DataFrame is not a changelog.
     """
     check_changelog(df)
+    refuse_broken(df)
     return df.select(*map(quoted, delta_cdf_names(df.columns)))
 
 

@@ -39,8 +39,8 @@ def current_view(
         key: The columns that identify a row; by default the primary key that `key_by` or the source declared, with its
             deletion flag and, for a batch DataFrame, its ordering columns (K20).
         deleted: The boolean column that marks deleted rows; not for a changelog, which has `_change_type` for it.
-        ordering: Columns whose largest value marks the newest row; by default `_sequence`, else `_pos` within a
-            `_split`, else `_commit_version`. For a stream, this is `sequence_by` of `latest_per_key`.
+        ordering: Columns whose largest value marks the newest row; by default `_pos` if the changes of a key are in one
+            `_split`, else `_sequence`, else `_commit_version`. For a stream, this is `sequence_by` of `latest_per_key`.
         null_keys: For a NULL in a key column: `error` fails, `allow` takes NULL as a value, `drop` drops the row.
         name: Names the state below `state_location`. Give each stateful function of a query its own name.
         options: For a streaming DataFrame: `state_location`, and other arguments of `latest_per_key`.
@@ -72,7 +72,7 @@ def current_view(
             option=next(iter(options)),
             advice="remove the argument",
         )
-    order = change_order(df, keys, sequence_columns(df, ordering), unordered=True)
+    order = change_order(df, keys, sequence_columns(df, ordering), unordered=True, flagged=True)
     places = [quoted(name) for name in order.columns]
     found = newest(df, keys, places, within=order.lane, null_keys=null_keys).where(~gone)
     return found.select(*(quoted(field.name) for field in payload_fields(df)))
@@ -117,7 +117,7 @@ def _changes(
             option="null_keys",
             advice="replace NULL by a value first (coalesce), or give null_keys='drop'",
         )
-    order = change_order(df, keys, sequence_columns(df, ordering))
+    order = change_order(df, keys, sequence_columns(df, ordering), flagged=True)
     if CHANGE_TYPE not in df.columns:
         df = df.withColumn(CHANGE_TYPE, F.when(gone, CHANGE_TYPES[3]).otherwise(CHANGE_TYPES[0]))
     return keep_latest(df, keys, order, **options)  # type: ignore[arg-type]  # checked there

@@ -26,7 +26,7 @@ from forebay.table.changelog.converters.json_texts import json_text_options
 from forebay.table.changelog.converters.maxwell_json import MaxwellJsonWriter
 from forebay.table.changelog.converters.upsert_json import UpsertJsonWriter
 from forebay.table.changelog.shape import POSITION, SPLIT
-from forebay.table.changelog.traits import ChangeTraits
+from forebay.table.changelog.traits import CORRUPT_RECORD, ChangeTraits
 
 _NAMES: Final = {"value_schema": "schema", "key_schema": "key"}
 _NAMES_OF_OPTIONS: Final = {name: name for name in ("sequence", "missing_before", "truncate")}
@@ -47,7 +47,6 @@ class EventReading:
         json: The options of `from_json`.
         zone: The time zone of JSON times without one.
         name: The name of the function that the user called.
-        complete: Whether each change comes exactly once, from the first one of its row on.
     """
 
     form: EventFormat
@@ -59,7 +58,6 @@ class EventReading:
     json: Mapping[str, str]
     zone: str = "UTC"
     name: str = ""
-    complete: bool = False
 
     def converter(self, events: pa.Schema) -> EventConverter:
         """Return the converter for record batches of events with the schema `events`.
@@ -115,8 +113,14 @@ class EventWriting:
             yield found
 
 
-def read_events(df: DataFrame, reading: EventReading, name: str) -> DataFrame:
-    """Return the changelog of the events in `df`, with the key of `reading`. `name` is the user's function, for errors.
+def read_events(df: DataFrame, reading: EventReading, name: str, *, complete: bool = False) -> DataFrame:
+    """Return the changelog of the events in `df`, with the key of `reading`.
+
+    Args:
+        df: The events.
+        reading: How to read them.
+        name: The name of the function that the user called, for errors.
+        complete: Whether each change comes exactly once, from the first one of its row on.
 
     Raises:
         ConfigurationError: A column does not exist, or an option is wrong.
@@ -136,11 +140,8 @@ def read_events(df: DataFrame, reading: EventReading, name: str) -> DataFrame:
         df = df.withColumn(SPLIT, F.concat_ws("/", "topic", "partition")).withColumn(POSITION, F.col("offset"))
     schema = reading.converter(arrow_schema(df.schema)).schema
     changes = map_in_arrow(df, reading, spark_schema(schema, name))
-    return declare(
-        changes,
-        ChangeTraits(event_images(reading.form, reading.special.get("missing_before")), reading.complete),
-        reading.key,
-    )
+    images = event_images(reading.form, reading.special.get("missing_before"))
+    return declare(changes, ChangeTraits(images, complete, corrupt=CORRUPT_RECORD), reading.key)
 
 
 def write_events(df: DataFrame, writing: EventWriting, name: str) -> DataFrame:

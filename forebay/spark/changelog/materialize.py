@@ -58,18 +58,18 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     | strategy | correct if | state |
     |---|---|---|
     | `none` | changes of a key arrive in order | none |
-    | `sequence` | `sequence_by` orders the changes of a key | one row for each key, deleted ones too |
+    | `position` | all changes of a key are in one `_split` | one row for each key, deleted ones too |
+    | `sequence` | a column orders the changes of a key | one row for each key, deleted ones too |
     | `barrier` | a micro-batch holds all changes of a source transaction | one row for each key |
     | `retract` | every row is retracted by a change with equal columns; any order of arrival | live rows |
 
     Args:
         df: A batch or streaming DataFrame.
         key: The columns that identify a row of the target. With `mode="force"` it may be empty: whole rows are the key.
-        mode: `auto` chooses the strategy and logs why; `none` passes changes on; `force` keeps state even if the
-            changes of a key arrive in order.
+        mode: `auto` chooses the first strategy that the plan proves to be right, and logs why; `none` passes changes
+            on; `force` keeps state even if the changes of a key arrive in order.
         strategy: Use this strategy instead of a choice by `mode`.
-        sequence_by: Columns that order the changes of a key; by default `_sequence`, else `_commit_version`. The latter
-            does not count if it comes from `changelog_join`, or from a changelog with a key column outside `key`.
+        sequence_by: Columns that order all changes of a key.
         on_conflict: For a key with several live rows: `deduplicate` keeps the last row, `nothing` the first one,
             `error` fails. By default `error` for `barrier`, otherwise `deduplicate`.
         on_missing_retraction: For a retraction before its row: `warn` holds it and logs a warning, `hold` only holds
@@ -89,7 +89,8 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
         with `_change_type`.
 
     Raises:
-        ConfigurationError: A column or option is wrong, or the state belongs to another query.
+        ConfigurationError: A column or option is wrong, no strategy is proven to be right, or the state belongs to
+            another query.
     """
     _check_choice("on_conflict", on_conflict, (None, "deduplicate", "nothing", "error"))
     _check_choice("on_missing_retraction", on_missing_retraction, ("warn", "error", "hold"))
@@ -100,14 +101,17 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     chosen = "force" if strategy not in (None, "none") and mode == "auto" else mode
     verdict = choose_strategy(df, keys, mode=chosen, strategy=strategy, sequence_by=given)
     if verdict.strategy == "none":
-        return df if CHANGE_TYPE in df.columns else df.withColumn(CHANGE_TYPE, lit(RowKind.INSERT.change_type))
+        if CHANGE_TYPE in df.columns:
+            return df
+        rows = df.withColumn(CHANGE_TYPE, lit(RowKind.INSERT.change_type))
+        return declare(rows, ChangeTraits(), keys, ordered=True)
     operator: Operator
     order, by_version = verdict.order.names, verdict.order.by_version
     if verdict.strategy in ("position", "sequence"):
         operator = Latest(preimages=preimages, lanes=verdict.order.lane is not None)
     else:
         barrier = verdict.strategy == "barrier"
-        conflict = on_conflict or ("error" if barrier else "deduplicate")
+        conflict = (strategy and on_conflict) or "error" if barrier else on_conflict or "deduplicate"
         operator = Retract(preimages, "error" if barrier else on_missing_retraction, conflict)
         check_comparable(payload, "df")
         order, by_version = (given, False) if given else preference(df)

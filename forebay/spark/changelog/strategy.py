@@ -122,13 +122,20 @@ def choose_strategy(
     if mode == "none" or strategy == "none":
         verdict = Verdict("none", "the caller chose it: changes are passed on as they come")
     else:
-        verdict = _chosen(_Proof.of(df, key), mode, strategy, tuple(sequence_by))
+        proof = _Proof.of(df, key)
+        proof.refuse_lost_kind()
+        verdict = _chosen(proof, mode, strategy, tuple(sequence_by))
     _log.info("materialize by (%s): %s, because %s", ", ".join(key), verdict.strategy, verdict.reason)
     return verdict
 
 
 def change_order(
-    df: DataFrame, key: Sequence[str], sequence_by: Sequence[str] = (), *, unordered: bool = False
+    df: DataFrame,
+    key: Sequence[str],
+    sequence_by: Sequence[str] = (),
+    *,
+    unordered: bool = False,
+    flagged: bool = False,
 ) -> ChangeOrder:
     """Return what orders the changes of a key whose newest row is wanted; `key` identifies a row.
 
@@ -139,12 +146,16 @@ def change_order(
         key: The key.
         sequence_by: Columns that order all changes of a key.
         unordered: Whether plain rows of a batch need no order, because the caller refuses a key with several.
+        flagged: Whether the caller reads from another column than `_change_type` which rows are deleted.
 
     Raises:
         ConfigurationError: The plan makes a wrong table of the changes, `key` is not their key, or nothing orders them.
     """
     proof = _Proof.of(df, key)
+    if not flagged:
+        proof.refuse_lost_kind()
     proof.refuse_other_key("key")
+    proof.refuse_unrepeatable_key()
     if sequence_by:
         return ChangeOrder(tuple(sequence_by))
     if proof.known_order is None and unordered and proof.plain and not df.isStreaming:
@@ -163,15 +174,15 @@ def require_order(df: DataFrame, key: Sequence[str], function: str) -> None:
         raise ConfigurationError(
             f"{function} passes changes on as they come, and nothing proves that those of ({proof.shown}) are in "
             f"order: {proof.problem or proof.disorder}",
-            option="key",
+            option="ordered",
             advice="call materialize(changes, key) before it; if you know that they are in order, give ordered=True",
         )
 
 
 def require_whole(df: DataFrame, option: str) -> bool:
-    """Check that each row of a changelog is retracted by an equal one, exactly once, for a function that counts rows.
+    """Return whether each row of an input comes exactly once; called for a function that counts rows.
 
-    Rows that are only added may come again; the result says whether they do not.
+    Rows that are only added may come again. Of changes, each row must be retracted by an equal one, exactly once.
 
     Args:
         df: The changelog, or rows that are only added.
@@ -192,13 +203,13 @@ def require_whole(df: DataFrame, option: str) -> bool:
         if changes.images is None:
             _refuse_undeclared(changes, option)
         proof.refuse_unrepeatable()
-        if not (changes.complete and proof.counted):
+        if not (changes.complete and changes.counted):
             raise ConfigurationError(
                 f"the rows of the changelog cannot be counted, because {_not_whole(changes)}{_lost(changes)}",
                 option=option,
                 advice=proof.by_its_key,
             )
-    return changes.complete or not changes.kinds
+    return changes.once
 
 
 def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool) -> ChangeOrder | None:
@@ -305,12 +316,6 @@ class _Proof:
         return any(within(one, self.key) for one in self.order.once)
 
     @property
-    def counted(self) -> bool:
-        """Whether each row is retracted by an equal one, so that rows may be counted."""
-        changes = self.changes
-        return changes is not None and (not changes.updates or (changes.images is Images.FULL and changes.repeatable))
-
-    @property
     def plain(self) -> bool:
         """Whether rows have no kind: a row replaces the row of its key that came before."""
         return self.changes is not None and not self.changes.kinds and CHANGE_TYPE not in self.df.columns
@@ -319,22 +324,26 @@ class _Proof:
     def known_order(self) -> ChangeOrder | None:
         """What orders the changes of a key, the surest first; None if nothing is known to."""
         changes = self.changes
-        own = self.order.own if changes is not None else frozenset(self.df.columns)
-        comparable = changes is None or changes.comparable
-        positions = comparable and own.issuperset(BY_POSITION.names)
+        if changes is None:
+            return None
+        positions = changes.comparable and self.order.own.issuperset(BY_POSITION.names)
         if positions and self.in_one_lane:
             return BY_POSITION
-        sequence = self.sequence(own) if comparable and changes is not None else None
+        sequence = self.sequence if changes.comparable else None
         if sequence is not None:
             return sequence
-        if self.in_one_lane or self.in_order is not None:
-            return ChangeOrder(by_version=True) if self.df.isStreaming or self.once else None
         if positions:
             return BY_POSITION
+        if self.in_one_lane or self.in_order is not None:
+            return ChangeOrder(by_version=True) if self.df.isStreaming or self.once else None
         return ChangeOrder(by_version=True) if self.plain and self.df.isStreaming else None
 
-    def sequence(self, own: frozenset[str]) -> ChangeOrder | None:
-        """Return `_sequence` or `_commit_version`, if `own` has it and it orders all changes of a key of the target."""
+    @property
+    def sequence(self) -> ChangeOrder | None:
+        """`_sequence` or `_commit_version`, if it still is that of the source and orders all changes of the key."""
+        changes, own = self.changes, self.order.own if self.changes is not None else frozenset(self.df.columns)
+        if SEQUENCE in own and LOG not in own and changes is not None and LOG in changes.places:
+            return None  # dropped: values of two logs could not be told apart
         if SEQUENCE in own:
             return ChangeOrder((SEQUENCE,), LOG if LOG in own else None)
         if COMMIT_VERSION in own:
@@ -390,7 +399,23 @@ class _Proof:
         identity = self.order.identity
         named = "key" if identity is None else f"[{', '.join(repr(name) for name in _named(identity))}]"
         of = " with the key of the changelog" if identity is None else ""
-        return f"call normalize(changes, {named}){of} right after the source: it gives whole old rows, each change once"
+        return (
+            f"call normalize(changes, {named}){of} right after the source: it gives whole old rows, each exactly once"
+        )
+
+    def refuse_lost_kind(self) -> None:
+        """Check that changes still have `_change_type`.
+
+        Raises:
+            ConfigurationError: Another column depends on it, but it is gone.
+        """
+        changes = self.changes
+        if changes is not None and changes.updates and changes.kinds and CHANGE_TYPE not in self.df.columns:
+            raise ConfigurationError(
+                f"the rows are changes, and have no column {CHANGE_TYPE}",
+                option="df",
+                advice=f"keep {CHANGE_TYPE} under its name; or pass the rows with a flag to from_is_deleted",
+            )
 
     def refuse_other_key(self, option: str) -> None:
         """Check that the key is that of the changelog, if that is known.
@@ -399,7 +424,7 @@ class _Proof:
             ConfigurationError: It is not.
         """
         changes = self.changes
-        if changes is None or not changes.updates or self.order.identity is None or self.problem is None:
+        if changes is None or not changes.updates or changes.identity is None or self.problem is None:
             return
         raise ConfigurationError(self.problem, option=option, advice=self.by_its_key)
 
@@ -415,7 +440,23 @@ class _Proof:
             raise ConfigurationError(
                 f"{columns[0]!r} has another value at each evaluation, so a retraction never matches its row",
                 option="df",
-                advice="compute it after materialize, or give sequence_by, so that rows are not compared",
+                advice="compute it after this function; materialize compares no rows with sequence_by",
+            )
+
+    def refuse_unrepeatable_key(self) -> None:
+        """Check that the key of the target has the same value for the old and the new row of a change.
+
+        Raises:
+            ConfigurationError: A column of it has another value at each evaluation.
+        """
+        updates = self.changes is None or self.changes.updates
+        columns = unrepeatable(self.plan)[0] if self.plan is not None and updates else []
+        of_key = [name for name in self.key if name in columns]
+        if of_key:
+            raise ConfigurationError(
+                f"{of_key[0]!r} has another value at each evaluation, so a change does not find its row",
+                option="key",
+                advice="take columns of the source as the key",
             )
 
     def refuse_unordered(self) -> NoReturn:
@@ -446,13 +487,15 @@ class _Proof:
 def _chosen(proof: _Proof, mode: Mode, strategy: str | None, sequence_by: tuple[str, ...]) -> Verdict:
     """Return the first strategy that is proven to be right."""
     in_order, changes = proof.in_order, proof.changes
+    proof.refuse_unrepeatable_key()
     if mode == "auto" and in_order is not None and proof.problem is None:
         reason = f"rows arrive in order within ({', '.join(_named(in_order))}), which is part of the target's key"
         return Verdict("none", reason)
     why = "mode is force" if in_order is not None and proof.problem is None else proof.problem or proof.disorder
     if strategy is not None:
         return _given(proof, strategy, sequence_by, f"{why}; the strategy was given")
-    if sequence_by and (proof.problem is None or proof.order.identity is None):
+    if sequence_by and (proof.problem is None or changes is None or changes.identity is None):
+        proof.refuse_unrepeatable_key()
         return Verdict("sequence", f"{why}; {', '.join(sequence_by)} orders all changes", ChangeOrder(sequence_by))
     if changes is None:
         proof.refuse_unordered()
@@ -460,7 +503,7 @@ def _chosen(proof: _Proof, mode: Mode, strategy: str | None, sequence_by: tuple[
     if known is not None and known.columns and (known.lane != SPLIT or proof.in_one_lane):
         by: Strategy = "position" if known.lane == SPLIT else "sequence"
         return Verdict(by, f"{why}; {known.columns[0]} orders the changes of a key", known)
-    if proof.counted and (proof.order.transactional or changes.complete or not changes.updates):
+    if changes.counted and (proof.order.transactional or changes.complete or not changes.updates):
         proof.refuse_unrepeatable()
         if proof.order.transactional:
             return Verdict("barrier", f"{why}; the source never spreads a transaction over micro-batches")
@@ -483,16 +526,17 @@ def _given(proof: _Proof, strategy: str, sequence_by: tuple[str, ...], reason: s
         return Verdict("barrier" if strategy == "barrier" else "retract", reason)
     proof.refuse_other_key("strategy")
     if strategy == "position":
-        missing = [name for name in BY_POSITION.names if name not in proof.df.columns]
+        own = proof.df.columns if proof.changes is None else proof.order.own
+        missing = [name for name in BY_POSITION.names if name not in own]
         if missing:
             raise ConfigurationError(
-                f"the strategy position needs the column {missing[0]}",
+                f"the strategy position needs the column {missing[0]} of the source",
                 option="strategy",
                 advice="keep _split and _pos of the source (Kafka: rowPositions=true), or give sequence_by",
             )
         return Verdict("position", reason, BY_POSITION)
-    order = ChangeOrder(sequence_by) if sequence_by else proof.sequence(frozenset(proof.df.columns))
-    if order is None:
+    order = ChangeOrder(sequence_by) if sequence_by else proof.sequence
+    if order is None or not (sequence_by or proof.changes is None or proof.changes.comparable):
         raise ConfigurationError(
             "the strategy sequence needs columns that order all changes of a key",
             option="sequence_by",
@@ -522,8 +566,7 @@ def _refuse_undeclared(changes: Changes, option: str) -> NoReturn:
     raise ConfigurationError(
         f"nothing is declared of the changes{_lost(changes)}",
         option=option,
-        advice="declare them: from_changes(df, key=…, images=…, history=…); or give sequence_by, if there is such an "
-        "argument",
+        advice="declare them: from_changes(df, key=…, images=…, history=…)",
     )
 
 

@@ -136,6 +136,16 @@ class Changes:
         return self.images is not Images.APPEND
 
     @property
+    def once(self) -> bool:
+        """Whether each change comes exactly once; rows that are no changes count as they come."""
+        return self.complete or not (self.updates or self.kinds)
+
+    @property
+    def counted(self) -> bool:
+        """Whether rows may be counted: each is retracted by an equal one, or none is."""
+        return not self.updates or (self.images is Images.FULL and self.repeatable)
+
+    @property
     def assumed(self) -> Images | None:
         """The images to rely on: of undeclared changes of a known key, the least; None without such a key."""
         return self.images if self.images is not None or self.identity is None else Images.UPSERT

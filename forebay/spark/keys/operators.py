@@ -37,18 +37,6 @@ _NARROW: Final = frozenset(
 _SAMPLES: Final = frozenset({"LocalLimit", "GlobalLimit", "Offset", "Tail", "Sample"})
 """Operators that leave out rows whatever these hold."""
 
-_SUBQUERIES: Final = frozenset(
-    {
-        "ListQuery",
-        "InSubquery",
-        "Exists",
-        "ScalarSubquery",
-        "LateralSubquery",
-        "FunctionTableSubqueryArgumentExpression",
-    }
-)
-"""Expressions that Spark may replace by a join."""
-
 _SOURCES: Final = frozenset({"StreamingRelationV2", "DataSourceV2Relation"})
 """Leaves that may be sources of forebay: no shuffle and no filter is hidden behind these."""
 
@@ -80,8 +68,11 @@ def _lineage(node: PlanNode, named: dict[int, tuple[PlanNode, Lineage]]) -> Line
     else:
         after = _RULES.get(node.kind, _unknown)(node, inputs[0])
         after = replace(after, origins=origins_after(node, after.origins))
-    if any(part.kind in _SUBQUERIES for one in node.all_expressions() for part in one.walk()):
+    if node.jvm.subqueries().size():
         after = _with_subquery(node, after)
+    broken = next((one.changes.broken for one in inputs if one.changes.broken), None)
+    if broken:
+        after = replace(after, changes=after.changes.broke(*broken))
     after = replace(after, changes=_followed(node, after.changes))
     if node.kind == "Project":
         after = _declared_again(node, _keyed_again(node, after))
@@ -96,14 +87,15 @@ def _leaf(node: PlanNode) -> Lineage:
     hidden = None if _is_source(node) else f"the plan behind {node.kind} is not known"
     if key is None or not key.ordered:
         split = SPLIT in names and POSITION in names
-        lanes = Lanes(weakest=None if split else f"{node.kind} promises no order", shuffle=hidden)
+        lanes = Lanes(weakest=None if split else f"{node.kind} promises no order")
         lineage = Lineage(origins, lanes, () if key is None else _primary(key, node, ordered=False))
     else:
         columns = frozenset(_numbers(key, key.key.partition, node))
-        lanes = Lanes(key.key.partition, columns, shuffle=hidden, transactional=key.transactional)
+        lanes = Lanes(key.key.partition, columns, transactional=key.transactional)
         ordered = set(key.key.partition) <= set(key.key.primary or ())
         lineage = Lineage(origins, lanes, _primary(key, node, ordered=ordered))
-        lineage = lineage if hidden is None else lineage.shuffled(None, hidden)
+    if hidden is not None:
+        lineage = lineage.shuffled(None, hidden)
     return replace(lineage, changes=_leaf_changes(node, key, hidden))
 
 
@@ -160,6 +152,9 @@ def _traits(node: PlanNode) -> tuple[str, ChangeTraits] | None:
 def _followed(node: PlanNode, changes: Changes) -> Changes:
     """Return the changes with the columns of the node's output: which ones are, or depend on, those of a changelog."""
     made = {one.id: one for one in node.made() if one.kind == "Alias" and one.id is not None}
+    generated: set[int] = set()
+    if node.kind == "Generate":
+        generated = {column.id for column in node.output} - {column.id for column in node.children[0].output}
 
     def exact(columns: frozenset[int]) -> frozenset[int]:
         renamed = {number for number, one in made.items() if ordered_as(one.children[0]) in columns}
@@ -167,11 +162,15 @@ def _followed(node: PlanNode, changes: Changes) -> Changes:
 
     def depend(columns: frozenset[int]) -> frozenset[int]:
         computed = {number for number, one in made.items() if one.references & columns}
+        if any(one.references & columns for one in node.all_expressions()):
+            computed |= generated
         return frozenset(column.id for column in node.output if column.id in columns or column.id in computed)
 
     after = changes.followed(exact, depend)
     if changes.updates and changes.kinds and not after.kinds:
-        return after.broke(f"{node.text} drops {CHANGE_TYPE}, so that changes count as rows", "keep the column")
+        return after.broke(
+            f"{node.text} drops {CHANGE_TYPE}, so that changes count as rows", "keep the column, or materialize before"
+        )
     if changes.kind and not after.kind and after.images is Images.FULL:
         told = f"images: {node.text} drops {CHANGE_TYPE}"
         return replace(after, images=Images.UPSERT, complete=False, lost=(*after.lost, told))
@@ -201,8 +200,8 @@ def _asserted(node: PlanNode, lineage: Lineage, *, known: set[str]) -> Lineage:
         return lineage
     keys = tuple(UniqueKey(frozenset(lineage.origins[one] for one in columns)) for columns in new)
     changes = lineage.changes
-    if changes.identity is None:
-        changes = replace(changes, identity=keys[0].columns)
+    if changes.identity is None or changes.images is Images.APPEND:
+        changes = _identified(node, changes, keys[0].columns)
     return replace(lineage, keys=(*lineage.keys, *keys), changes=changes)
 
 
@@ -261,8 +260,16 @@ def _declared_again(node: PlanNode, lineage: Lineage) -> Lineage:
         after = _changes(node, traits[1], identity)
         if not traits[1].asserted:  # a converter knows the kinds, not what the plan did to places
             was = lineage.changes
-            places = {name: columns & was.places.get(name, columns) for name, columns in after.places.items()}
-            after = replace(after, comparable=after.comparable and was.comparable, places=places, broken=was.broken)
+            after = replace(
+                after,
+                comparable=after.comparable and was.comparable,
+                repeatable=was.repeatable,
+                several=was.several,
+                places={name: columns & was.places.get(name, columns) for name, columns in after.places.items()},
+                paired=was.paired,
+                broken=was.broken,
+                lost=was.lost,
+            )
         return replace(lineage, changes=after)
     kind = {column.id for column in node.output if column.name == CHANGE_TYPE}
     if kind <= lineage.changes.kind:
@@ -286,7 +293,8 @@ def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of
     own = changes.kinds | changes.placed
     for one in conjuncts(condition):
         used = one.references if of is None else one.references & of.keys()
-        if (one.kind == "IsNull" and used <= changes.corrupt) or (one.kind == "IsNotNull" and used <= changes.kind):
+        tested = one.children[0].id if one.children and one.children[0].kind == "AttributeReference" else None
+        if (one.kind == "IsNull" and tested in changes.corrupt) or (one.kind == "IsNotNull" and tested in changes.kind):
             continue
         if _drops_old_rows(one, changes):
             if not changes.paired:
@@ -380,20 +388,22 @@ def _aggregate(node: PlanNode, before: Lineage) -> Lineage:
 
 def _aggregated(node: PlanNode, changes: Changes) -> Changes:
     """Return the changes after an aggregate, which needs each of them once, and their signs."""
-    if not changes.updates and (changes.complete or not changes.kinds):
-        return changes
-    if changes.updates and not any(one.references & changes.kinds for one in node.made()):
-        return changes.broke(
-            f"{node.text} takes changes for rows",
-            f"add or subtract by {CHANGE_TYPE} in the aggregate, or aggregate the rows of the target",
-        )
-    if changes.images is Images.FULL and changes.complete and changes.repeatable:
+    if not changes.updates and changes.once:
         return changes
     if not changes.updates:
         why = f"{node.text} needs each row exactly once, and rows may come again (history is unknown)"
         return changes.broke(
             why, "declare history='complete' if they do not; or materialize by a key of the rows first"
         )
+    functions = [part.children[0] for one in node.made() for part in one.walk() if part.kind == "AggregateExpression"]
+    if not all(one.kind == "Sum" and one.references & changes.kinds for one in functions):
+        return changes.broke(
+            f"{node.text} takes changes for rows",
+            "call normalize(changes, key) before it, and let each aggregate be a sum with a sign: + for insert and "
+            "update_postimage, - for update_preimage and delete",
+        )
+    if changes.counted and changes.complete:
+        return changes
     why = f"{node.text} needs each change exactly once, and whole old rows, which the changes do not promise"
     return changes.broke(why, NORMALIZE)
 
@@ -442,8 +452,9 @@ def _unknown(node: PlanNode, before: Lineage) -> Lineage:
     if any(column.name == CHANGE_TYPE for column in node.output):
         own = _changes(node, ChangeTraits(), None)
         return Lineage({}, lanes, changes=replace(own, images=None, lost=changes.lost, broken=changes.broken))
-    if before.changes.images is Images.APPEND:
-        changes = before.changes
+    if before.changes.images is Images.APPEND:  # the function may repeat rows; with state, it may replace them
+        images = Images.UPSERT if "State" in node.kind else Images.APPEND
+        changes = replace(before.changes, images=images, identity=None, complete=False)
     return Lineage({}, lanes, changes=changes)
 
 
@@ -491,7 +502,8 @@ def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) ->
     kind = first.kind.intersection(*(one.kind for one in sides))
     named = {column.id for column in node.output if column.name == CHANGE_TYPE}
     if len(images) < len(sides) or named != kind:
-        return Changes(kinds=kinds, placed=placed, broken=broken, lost=(*lost, f"images and history: {why}"))
+        told = (*lost, f"images and history: {why}")
+        return Changes(comparable=one_log, kinds=kinds, placed=placed, broken=broken, lost=told)
     same = one_log and all(one.identity == first.identity for one in sides)
     places = {
         name: columns.intersection(*(one.places.get(name, frozenset()) for one in sides))
@@ -503,7 +515,7 @@ def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) ->
     return Changes(
         min(images),
         first.identity if same else None,
-        all(one.complete or not one.kinds for one in sides),
+        all(one.once for one in sides),
         all(one.repeatable for one in sides),
         any(one.several for one in sides),
         all(one.comparable for one in sides) and one_log,
@@ -548,7 +560,7 @@ def _join(node: PlanNode, left: Lineage, right: Lineage) -> Lineage:
         if adds:
             lanes = lanes.lost(f"{node.text} puts out rows without the key")
         one = finds_one[0 if from_right else 1] or how in ("semi", "anti")
-        if table.changes.broken and table.changes.kinds:
+        if table.changes.broken:
             moving = replace(moving, changes=moving.changes.broke(*table.changes.broken))
         keeps_all = how == ("right" if from_right else "left")
         changes = _looked_up(node, moving, one=one, keeps_all=keeps_all, adds=adds)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody u
 from forebay.errors import ConfigurationError
 from forebay.spark.keys.found_keys import find_key, keys_of
 from forebay.spark.keys.plan.plan_node import analysed_plan
-from forebay.spark.keys.row_order import guarantee, row_order
+from forebay.spark.keys.row_order import RowOrder, row_order
 from forebay.table.changelog.shape import CHANGE_TYPE
 from forebay.table.keys.key_spec import KeySpec
 
@@ -24,11 +24,11 @@ def describe_keys(df: DataFrame) -> str:
     lost that.
     """
     plan = analysed_plan(df)
-    found = find_key(df, plan)
+    found, order = find_key(df, plan), row_order(df, plan)
     types = {field.name: field.dataType.simpleString() for field in df.schema}
     lines = [f"{name} {types[name]}: {', '.join(_roles(found.key, name))}" for name in found.key.columns]
     warnings = [f"warning: {text}" for text in found.warnings]
-    return "\n".join([*(lines or ["no key"]), *warnings, f"order: {guarantee(df)}", *_traits(df)])
+    return "\n".join([*(lines or ["no key"]), *warnings, f"order: {order.guarantee}", *_traits(df, order)])
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def key_profile(df: DataFrame, *, top: int = 10) -> KeyProfile:
     return KeyProfile(int(total[0] or 0), int(total[1]), tuple((tuple(row)[:-1], int(row["_rows"])) for row in first))
 
 
-def _traits(df: DataFrame) -> list[str]:
-    changes = row_order(df, analysed_plan(df)).changes
+def _traits(df: DataFrame, order: RowOrder) -> list[str]:
+    changes = order.changes
     if changes is None or (CHANGE_TYPE not in df.columns and not changes.kinds):
         return []
     images = "not declared" if changes.images is None else changes.images.name.lower()

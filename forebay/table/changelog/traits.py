@@ -49,7 +49,7 @@ class ChangeTraits:
         complete: Whether each change of each row comes exactly once, from the first one of the row on.
         comparable: Whether `_sequence` is comparable over all rows; False if they may come from several logs.
         log: Names the log. Two inputs of a union that name the same log are comparable; None: only with itself.
-        corrupt: The column that holds malformed events, whose `_change_type` is NULL.
+        corrupt: The column that holds malformed events, whose `_change_type` is NULL; None: there is none.
         asserted: Whether the user vouches for the changes, whatever the plan has done to them.
     """
 
@@ -57,7 +57,7 @@ class ChangeTraits:
     complete: bool = False
     comparable: bool = True
     log: str | None = None
-    corrupt: str = CORRUPT_RECORD
+    corrupt: str | None = None
     asserted: bool = False
 
     @classmethod
@@ -113,13 +113,13 @@ def declared_traits(metadata: Mapping[str, Any]) -> tuple[str, ChangeTraits] | N
     images = Images[str(entry["images"]).upper()]
     complete, comparable = bool(entry["complete"]), bool(entry["comparable"])
     asserted = bool(entry.get("asserted"))
-    return entry["set"], ChangeTraits(images, complete, comparable, entry.get("log"), entry["corrupt"], asserted)
+    return entry["set"], ChangeTraits(images, complete, comparable, entry.get("log"), entry.get("corrupt"), asserted)
 
 
 def stamp_changes(
     schema: pa.Schema, *, images: ImagesName = "upsert", history: HistoryName = "unknown", log: str | None = None
 ) -> pa.Schema:
-    """Return the schema of a source with the traits of its changes. Called by a source in `schema()`, after `stamp`.
+    """Return the schema of a source with the traits of its changes. Called by a source in `schema()`.
 
     Args:
         schema: The schema of the source, with the column `_change_type`.

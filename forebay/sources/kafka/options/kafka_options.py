@@ -16,7 +16,7 @@ from forebay.formats.values.ddl import type_text
 from forebay.framework.source import Source
 from forebay.options import Secret, option
 from forebay.sources.kafka.client.client_options import ClientOptions, translate
-from forebay.sources.kafka.options.bounds import Bound, OffsetRange
+from forebay.sources.kafka.options.bounds import Bound, BoundKind, OffsetRange
 from forebay.sources.kafka.options.payloads import Payloads, json_payload_options
 from forebay.sources.kafka.options.subscription import Subscription
 from forebay.sources.kafka.records.decoding import MAX_BATCH_BYTES
@@ -277,15 +277,16 @@ class KafkaOptions(Source):
         )
         corrupt = self.column_name_of_corrupt_record
         options = json_payload_options(self.json_options, self.mode, corrupt, self.time_zone)
-        if self.changelog_history == "complete" and self.starting_offsets != "earliest":
+        start = self.offset_range.start
+        if self.changelog_history == "complete" and (start is None or start.kind is not BoundKind.EARLIEST):
             raise ConfigurationError(
                 "changelogHistory=complete needs the first change of each row, but the read may begin later",
                 option="startingOffsets",
                 advice="set startingOffsets=earliest, or remove changelogHistory",
             )
         topics = self.subscription.named_topics()
-        servers = next((value for name, value in self.kafka.items() if name.lower() == "bootstrap.servers"), None)
-        log = declaration_id(str(servers), topics[0]) if topics is not None and len(topics) == 1 else None
+        one_topic = topics is not None and len(topics) == 1
+        log = declaration_id(self.client_options.servers, topics) if one_topic else None
         in_partitions = self.key_order == "partition"
         return Changelog(events, options, self.kafka_columns, self.changelog_history == "complete", log, in_partitions)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last change of each key in the order of a sequence (strategy `sequence`, C16, K7, F5).
+"""The last change of each key in an order of changes (strategies `position` and `sequence`, C16, K7, F5).
 
 The state keeps the last change of each key: its row with count 1, or with count -1 if it retracted the row, so that an
 older change that arrives later does not bring the row back.
@@ -100,19 +100,20 @@ def _at(values: Ints, places: Ints, wanted: int) -> npt.NDArray[np.bool_]:
 
 def _refuse_lanes(keys: TouchedKeys, members: Ints, stored: pa.Array, arriving: pa.Array) -> None:
     """Raise a DataError if the changes of a key come from two lanes."""
+    lanes = pa.concat_arrays([stored, arriving])
     ranks = order_ranks([stored], [arriving])
     low, high = np.full(len(keys), np.iinfo(np.int64).max), np.full(len(keys), FIRST)
-    known = members[ranks[members] > 0]
+    known = members[np.asarray(lanes.is_valid())[members]]
     np.minimum.at(low, keys.codes[known], ranks[known])
     np.maximum.at(high, keys.codes[known], ranks[known])
     several = np.flatnonzero(low < high)
     if not len(several):
         return
     places = np.flatnonzero(keys.codes == several[0])
-    lanes = pa.concat_arrays([stored, arriving]).take(pa.array(places)).drop_null().unique().to_pylist()
+    named = lanes.take(pa.array(places)).drop_null().unique().to_pylist()
     place = int(np.flatnonzero(keys.codes[len(keys.entries) :] == several[0])[0])
     raise DataError(
-        f"the changes of the key {shown_key(keys.events, place)} come from {' and '.join(map(str, lanes))}, which have "
+        f"the changes of the key {shown_key(keys.events, place)} come from {' and '.join(map(str, named))}, which have "
         "no order between them",
         advice="give sequence_by columns that order all changes of a key, over all splits and logs; or, if each change "
         "comes exactly once with whole old rows, strategy='retract'; both with a new state location",
