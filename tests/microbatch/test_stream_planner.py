@@ -355,6 +355,18 @@ def test_the_first_discovery_is_retried_and_then_an_error(query, two):
     assert caught.value.source == "given"
 
 
+@pytest.mark.parametrize("call", ["discover", "latest"])
+def test_a_call_without_whose_answer_planning_goes_on_has_few_retries(query, two, call):
+    """What is known is read on: an outage shows in the progress within seconds, not after `retryTimeout`."""
+    run = query(two, retries=None, retry_first_pause="0s")
+    run.turn()
+    two.fail[call] = 1000
+    run.wait()
+    before = two.fail[call]
+    run.turn()
+    assert before - two.fail[call] == 4
+
+
 def test_a_later_discovery_that_fails_is_a_warning_and_what_is_known_is_read_on(query, two, caplog):
     run = query(two, retries=0)
     run.turn()

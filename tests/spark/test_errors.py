@@ -439,7 +439,7 @@ def test_an_option_is_named_with_its_capitals_although_spark_lower_cases_it(spar
     assert error.message.startswith("'maxRowsPerBatch' takes a whole number")
 
 
-AT_ONCE = HostOptions(retry_first_pause="0s")
+AT_ONCE = HostOptions(retry_first_pause="0s", retries=3)
 
 
 def test_a_retriable_error_is_tried_four_times_as_in_process(tmp_path):

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import replace
+from typing import Final, TypeVar
 
 from forebay.errors import FatalError, RetriableError
 from forebay.framework.runtime.clients import drop_clients
@@ -18,6 +19,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+_BRIEF: Final = 3
+"""Maximum retries of a call without whose answer the caller can go on."""
+
 
 class ConnectorCalls:
     """Calls a connector's blocking methods one at a time, each on a new thread.
@@ -29,13 +33,17 @@ class ConnectorCalls:
         self._source = source
         self._runtime = runtime
         self._retry = retry
+        self._brief = retry if retry.retries is not None else replace(retry, retries=_BRIEF)
         self._timeout = timeout
 
-    def call(self, doing: str, work: Callable[[], T], *, within: tuple[str, float] | None = None) -> T:
+    def call(
+        self, doing: str, work: Callable[[], T], *, within: tuple[str, float] | None = None, brief: bool = False
+    ) -> T:
         """Run `work` on a new thread, and return its result. Called on the planning thread.
 
         `doing` names the call in errors, such as `latest()`. `within` replaces the time-out `planningTimeout`: the name
-        of the option to report, and seconds.
+        of the option to report, and seconds. With `brief`, the caller can go on without an answer and asks again later:
+        there are few retries.
 
         Raises:
             ForebayError: The connector's error, wrapped in a `FatalError` unless it is a `ForebayError`.
@@ -44,7 +52,7 @@ class ConnectorCalls:
         option, timeout = within or ("planningTimeout", self._timeout)
         clock, pauses = self._runtime.clock, self._runtime.service_pauses
         deadline = clock.monotonic() + timeout
-        count = RetryCount(self._retry, clock, self._runtime.random)
+        count = RetryCount(self._brief if brief else self._retry, clock, self._runtime.random)
         while True:
             self._wait(pauses.remaining(self._source), deadline)
             try:

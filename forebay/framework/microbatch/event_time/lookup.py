@@ -61,7 +61,9 @@ class EventTimeLookup:
         unknown, known = splits, {}
         enumerator = self._enumerator
         if enumerator is not None:
-            answer: object = self._calls.call("event_times()", lambda: enumerator.event_times(splits, self.column))
+            answer: object = self._calls.call(
+                "event_times()", lambda: enumerator.event_times(splits, self.column), brief=not needed
+            )
             if answer is not None:
                 checked = checked_event_times(self._source, answer)
                 unknown = [split for split in splits if checked.get(split.id, 0) is None]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from forebay.errors import ContractError, RetriableError
@@ -217,7 +218,8 @@ class DiscoverySplitProvider(SplitProvider):
 
         def ask() -> None:
             first = self._first
-            discovered.append(self._calls.call("discover()", lambda: self.enumerator.discover(known, first)))
+            call = partial(self._calls.call, brief=not (fresh or first))
+            discovered.append(call("discover()", lambda: self.enumerator.discover(known, first)))
             if any(split.id not in known for split in getattr(discovered[0], "splits", ())):
                 self._refresh.news()
 
@@ -263,7 +265,7 @@ class DiscoverySplitProvider(SplitProvider):
         more = bool(wanted - self._asked) and not self._ends_refresh.failures.failing
         if fresh or more or self._ends_refresh.is_due():
             try:
-                self._ends_refresh.measure(lambda: self._ask_for_ends(splits))
+                self._ends_refresh.measure(lambda: self._ask_for_ends(splits, brief=not fresh and self._answered))
             except RetriableError as error:
                 if fresh or not self._answered:
                     raise
@@ -274,9 +276,9 @@ class DiscoverySplitProvider(SplitProvider):
         self.unanswered = wanted - self._asked
         return self._ends
 
-    def _ask_for_ends(self, splits: Sequence[Split]) -> None:
+    def _ask_for_ends(self, splits: Sequence[Split], *, brief: bool) -> None:
         began = self._clock.monotonic()
-        answer = self._calls.call("latest()", lambda: self.enumerator.latest(splits))
+        answer = self._calls.call("latest()", lambda: self.enumerator.latest(splits), brief=brief)
         if not isinstance(answer, Mapping):
             raise ContractError(
                 f"latest() returned {type(answer).__name__}, not a mapping",
