@@ -62,7 +62,7 @@ def shown_of(error):
 
 
 @pytest.mark.parametrize(("source", "options"), CASES)
-def test_no_secret_is_shown(source, options, capsys, caplog):
+def test_no_secret_is_shown(source, options, capsys, caplog, refusing):
     captures = []
     try:
         cls = default_registry.lookup(source)
