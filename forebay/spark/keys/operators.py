@@ -268,7 +268,7 @@ def _declared_again(node: PlanNode, lineage: Lineage) -> Lineage:
                 places={name: columns & was.places.get(name, columns) for name, columns in after.places.items()},
                 paired=was.paired,
                 broken=was.broken,
-                lost=was.lost,
+                lost=() if was.images is None else was.lost,
             )
         return replace(lineage, changes=after)
     kind = {column.id for column in node.output if column.name == CHANGE_TYPE}

@@ -71,7 +71,7 @@ class History:
         return declare(df, self.traits, ("id",), ordered=self.ordered)
 
 
-def history(rng, first=0, *, emptied=False):
+def history(rng, first=0, *, log_name="t", emptied=False):
     """A random history of up to six rows, whose ids begin with `first`; with `emptied` they are deleted at the end."""
     images = rng.choice([Images.FULL, Images.FULL, Images.FULL, Images.UPSERT, *([] if emptied else [Images.APPEND])])
     one_log = rng.random() < 0.8
@@ -117,7 +117,7 @@ def history(rng, first=0, *, emptied=False):
     columns += ", _split string, _pos long" if positions else ""
     columns += ", _sequence long" if sequenced else ""
     touched = {row["id"] for _, _, rows in log for row, _ in rows}
-    traits = ChangeTraits(images, not repeats and not late, one_log, log="t" if one_log else None)
+    traits = ChangeTraits(images, not repeats and not late, one_log, log=log_name if one_log else None)
     declared = traits if rng.random() < 0.9 else None
     return History(merged, columns, [row for key, row in table.items() if key in touched], declared, one_log, images)
 
@@ -164,7 +164,7 @@ class Search:
         self.append = first.images is Images.APPEND
         query = Query(first.read(self.spark), first.rows)
         if united:
-            other = history(rng, first=0 if moved else 6)
+            other = history(rng, first=0 if moved else 6, log_name="u")
             query = Query(
                 query.df.unionByName(other.read(self.spark), allowMissingColumns=True),
                 first.rows + other.rows,
