@@ -241,11 +241,7 @@ def to_upsert_kafka(df: DataFrame, key: str | Sequence[str], *, ordered: bool = 
 
 
 def _check_order(df: DataFrame, key: str | Sequence[str], function: str, *, ordered: bool) -> None:
-    columns = key_names(df, key)
-    if ordered:
-        refuse_broken(df)
-    else:
-        require_order(df, columns, function)
+    require_order(df, key_names(df, key), function, ordered=ordered)
 
 
 def to_delta_cdf(df: DataFrame) -> DataFrame:

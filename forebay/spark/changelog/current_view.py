@@ -60,7 +60,7 @@ def current_view(
                 "the DataFrame has no primary key", option="key", advice="give key=[…], or call key_by(…, cdc=True)"
             )
         key = spec.primary
-        ordering = ordering or (None if df.isStreaming else spec.ordering)
+        ordering = ordering or (None if df.isStreaming or CHANGE_TYPE in df.columns else spec.ordering)
         deleted = deleted or (None if CHANGE_TYPE in df.columns else spec.deleted)
     keys = key_names(df, key)
     gone = _is_deleted(df, deleted)

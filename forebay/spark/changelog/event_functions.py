@@ -141,7 +141,7 @@ def read_events(df: DataFrame, reading: EventReading, name: str, *, complete: bo
     schema = reading.converter(arrow_schema(df.schema)).schema
     changes = map_in_arrow(df, reading, spark_schema(schema, name))
     images = event_images(reading.form, reading.special.get("missing_before"))
-    return declare(changes, ChangeTraits(images, complete, corrupt=CORRUPT_RECORD), reading.key)
+    return declare(changes, ChangeTraits(images, complete, corrupt=CORRUPT_RECORD, kept=reading.keep), reading.key)
 
 
 def write_events(df: DataFrame, writing: EventWriting, name: str) -> DataFrame:

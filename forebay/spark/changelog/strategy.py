@@ -23,7 +23,7 @@ from forebay.spark.keys.plan.determinism import unrepeatable
 from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
 from forebay.spark.keys.row_order import Columns, RowOrder, row_order, within
 from forebay.table.changelog.mode import ALL, APPEND, UPDATES, UPSERT, ChangelogMode
-from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, LOG, POSITION, SEQUENCE, SPLIT
+from forebay.table.changelog.shape import CHANGE_TYPE, COLUMNS, COMMIT_VERSION, LOG, POSITION, SEQUENCE, SPLIT
 from forebay.table.changelog.traits import Images
 from forebay.table.keys.order_guarantee import OrderScope
 
@@ -156,6 +156,7 @@ def change_order(
         proof.refuse_lost_kind()
     proof.refuse_other_key("key")
     proof.refuse_unrepeatable_key()
+    proof.refuse_doubt()
     if sequence_by:
         return ChangeOrder(tuple(sequence_by))
     if proof.known_order is None and unordered and proof.plain and not df.isStreaming:
@@ -163,14 +164,22 @@ def change_order(
     return proof.known_order or proof.refuse_unordered()
 
 
-def require_order(df: DataFrame, key: Sequence[str], function: str) -> None:
+def require_order(df: DataFrame, key: Sequence[str], function: str, *, ordered: bool) -> None:
     """Check that the changes of each value of `key` arrive in order, for a function that passes them on.
+
+    Args:
+        df: The changelog.
+        key: The key of those who apply the changes.
+        function: The name of the function, for errors.
+        ordered: Whether the user vouches for the order.
 
     Raises:
         ConfigurationError: That is not proven.
     """
     proof = _Proof.of(df, key)
-    if proof.in_order is None or proof.problem:
+    if ordered:
+        proof.refuse_other_key("key")
+    elif proof.in_order is None or proof.problem:
         raise ConfigurationError(
             f"{function} passes changes on as they come, and nothing proves that those of ({proof.shown}) are in "
             f"order: {proof.problem or proof.disorder}",
@@ -209,7 +218,7 @@ def require_whole(df: DataFrame, option: str) -> bool:
                 option=option,
                 advice=proof.by_its_key,
             )
-    return changes.once
+    return changes.complete
 
 
 def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool) -> ChangeOrder | None:
@@ -403,6 +412,21 @@ class _Proof:
             f"call normalize(changes, {named}){of} right after the source: it gives whole old rows, each exactly once"
         )
 
+    def refuse_doubt(self) -> None:
+        """Check that no step may have left out the newest row of a key, of changes of which nothing is declared.
+
+        Raises:
+            ConfigurationError: One may have.
+        """
+        changes = self.changes
+        if changes is not None and changes.doubt:
+            raise ConfigurationError(
+                f"the newest row of a key may have been left out by {changes.doubt}",
+                option="df",
+                advice="call this function before that step; if these are changes, declare them right after the "
+                "source: from_changes(df, key=…, images=…, history=…)",
+            )
+
     def refuse_lost_kind(self) -> None:
         """Check that changes still have `_change_type`.
 
@@ -434,13 +458,18 @@ class _Proof:
         Raises:
             ConfigurationError: A column has another value at each evaluation.
         """
-        updates = self.changes is None or self.changes.updates
-        columns = unrepeatable(self.plan)[0] if self.plan is not None and updates else []
+        changes = self.changes
+        if self.plan is None or (changes is not None and not changes.updates):
+            return
+        columns = unrepeatable(self.plan)[0]
+        if changes is not None:
+            own = changes.kinds | changes.placed
+            columns += [one.name for one in self.plan.output if one.id in own and one.name not in COLUMNS]
         if columns:
             raise ConfigurationError(
-                f"{columns[0]!r} has another value at each evaluation, so a retraction never matches its row",
+                f"{columns[0]!r} has another value for the old row of a change, so a retraction never matches its row",
                 option="df",
-                advice="compute it after this function; materialize compares no rows with sequence_by",
+                advice="drop it, or compute it after this function; materialize compares no rows with sequence_by",
             )
 
     def refuse_unrepeatable_key(self) -> None:
@@ -449,14 +478,18 @@ class _Proof:
         Raises:
             ConfigurationError: A column of it has another value at each evaluation.
         """
-        updates = self.changes is None or self.changes.updates
-        columns = unrepeatable(self.plan)[0] if self.plan is not None and updates else []
+        changes = self.changes
+        if self.plan is None or changes is None or not changes.updates:
+            return
+        others = changes.kinds | changes.placed | changes.looked_up
+        columns = {column.name for column in self.plan.output if column.id in others} | {*unrepeatable(self.plan)[0]}
         of_key = [name for name in self.key if name in columns]
         if of_key:
             raise ConfigurationError(
-                f"{of_key[0]!r} has another value at each evaluation, so a change does not find its row",
+                f"{of_key[0]!r} may have another value for the old row of a change than it had for the row, so the "
+                "change does not find its row",
                 option="key",
-                advice="take columns of the source as the key",
+                advice="take columns of the changelog's rows as the key",
             )
 
     def refuse_unordered(self) -> NoReturn:
@@ -494,8 +527,9 @@ def _chosen(proof: _Proof, mode: Mode, strategy: str | None, sequence_by: tuple[
     why = "mode is force" if in_order is not None and proof.problem is None else proof.problem or proof.disorder
     if strategy is not None:
         return _given(proof, strategy, sequence_by, f"{why}; the strategy was given")
+    if changes is not None and changes.images is None:
+        proof.refuse_doubt()
     if sequence_by and (proof.problem is None or changes is None or changes.identity is None):
-        proof.refuse_unrepeatable_key()
         return Verdict("sequence", f"{why}; {', '.join(sequence_by)} orders all changes", ChangeOrder(sequence_by))
     if changes is None:
         proof.refuse_unordered()
@@ -566,7 +600,8 @@ def _refuse_undeclared(changes: Changes, option: str) -> NoReturn:
     raise ConfigurationError(
         f"nothing is declared of the changes{_lost(changes)}",
         option=option,
-        advice="declare them: from_changes(df, key=…, images=…, history=…)",
+        advice="declare them right after the source, before any filter or function: "
+        "from_changes(df, key=…, images=…, history=…)",
     )
 
 

@@ -108,9 +108,11 @@ class Changes:
         kinds: The ids of the columns that depend on it.
         places: The ids of the columns that are the changelog's other columns, such as `_pos`, by name.
         placed: The ids of the columns that depend on them.
+        looked_up: The ids of the columns that depend on a table which a stream looks up.
         paired: Whether the old and the new row of an update still come together.
         corrupt: The ids of the columns that are the one with malformed events.
         broken: Why rows do not make up the right table any more, and the next step; None if they do.
+        doubt: A step after which undeclared changes, or several rows of a key, may lack the newest one.
         lost: Each trait that a step weakened, and the step, as texts.
     """
 
@@ -125,20 +127,17 @@ class Changes:
     kinds: frozenset[int] = frozenset()
     places: Mapping[str, frozenset[int]] = field(default_factory=dict)
     placed: frozenset[int] = frozenset()
+    looked_up: frozenset[int] = frozenset()
     paired: bool = True
     corrupt: frozenset[int] = frozenset()
     broken: tuple[str, str] | None = None
+    doubt: str | None = None
     lost: tuple[str, ...] = ()
 
     @property
     def updates(self) -> bool:
         """Whether rows may be updated or deleted, as far as is known."""
         return self.images is not Images.APPEND
-
-    @property
-    def once(self) -> bool:
-        """Whether each change comes exactly once; rows that are no changes count as they come."""
-        return self.complete or not (self.updates or self.kinds)
 
     @property
     def counted(self) -> bool:
@@ -152,7 +151,7 @@ class Changes:
 
     def unsure(self, why: str) -> Changes:
         """Return undeclared changes after a step that is right only with whole old rows."""
-        return self if self.identity is None else replace(self, identity=None, lost=(*self.lost, f"images: {why}"))
+        return replace(self, identity=None, doubt=self.doubt or why, lost=(*self.lost, f"images: {why}"))
 
     def broke(self, why: str, advice: str) -> Changes:
         """Return the changes after a step that makes a wrong table of them. The first such step is kept."""
@@ -168,15 +167,21 @@ class Changes:
             depend: Ids of columns → ids of the columns that now depend on them.
         """
         places = {name: exact(columns) for name, columns in self.places.items()}
-        kinds, placed = depend(self.kinds), depend(self.placed)
         return replace(
-            self, kind=exact(self.kind), kinds=kinds, places=places, placed=placed, corrupt=exact(self.corrupt)
+            self,
+            kind=exact(self.kind),
+            kinds=depend(self.kinds),
+            places=places,
+            placed=depend(self.placed),
+            looked_up=depend(self.looked_up),
+            corrupt=exact(self.corrupt),
         )
 
     def undeclared(self, why: str) -> Changes:
         """Return the changes after a step of which nothing is known."""
         told = () if self.images is None else (f"images and history: {why}",)
-        return replace(self, images=None, identity=None, complete=False, lost=(*self.lost, *told))
+        doubt = self.doubt or why
+        return replace(self, images=None, identity=None, complete=False, doubt=doubt, lost=(*self.lost, *told))
 
 
 @dataclass(frozen=True)

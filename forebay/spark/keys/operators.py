@@ -22,6 +22,7 @@ from forebay.spark.keys.plan.column_origins import (
     origins_after,
     origins_of,
 )
+from forebay.spark.keys.plan.determinism import reads_unrepeatable
 from forebay.spark.keys.plan.plan_node import Expression, PlanNode, join_hints
 from forebay.spark.keys.upsert_mark import marked_keys
 from forebay.table.changelog.row_kind import RowKind
@@ -68,11 +69,10 @@ def _lineage(node: PlanNode, named: dict[int, tuple[PlanNode, Lineage]]) -> Line
     else:
         after = _RULES.get(node.kind, _unknown)(node, inputs[0])
         after = replace(after, origins=origins_after(node, after.origins))
-    if node.jvm.subqueries().size():
-        after = _with_subquery(node, after)
-    broken = next((one.changes.broken for one in inputs if one.changes.broken), None)
-    if broken:
-        after = replace(after, changes=after.changes.broke(*broken))
+    subqueries = [_lineage(one, named).changes for one in node.subqueries()]
+    after = _with_broken(after, [*(one.changes for one in inputs), *subqueries])
+    if subqueries:
+        after = _with_subquery(node, after, subqueries)
     after = replace(after, changes=_followed(node, after.changes))
     if node.kind == "Project":
         after = _declared_again(node, _keyed_again(node, after))
@@ -115,9 +115,11 @@ def _leaf_changes(node: PlanNode, key: Declaration | None, hidden: str | None) -
     changes = _changes(node, ChangeTraits() if traits is None else traits[1], columns)
     if not changes.kind:
         replaces = columns is not None and node.streaming
-        return replace(changes, images=Images.UPSERT if replaces else Images.APPEND)
-    if hidden is not None:  # a filter may be hidden too
-        return replace(changes, images=None, complete=False, lost=(f"images and history: {hidden}",))
+        return replace(changes, images=Images.UPSERT if replaces else Images.APPEND, complete=True)
+    if hidden is not None:  # a filter may be hidden too, behind what was declared before it
+        doubt = None if traits is None and columns is None else hidden
+        told = (f"images and history: {hidden}",)
+        return replace(changes, images=None, identity=None, complete=False, doubt=doubt, lost=told)
     return replace(changes, images=None) if traits is None else changes
 
 
@@ -138,7 +140,7 @@ def _changes(node: PlanNode, traits: ChangeTraits, identity: frozenset[int] | No
         kind=kind,
         kinds=kind,
         places=places,
-        placed=frozenset().union(*places.values()),
+        placed=frozenset(column.id for column in node.output if column.name in traits.kept).union(*places.values()),
         corrupt=corrupt,
     )
 
@@ -239,11 +241,11 @@ def _keyed_again(node: PlanNode, lineage: Lineage) -> Lineage:
 def _identified(node: PlanNode, changes: Changes, primary: frozenset[int]) -> Changes:
     """Return the changes after `key_by` says which columns identify a row.
 
-    Changes without old rows keep the key that they had: a change of another key would leave its old row behind.
+    Changes keep a key that is proven: several rows may have the same value of another one.
     """
     if changes.images is Images.APPEND and node.streaming:
         return replace(changes, images=Images.UPSERT, identity=primary)
-    if changes.images is Images.UPSERT and changes.identity is not None:
+    if changes.images in (Images.UPSERT, Images.FULL) and changes.identity is not None:
         return changes
     return replace(changes, identity=primary)
 
@@ -257,17 +259,20 @@ def _declared_again(node: PlanNode, lineage: Lineage) -> Lineage:
         identity = None
         if key is not None and primary:
             identity = frozenset(lineage.origins.get(one, GONE) for one in _numbers(key, primary, node))
-        after = _changes(node, traits[1], identity)
-        if not traits[1].asserted:  # a converter knows the kinds, not what the plan did to places
-            was = lineage.changes
+        was = lineage.changes
+        after = replace(_changes(node, traits[1], identity), broken=was.broken)
+        if not traits[1].asserted:  # a converter knows the kinds, not what the plan did to keys and places
             after = replace(
                 after,
+                identity=identity if was.images is None or was.identity is None else was.identity,
                 comparable=after.comparable and was.comparable,
                 repeatable=was.repeatable,
                 several=was.several,
                 places={name: columns & was.places.get(name, columns) for name, columns in after.places.items()},
+                placed=after.placed | was.placed,
+                looked_up=was.looked_up,
                 paired=was.paired,
-                broken=was.broken,
+                doubt=was.doubt if was.images is not None else None,
                 lost=() if was.images is None else was.lost,
             )
         return replace(lineage, changes=after)
@@ -289,7 +294,10 @@ def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of
     """
     changes = before.changes
     if changes.images is Images.APPEND:
-        return changes
+        condition = tuple(condition)
+        origins = {before.origins.get(number, number) for one in condition for number in one.references}
+        versions = changes.identity is not None and not changes.kinds and not origins <= changes.identity
+        return replace(changes, doubt=changes.doubt or text) if versions and of is None else changes
     own = changes.kinds | changes.placed
     for one in conjuncts(condition):
         used = one.references if of is None else one.references & of.keys()
@@ -388,20 +396,30 @@ def _aggregate(node: PlanNode, before: Lineage) -> Lineage:
 
 def _aggregated(node: PlanNode, changes: Changes) -> Changes:
     """Return the changes after an aggregate, which needs each of them once, and their signs."""
-    if not changes.updates and changes.once:
+    if not changes.updates and changes.complete:
         return changes
     if not changes.updates:
         why = f"{node.text} needs each row exactly once, and rows may come again (history is unknown)"
         return changes.broke(
             why, "declare history='complete' if they do not; or materialize by a key of the rows first"
         )
+    if any(one.kind == "EventTimeWatermark" for one in node.walk()):
+        return changes.broke(f"{node.text} drops late changes, because there is a watermark", "leave out withWatermark")
+    if reads_unrepeatable(node):
+        why = f"{node.text} has other values each time it is computed"
+        return changes.broke(why, "group and add up columns of the source")
     functions = [part.children[0] for one in node.made() for part in one.walk() if part.kind == "AggregateExpression"]
-    if not all(one.kind == "Sum" and one.references & changes.kinds for one in functions):
+    distinct = any(part.fields.get("isDistinct") for one in node.made() for part in one.walk())
+    if distinct or not all(one.kind == "Sum" and one.references & changes.kinds for one in functions):
         return changes.broke(
             f"{node.text} takes changes for rows",
             "call normalize(changes, key) before it, and let each aggregate be a sum with a sign: + for insert and "
             "update_postimage, - for update_preimage and delete",
         )
+    groups: frozenset[int] = frozenset().union(*(one.references for one in node.expressions("groupingExpressions")))
+    if groups & (changes.kinds | changes.placed):
+        why = f"{node.text} groups by columns that belong to a change, and not to its row"
+        return changes.broke(why, "group by columns of the row")
     if changes.counted and changes.complete:
         return changes
     why = f"{node.text} needs each change exactly once, and whole old rows, which the changes do not promise"
@@ -458,10 +476,19 @@ def _unknown(node: PlanNode, before: Lineage) -> Lineage:
     return Lineage({}, lanes, changes=changes)
 
 
-def _with_subquery(node: PlanNode, after: Lineage) -> Lineage:
-    """Return the lineage of a node with a subquery, which Spark may turn into a join: it may shuffle, and filter."""
+def _with_broken(after: Lineage, inputs: Iterable[Changes]) -> Lineage:
+    """Return the lineage of a node; what one of its inputs has broken stays broken."""
+    broken = next((one.broken for one in inputs if one.broken), None)
+    return replace(after, changes=after.changes.broke(*broken)) if broken else after
+
+
+def _with_subquery(node: PlanNode, after: Lineage, subqueries: Iterable[Changes]) -> Lineage:
+    """Return the lineage of a node with subqueries, which Spark may turn into joins: they may shuffle, and filter."""
     after = after.shuffled(None, node.text)
     changes = replace(after.changes, repeatable=False)
+    if any(one.updates and one.kinds for one in subqueries):
+        why = f"a subquery of {node.text} takes changes for rows"
+        changes = changes.broke(why, "materialize them to a table and query its rows")
     if changes.updates and node.kind != "Project":
         changes = changes.broke(
             f"a subquery decides which changes are left out: {node.text}",
@@ -476,7 +503,8 @@ def _set_operator(node: PlanNode, inputs: list[Lineage]) -> Lineage:
         after = (
             inputs[0].shuffled(None, node.text) if node.kind in ("Intersect", "Except") else _unknown(node, inputs[0])
         )
-        return replace(after, changes=_without_some(after.changes, node.text))
+        updating = next((one.changes for one in inputs if one.changes.updates), after.changes)
+        return replace(after, changes=_without_some(updating, node.text))
     why = f"{node.kind} puts the rows of several inputs together"
     sides = [one.moved(child.output, node.output) for one, child in zip(inputs, node.children, strict=True)]
     first, *others = sides
@@ -503,7 +531,7 @@ def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) ->
     named = {column.id for column in node.output if column.name == CHANGE_TYPE}
     if len(images) < len(sides) or named != kind:
         told = (*lost, f"images and history: {why}")
-        return Changes(comparable=one_log, kinds=kinds, placed=placed, broken=broken, lost=told)
+        return Changes(comparable=one_log, kinds=kinds, placed=placed, broken=broken, doubt=why, lost=told)
     same = one_log and all(one.identity == first.identity for one in sides)
     places = {
         name: columns.intersection(*(one.places.get(name, frozenset()) for one in sides))
@@ -515,7 +543,7 @@ def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) ->
     return Changes(
         min(images),
         first.identity if same else None,
-        all(one.once for one in sides),
+        all(one.complete for one in sides),
         all(one.repeatable for one in sides),
         any(one.several for one in sides),
         all(one.comparable for one in sides) and one_log,
@@ -524,9 +552,11 @@ def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) ->
         kinds,
         places,
         placed,
+        first.looked_up.union(*(one.looked_up for one in sides)),
         all(one.paired for one in sides),
         first.corrupt.intersection(*(one.corrupt for one in sides)),
         broken,
+        next((one.doubt for one in sides if one.doubt), None),
         lost,
     )
 
@@ -560,6 +590,10 @@ def _join(node: PlanNode, left: Lineage, right: Lineage) -> Lineage:
         if adds:
             lanes = lanes.lost(f"{node.text} puts out rows without the key")
         one = finds_one[0 if from_right else 1] or how in ("semi", "anti")
+        if table.changes.updates and table.changes.kinds:
+            why = f"{node.text} looks up changes as if they were rows"
+            broken = why, "materialize them to a table and look up its rows, or use changelog_join"
+            moving = replace(moving, changes=moving.changes.broke(*broken))
         if table.changes.broken:
             moving = replace(moving, changes=moving.changes.broke(*table.changes.broken))
         keeps_all = how == ("right" if from_right else "left")
@@ -576,7 +610,7 @@ def _both_change(node: PlanNode, left: Changes, right: Changes) -> Changes:
     if left.updates or right.updates:
         why = f"a join of two streams needs append-only rows, but gets changes: {node.text}"
         return left.broke(why, "use changelog_join, which takes changes on both sides")
-    return left
+    return replace(left, complete=left.complete and right.complete)
 
 
 def _looked_up(node: PlanNode, moving: Lineage, *, one: bool, keeps_all: bool, adds: bool) -> Changes:
@@ -593,13 +627,17 @@ def _looked_up(node: PlanNode, moving: Lineage, *, one: bool, keeps_all: bool, a
     changes = replace(changes, several=changes.several or not one, paired=changes.paired and one)
     if node.streaming and changes.updates:
         told = f"values: {node.text} reads a table that may have changed when a row is retracted"
-        changes = replace(changes, repeatable=False, lost=(*changes.lost, told))
+        columns = frozenset(column.id for column in node.output) - moving.origins.keys()
+        changes = replace(changes, repeatable=False, looked_up=changes.looked_up | columns, lost=(*changes.lost, told))
     if not changes.updates:
         return changes
+    condition = tuple(node.expressions("condition"))
+    if changes.images is not None and any(one.references & (changes.kinds | changes.placed) for one in condition):
+        why = f"the kind or the place of a change decides what it is joined with: {node.text}"
+        return changes.broke(why, "join by columns of the row")
     if adds:
         return changes.broke(f"{node.text} puts out rows that are no changes", "use a left, inner, semi or anti join")
     if not keeps_all:
-        condition = node.expressions("condition")
         changes = _left_out(replace(moving, changes=changes), condition, node.text, of=moving.origins)
     if not one and changes.images is Images.UPSERT:
         why = f"old rows of {node.text} stay, because a row may find several, and the changes have no old rows"

@@ -15,7 +15,7 @@ from forebay.errors import ConfigurationError
 from forebay.spark.keys.found_keys import keys_of, warn_once
 from forebay.spark.keys.plan.plan_node import analysed_plan
 from forebay.spark.keys.row_order import RowOrder, row_order, within
-from forebay.spark.keys.upsert_mark import FIELD_UPSERT_KEY, upsert_marks
+from forebay.spark.keys.upsert_mark import upsert_marks
 from forebay.table.changelog.shape import COMMIT_VERSION, SEQUENCE
 from forebay.table.keys.field_metadata import declaration_id, key_metadata, without_key
 from forebay.table.keys.key_spec import KeySpec
@@ -106,7 +106,7 @@ def strip_keys(frame: DataFrame) -> DataFrame: ...
 @overload
 def strip_keys(frame: StructType) -> StructType: ...
 def strip_keys(frame: DataFrame | StructType) -> DataFrame | StructType:
-    """Return a DataFrame or schema without keys, also without those of `with_upsert_key`.
+    """Return a DataFrame or schema without keys, those of `with_upsert_key`, and what is declared of changes.
 
     Args:
         frame: A DataFrame, or a schema to pass to `mapInPandas` and its like, which would otherwise take the key over.
@@ -167,7 +167,7 @@ def _with_metadata(df: DataFrame, changed: Mapping[str, Mapping[str, Any]]) -> D
 
 
 def _stripped(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in without_key(metadata).items() if name != FIELD_UPSERT_KEY}
+    return {name: value for name, value in without_key(metadata).items() if not name.startswith("forebay.")}
 
 
 def _warn_of_lost_order(df: DataFrame, key: KeySpec, order: RowOrder, *, kept: bool) -> None:

@@ -50,6 +50,7 @@ class ChangeTraits:
         comparable: Whether `_sequence` is comparable over all rows; False if they may come from several logs.
         log: Names the log. Two inputs of a union that name the same log are comparable; None: only with itself.
         corrupt: The column that holds malformed events, whose `_change_type` is NULL; None: there is none.
+        kept: Columns that belong to a change and not to its row, such as the time of the message.
         asserted: Whether the user vouches for the changes, whatever the plan has done to them.
     """
 
@@ -58,6 +59,7 @@ class ChangeTraits:
     comparable: bool = True
     log: str | None = None
     corrupt: str | None = None
+    kept: tuple[str, ...] = ()
     asserted: bool = False
 
     @classmethod
@@ -75,6 +77,7 @@ class ChangeTraits:
         entry: dict[str, Any] = {"v": 1, "set": declaration_id(self, *parts), "images": self.images.name.lower()}
         entry |= {"complete": self.complete, "comparable": self.comparable, "corrupt": self.corrupt}
         entry |= {} if self.log is None else {"log": self.log}
+        entry |= {"kept": list(self.kept)} if self.kept else {}
         return {FIELD_CHANGES: entry | ({"asserted": True} if self.asserted else {})}
 
 
@@ -112,8 +115,10 @@ def declared_traits(metadata: Mapping[str, Any]) -> tuple[str, ChangeTraits] | N
         )
     images = Images[str(entry["images"]).upper()]
     complete, comparable = bool(entry["complete"]), bool(entry["comparable"])
-    asserted = bool(entry.get("asserted"))
-    return entry["set"], ChangeTraits(images, complete, comparable, entry.get("log"), entry.get("corrupt"), asserted)
+    asserted, kept = bool(entry.get("asserted")), tuple(entry.get("kept", ()))
+    return entry["set"], ChangeTraits(
+        images, complete, comparable, entry.get("log"), entry.get("corrupt"), kept, asserted
+    )
 
 
 def stamp_changes(

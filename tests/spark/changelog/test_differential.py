@@ -74,7 +74,8 @@ class History:
 def history(rng, first=0, *, log_name="t", emptied=False):
     """A random history of up to six rows, whose ids begin with `first`; with `emptied` they are deleted at the end."""
     images = rng.choice([Images.FULL, Images.FULL, Images.FULL, Images.UPSERT, *([] if emptied else [Images.APPEND])])
-    one_log = rng.random() < 0.8
+    declared = rng.random() < 0.9
+    one_log = rng.random() < 0.8 or not declared  # `_sequence` says of itself that it is comparable
     repeats, late = rng.random() < 0.3, rng.random() < 0.3
     table, log = {}, []
     for sequence in range(1, rng.randint(9, 25)):
@@ -118,8 +119,14 @@ def history(rng, first=0, *, log_name="t", emptied=False):
     columns += ", _sequence long" if sequenced else ""
     touched = {row["id"] for _, _, rows in log for row, _ in rows}
     traits = ChangeTraits(images, not repeats and not late, one_log, log=log_name if one_log else None)
-    declared = traits if rng.random() < 0.9 else None
-    return History(merged, columns, [row for key, row in table.items() if key in touched], declared, one_log, images)
+    return History(
+        merged,
+        columns,
+        [row for key, row in table.items() if key in touched],
+        traits if declared else None,
+        one_log,
+        images,
+    )
 
 
 INVALID = None

@@ -86,7 +86,7 @@ class Changelog:
         images = event_images(self.events.form, self.events.missing_before)
         corrupt = self.options.column_name_of_corrupt_record
         if CHANGE_TYPE in schema.names:
-            traits = ChangeTraits(images, self.complete, self.log is not None, self.log, corrupt)
+            traits = ChangeTraits(images, self.complete, self.log is not None, self.log, corrupt, tuple(self.kept))
             schema = with_traits(schema, traits)
         key = self.events.key_names(self.options)
         if not key or not set(key) <= set(schema.names):

@@ -20,6 +20,13 @@ def unrepeatable(plan: PlanNode) -> tuple[list[str], list[str]]:
     return [column.name for column in plan.output if column.id in tainted], conditions
 
 
+def reads_unrepeatable(node: PlanNode) -> bool:
+    """Return whether an expression of a node differs each time it is computed."""
+    tainted = {number for child in node.children for number in _tainted(child)[0]}
+    made, others = _nondeterministic(node)
+    return bool(made) or others or any(_depends(one, tainted) for one in node.all_expressions())
+
+
 def _tainted(node: PlanNode) -> tuple[set[int], list[str]]:
     """Return the ids of the columns, and the texts of the conditions, that differ each time they are computed."""
     tainted: set[int] = set()
@@ -32,6 +39,8 @@ def _tainted(node: PlanNode) -> tuple[set[int], list[str]]:
     tainted |= made
     tainted |= {one.id for one in node.made() if one.id is not None and _depends(one, tainted)}
     condition = node.expressions("condition")
+    if node.kind == "Generate":  # how many rows it makes
+        condition = tuple(node.all_expressions())
     if condition and (others or any(_depends(one, tainted) for one in condition)):
         conditions.append(node.text)
     return tainted, conditions

@@ -95,6 +95,13 @@ class PlanNode:
         for name in self.fields:
             yield from self.expressions(name)
 
+    def subqueries(self) -> Iterator[PlanNode]:
+        """Yield the plans of the subqueries in the expressions of the node."""
+        plans = self.jvm.subqueries()
+        for place in range(plans.size()):
+            plan = plans.apply(place)
+            yield _node(plan, iter(json.loads(plan.toJSON())))
+
     def made(self) -> Iterator[Expression]:
         """Yield the expressions that make the output columns of the node."""
         for name in ("projectList", "aggregateExpressions", "windowExpressions"):

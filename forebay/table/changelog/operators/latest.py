@@ -21,6 +21,7 @@ from forebay.table.changelog.operators.ordering import FIRST, last_of, order_ran
 from forebay.table.changelog.operators.result import Result, changes_of_winners, entry_batch
 from forebay.table.changelog.operators.times import entry_times
 from forebay.table.changelog.operators.touched_keys import KEY, TouchedKeys, touched_keys
+from forebay.table.changelog.row_kind import RowKind
 from forebay.table.changelog.state.segments import Ints
 from forebay.table.changelog.state.snapshot import Entries
 
@@ -60,6 +61,8 @@ class Latest:
         hashes = np.concatenate([entries.row_hashes, events.row_hashes])
         last = last_of(keys.codes, size, members, ranks, adds, hashes, -np.arange(len(keys.codes)))
         _refuse_ties(keys, members, last, ranks, adds)
+        if events.layout.by_version and not events.layout.orders:
+            _refuse_unordered_deletes(keys, last)
 
         entry_of = np.full(size, -1)
         entry_of[of_entries] = np.arange(stored)
@@ -96,6 +99,36 @@ def _at(values: Ints, places: Ints, wanted: int) -> npt.NDArray[np.bool_]:
     """Return for each place whether `values` has `wanted` there; False for the place -1."""
     found: npt.NDArray[np.bool_] = np.append(values, 0)[places] == wanted
     return found
+
+
+def _refuse_unordered_deletes(keys: TouchedKeys, last: Ints) -> None:
+    """Raise a DataError if a key is deleted and gets a row in one micro-batch, and no column says which comes last.
+
+    The delete of the row that the key had before comes first, if it differs from the new one.
+    """
+    events, stored = keys.events, len(keys.entries)
+    deletes = np.flatnonzero(events.kinds == RowKind.DELETE) + stored
+    winners = last[keys.codes[deletes]]
+    deletes, winners = deletes[winners >= stored], winners[winners >= stored]
+    deletes, winners = deletes[deletes != winners], winners[deletes != winners]
+    if not len(deletes):
+        return
+    names = tuple(events.layout.payload.names)
+    before = np.full(len(keys), -1)
+    before[keys.codes[:stored]] = np.where(keys.entries.counts > 0, np.arange(stored), -1)
+    old = before[keys.codes[deletes]]
+    first = np.zeros(len(deletes), np.bool_)
+    known = np.flatnonzero(old >= 0)
+    first[known] = equal_rows(keys.take(deletes[known], names), keys.take(old[known], names))
+    first &= ~equal_rows(keys.take(deletes, names), keys.take(winners, names))
+    if first.all():
+        return
+    place = int(deletes[~first][0]) - stored
+    raise DataError(
+        f"the key {shown_key(events, place)} is deleted and gets a row in one micro-batch, and no column says which "
+        "change is the last one",
+        advice="give sequence_by columns that order all changes of a key, or keep `_split` and `_pos` of the source",
+    )
 
 
 def _refuse_lanes(keys: TouchedKeys, members: Ints, stored: pa.Array, arriving: pa.Array) -> None:
