@@ -390,7 +390,8 @@ def _aggregate(node: PlanNode, before: Lineage) -> Lineage:
         lanes = lanes.lost(f"{node.text} puts rows of several keys together")
     keys = () if GONE in columns else (UniqueKey(frozenset(columns), once=True),)
     images = Images.UPSERT if node.streaming else Images.APPEND
-    changes = Changes(images, frozenset(columns), broken=_aggregated(node, before.changes).broken)
+    broken = _aggregated(node, before.changes).broken
+    changes = Changes(images, frozenset(columns), complete=not node.streaming, broken=broken)
     return Lineage(origins, lanes, keys, changes)
 
 

@@ -222,7 +222,7 @@ UNREPEATABLE = {
 def test_what_is_another_value_each_time_is_refused_by_name(students, name):
     """C12: a retraction never finds the row that it retracts, and state grows for ever."""
     changes = UNREPEATABLE[name](students())
-    with pytest.raises(ConfigurationError, match=r"another value at each evaluation") as caught:
+    with pytest.raises(ConfigurationError, match="another value (at each|for the old row)") as caught:
         choose_strategy(changes, ["level"])
     assert caught.value.message.startswith(f"'{name}")
 

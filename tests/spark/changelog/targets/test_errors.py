@@ -46,7 +46,6 @@ def test_the_error_for_each_sqlstate_is_retriable_only_where_waiting_helps(postg
         ("user=nope", "SELECT", ConfigurationError, 'role "nope" does not exist'),
         ("user=not_in", "SELECT", ConfigurationError, "not permitted to log in"),
         ("user=full_up", "SELECT", RetriableError, "too many connections"),
-        ("nope=1", "SELECT", ConfigurationError, "invalid connection option"),
         ("host=127.0.0.1 port=1", "SELECT", RetriableError, "refused"),
         ("options='-c default_transaction_read_only=on'", "CREATE TABLE n ()", ConfigurationError, "read-only"),
         ("options='-c statement_timeout=20'", "SELECT pg_sleep(9)", RetriableError, "statement timeout"),

@@ -260,7 +260,7 @@ MALFORMED = [
 def test_a_malformed_dsn_is_refused_at_once_without_its_text(spark, dsn):
     target = PostgresTarget(dsn, "t")
     with pytest.raises(ConfigurationError, match="malformed") as refused:
-        target.apply(spark.createDataFrame([(1, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+        target.apply(spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES), 0, "q", keys="id")
     assert refused.value.option == "dsn"
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
@@ -271,7 +271,7 @@ def test_a_malformed_dsn_is_refused_at_once_without_its_text(spark, dsn):
 def test_a_well_formed_dsn_is_tried_until_retry_timeout(spark, dsn):
     target = PostgresTarget(dsn, "t", retry_timeout="1s")
     with pytest.raises(RetriableError, match=r"[0-9] tr(y|ies) in") as ended:
-        target.apply(spark.createDataFrame([(1, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+        target.apply(spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES), 0, "q", keys="id")
     assert "retry_timeout" in ended.value.advice
 
 
@@ -285,7 +285,7 @@ def end_sessions(dsn):
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'forebay'")
 
 
-@pytest.mark.parametrize("moment", ["_prepare", "_copy", "_merge"])
+@pytest.mark.parametrize("moment", ["_is_new", "_copy", "_merge"])
 def test_a_session_that_the_server_ends_is_retried_and_the_micro_batch_is_applied_once(
     spark, table, moment, monkeypatch
 ):
@@ -298,7 +298,7 @@ def test_a_session_that_the_server_ends_is_retried_and_the_micro_batch_is_applie
         return work(self, *arguments, **keywords)
 
     monkeypatch.setattr(PostgresTarget, moment, interrupted)
-    df = spark.createDataFrame([(1, "a", "insert", 1), (2, "b", "insert", 2)], CHANGES)
+    df = spark.createDataFrame(in_one_split([(1, "a", "insert", 1), (2, "b", "insert", 2)]), CHANGES)
     assert table.target.apply(df, 0, "q", keys="id")
     assert len(calls) == 2
     assert table.rows("id, v") == [(1, "a"), (2, "b")]
@@ -314,6 +314,6 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_applied_twice(spark, tab
         arguments[0].execute("SELECT 1")  # fails, as the answer to the commit would
 
     monkeypatch.setattr(PostgresTarget, "_merge", committed)
-    assert table.target.apply(spark.createDataFrame([(1, "a", "insert", 1)], CHANGES), 0, "q", keys="id")
+    assert table.target.apply(spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES), 0, "q", keys="id")
     assert calls == [True]
     assert table.rows("id, v") == [(1, "a")]
