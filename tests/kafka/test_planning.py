@@ -151,6 +151,17 @@ def test_a_missing_right_differs_from_missing_sizes(monkeypatch, answer, sizes):
     assert cluster.sizes(["t"]) == sizes
 
 
+def test_a_complete_history_whose_first_records_are_gone_is_refused(brokers, look):
+    """A change without the earlier ones of its row would be counted from the middle."""
+    options = {"changelog_format": "debezium-json", "value_schema": "id long", "changelog_history": "complete"}
+    enumerator = look(starting_offsets="earliest", **options)
+    assert len(enumerator.discover({}, True).splits) == 2
+    brokers.bounds[TopicPartition("t", 1)] = (7, 9)
+    with pytest.raises(ConfigurationError, match="begins at the offset 7") as caught:
+        enumerator.discover({}, True)
+    assert (caught.value.split, caught.value.option) == ("t/1", "changelogHistory")
+
+
 @pytest.mark.parametrize("option", ["ending_timestamp", "ending_offsets_by_timestamp"])
 def test_a_stream_s_ending_time_holds_when_retention_has_removed_the_record_that_says_it(brokers, look, option):
     options = {option: 100 if option == "ending_timestamp" else '{"t":{"0":100,"1":100}}'}

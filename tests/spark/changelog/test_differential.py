@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as users write it
 from pyspark.sql.types import StructType
@@ -39,6 +42,7 @@ from forebay.table.changelog.traits import ChangeTraits, Images
 
 CASES = 200
 SEED = 36
+NUMBERED = re.compile(r"#\d+L?|\([^)]*\)|\[[^]]*\]")  # columns of plans, for which reasons differ
 
 
 @dataclass
@@ -61,14 +65,13 @@ class History:
     ordered: bool
     images: Images
 
-    def read(self, spark):
+    def table(self):
         schema = arrow_schema(StructType.fromDDL(self.columns))
         values = zip(*self.events, strict=True)
-        arrays = [pa.array(one, kind.type) for one, kind in zip(values, schema, strict=True)]
-        df = spark.createDataFrame(pa.table(arrays, schema=schema))
-        if self.traits is None:
-            return df
-        return declare(df, self.traits, ("id",), ordered=self.ordered)
+        return pa.table([pa.array(one, kind.type) for one, kind in zip(values, schema, strict=True)], schema=schema)
+
+    def declared(self, df):
+        return df if self.traits is None else declare(df, self.traits, ("id",), ordered=self.ordered)
 
 
 def history(rng, first=0, *, log_name="t", emptied=False):
@@ -150,10 +153,11 @@ class Query:
 
 
 class Search:
-    """Makes random queries."""
+    """Makes random queries, of streams if there is a directory for their files and states."""
 
-    def __init__(self, spark, seed):
-        self.spark, self.rng = spark, random.Random(seed)
+    def __init__(self, spark, seed, directory=None):
+        self.spark, self.rng, self.directory = spark, random.Random(seed), directory
+        self.inputs, self.states = [], 0
         levels = [(0, "zero"), (1, "one"), (2, "two"), (3, "three")]
         self.levels = spark.createDataFrame(levels, "n long, title string")
         self.titles = [{"n": n, "title": title} for n, title in levels]
@@ -162,6 +166,34 @@ class Search:
         self.words = spark.createDataFrame([("one", 1), ("two", 2), ("three", 3), ("zero", 0)], "w string, x long")
         self.levels.createOrReplaceTempView("differential_levels")
 
+    def read(self, rows):
+        """Read a history, or begin a stream of it: one file in a micro-batch, some of them written later."""
+        if self.directory is None:
+            return rows.declared(self.spark.createDataFrame(rows.table()))
+        path = self.directory / f"input-{len(self.inputs)}"
+        path.mkdir()
+        table = rows.table()
+        cuts = sorted(self.rng.sample(range(1, len(table)), min(len(table) - 1, self.rng.randint(0, 3))))
+        parts = [table.slice(start, end - start) for start, end in pairwise([0, *cuts, len(table)])]
+        self.inputs.append((path, parts))
+        stream = self.spark.readStream.schema(rows.columns).option("maxFilesPerTrigger", 1).parquet(str(path))
+        return rows.declared(stream)
+
+    def write(self, first, last):
+        """Write files of each input; the times of files order them."""
+        for path, parts in self.inputs:
+            for number in range(first, min(last, len(parts))):
+                file = path / f"{number}.parquet"
+                pq.write_table(parts[number], file)
+                os.utime(file, (number + 1, number + 1))
+
+    def state(self):
+        """Return the arguments of a function that keeps state."""
+        if self.directory is None:
+            return {}
+        self.states += 1
+        return {"state_location": str(self.directory / f"state-{self.states}")}
+
     def make(self):
         """Return a random query of up to five operators, and the key of its target."""
         rng = self.rng
@@ -169,11 +201,11 @@ class Search:
         moved = united and rng.random() < 0.5  # from one database to the other
         first = history(rng, emptied=moved)
         self.append = first.images is Images.APPEND
-        query = Query(first.read(self.spark), first.rows)
+        query = Query(self.read(first), first.rows)
         if united:
             other = history(rng, first=0 if moved else 6, log_name="u")
             query = Query(
-                query.df.unionByName(other.read(self.spark), allowMissingColumns=True),
+                query.df.unionByName(self.read(other), allowMissingColumns=True),
                 first.rows + other.rows,
                 ["union"],
             )
@@ -361,13 +393,13 @@ def signed(search, query):
 def whole(search, query):
     if "id" in query.names and query.unique("id"):
         function = search.rng.choice([normalize, materialize, latest_per_key])
-        return function(query.df, "id"), query.rows
+        return function(query.df, "id", **search.state()), query.rows
     return None
 
 
 def without_preimages(search, query):
     if "id" in query.names and query.unique("id") and search.rng.random() < 0.5:
-        return latest_per_key(query.df, "id", preimages=False), query.rows
+        return latest_per_key(query.df, "id", preimages=False, **search.state()), query.rows
     return None
 
 
@@ -389,17 +421,17 @@ def joined(search, query):
         return None
     rng = search.rng
     other = history(rng, first=6)
-    right = other.read(search.spark).select(
+    right = search.read(other).select(
         "level",
         F.col("id").alias("other"),
         *(name for name in ("_change_type", "_split", "_pos") if name in other.columns),
     )
     if rng.random() < 0.7:
-        right = normalize(right, "other")
+        right = normalize(right, "other", **search.state())
     rows = query.rows and [
         row | {"other": one["id"]} for row in query.rows for one in other.rows if one["level"] == row["level"]
     ]
-    return changelog_join(query.df, right, "level"), rows
+    return changelog_join(query.df, right, "level", **search.state()), rows
 
 
 STEPS = [
@@ -438,12 +470,11 @@ STEPS = [
 ]
 
 
-def applied(df, key, rng):
-    """The table of a sink that applies the partitions of a changelog side by side, each in its order."""
+def applied(df, key, rng, table):
+    """Apply the partitions of a changelog to a table side by side, each in its order."""
     partitions = {}
     for row in df.withColumn("_at", F.spark_partition_id()).collect():
         partitions.setdefault(row["_at"], []).append(row.asDict())
-    table: dict[tuple[object, ...], dict[str, object]] = {}
     while partitions:
         place = rng.choice(list(partitions))
         row = partitions[place].pop(0)
@@ -457,24 +488,42 @@ def applied(df, key, rng):
     return table
 
 
-def outcome(spark, seed):
+def streamed(search, df, key, table):
+    """Apply a stream to a table, and start it again after the first half of its files."""
+    for first, last in [(0, 2), (2, 9)]:
+        search.write(first, last)
+        query = (
+            df.writeStream.foreachBatch(lambda batch, _: applied(batch, key, search.rng, table) and None)
+            .outputMode("update")
+            .option("checkpointLocation", str(search.directory / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+
+def outcome(spark, seed, directory=None):
     """Return (`right` | `wrong` | `refused: why`, what) of one random case."""
-    search = Search(spark, seed)
+    search = Search(spark, seed, directory)
+    table: dict[tuple[object, ...], dict[str, object]] = {}
+    what = f"seed {seed}"
     try:
         query, key = search.make()
-        what = f"seed {seed}: {' | '.join(query.steps)} by {key}"
-        result = materialize(query.df, key=key)
+        what += f": {' | '.join(query.steps)} by {key}"
+        result = materialize(query.df, key=key, **search.state())
+        if directory is None:
+            applied(result, key, search.rng, table)
+        else:
+            streamed(search, result, key, table)
     except ConfigurationError as error:
-        return f"refused: {' '.join(error.message.split()[:7])}", f"seed {seed}"
+        return f"refused: {' '.join(re.sub(NUMBERED, '', error.message).split()[:4])}", what
     except DataError:
-        return "refused when run", f"seed {seed}"
+        return "refused when run", what
     except (PySparkException, AssertionError) as error:
-        raise AssertionError(f"seed {seed}") from error
-    try:
-        table = applied(result, key, search.rng)
-    except PySparkException as error:
         if isinstance(unwrap(error), DataError):
             return "refused when run", what
+        if directory and isinstance(error, AnalysisException):
+            return "not a stream of Spark's", what
         raise AssertionError(what) from error
     if query.rows is INVALID:
         return "wrong", what
@@ -492,10 +541,12 @@ def one_partition(spark):
     spark.conf.unset("spark.sql.leafNodeDefaultParallelism")
 
 
-def search_for_wrong_tables(spark, seeds, record_property):
+def search_for_wrong_tables(spark, seeds, record_property, directory=None):
     outcomes, wrong = Counter(), []
     for seed in seeds:
-        verdict, what = outcome(spark, seed)
+        if directory is not None:
+            (directory / str(seed)).mkdir()
+        verdict, what = outcome(spark, seed, directory and directory / str(seed))
         outcomes[verdict] += 1
         if verdict == "wrong":
             wrong.append(what)
@@ -509,6 +560,11 @@ def test_no_table_is_wrong(one_partition, tasks_here, record_property):
     base = SEED * 100_000
     outcomes = search_for_wrong_tables(one_partition, range(base, base + CASES), record_property)
     assert outcomes["right"] > CASES // 5, outcomes  # the search must not be empty
+
+
+def test_no_table_of_a_restarted_stream_is_wrong(one_partition, tmp_path, record_property):
+    outcomes = search_for_wrong_tables(one_partition, range(SEED, SEED + 30), record_property, tmp_path)
+    assert outcomes["right"] > 5, outcomes
 
 
 def broadcasts_any_hint(patch):
@@ -559,14 +615,14 @@ def takes_any_key(patch):
 
 
 MUTANTS = {
-    broadcasts_any_hint: 0,
-    ignores_logs: 0,
-    unions_one_log: 0,
-    takes_upserts_for_full: 0,
-    lets_retractions_win: 0,
-    counts_unknown_histories: 0,
-    filters_any_changes: 0,
-    takes_any_key: 0,
+    broadcasts_any_hint: 52,
+    ignores_logs: 279,
+    unions_one_log: 91,
+    takes_upserts_for_full: 1,
+    lets_retractions_win: 13,
+    counts_unknown_histories: 61,
+    filters_any_changes: 77,
+    takes_any_key: 2,
 }
 """What the search must notice, and a seed with which it does."""
 
@@ -582,3 +638,10 @@ def test_the_search_notices(one_partition, tasks_here, monkeypatch, mutant):
 def test_no_table_of_many_is_wrong(one_partition, part, record_property):
     base = int(os.environ.get("FOREBAY_SEED", "1")) * 10_000_000 + part * 1_000
     search_for_wrong_tables(one_partition, range(base, base + 1_000), record_property)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(4))
+def test_no_table_of_many_restarted_streams_is_wrong(one_partition, part, tmp_path, record_property):
+    base = int(os.environ.get("FOREBAY_SEED", "1")) * 1_000_000 + part * 100
+    search_for_wrong_tables(one_partition, range(base, base + 100), record_property, tmp_path)

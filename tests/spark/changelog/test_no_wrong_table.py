@@ -25,10 +25,11 @@ from forebay.changelog import (
     to_upsert_kafka,
 )
 from forebay.errors import ConfigurationError, DataError, unwrap
-from forebay.keys import KeySpec, describe_keys, guarantee, stamp
+from forebay.keys import KeySpec, describe_keys, guarantee, key_by, stamp, strip_keys
 from forebay.sources.kafka import KafkaSource
+from forebay.spark.changelog.declaring import declare
 from forebay.spark.changelog.strategy import choose_strategy, fold_order
-from forebay.table.changelog.traits import stamp_changes
+from forebay.table.changelog.traits import ChangeTraits, Images, stamp_changes
 
 DDL = "id long, s string"
 OPEN, CLOSED = {"id": 1, "s": "open"}, {"id": 1, "s": "closed"}
@@ -108,8 +109,8 @@ def test_the_sequences_of_two_databases_are_not_comparable(spark):
     """2a: each database has its own log."""
     one = spark.createDataFrame([(1, 9, "insert", 9000), (1, 9, "delete", 9001)], SEQUENCED)
     other = spark.createDataFrame([(1, 9, "insert", 500)], SEQUENCED)
-    for declare in (lambda df: df, lambda df: from_changes(df, "id", images="full")):
-        both = declare(one).unionByName(declare(other))
+    for declared in (lambda df: df, lambda df: from_changes(df, "id", images="full")):
+        both = declared(one).unionByName(declared(other))
         refused(lambda both=both: materialize(both, key="id"))
         refused(lambda both=both: latest_per_key(both, "id"))
     whole = [from_changes(df, "id", images="full", history="complete") for df in (one, other)]
@@ -418,3 +419,120 @@ def test_a_key_in_two_logs_is_an_error_when_it_runs(spark):
     with pytest.raises(Exception, match="m/1 and m/2|m/2 and m/1") as raised:
         materialize(changes, key="id").collect()
     assert isinstance(unwrap(raised.value), DataError)
+
+
+# ---- what is not a column of the row, or not known of it
+
+
+POSITIONED = f"{DDL}, _change_type string, _split string, _pos long"
+MOVED = [
+    (1, "open", "insert", "t/0", 1),
+    (1, "open", "update_preimage", "t/0", 2),
+    (1, "closed", "update_postimage", "t/0", 2),
+]
+
+
+@pytest.mark.parametrize("kinds", [("insert", "delete"), ("delete", "insert")])
+def test_a_delete_and_a_row_of_one_micro_batch_have_no_order(micro_batches, kinds):
+    """Nothing orders them but the micro-batch, unless the delete is of the row that was there before."""
+    traits = ChangeTraits(Images.UPSERT)
+
+    def newest(df, state):
+        return latest_per_key(declare(df, traits, ("id",), ordered=True), "id", state_location=state)
+
+    stream = micro_batches(newest, f"{DDL}, _change_type string")
+    stream.write([(1, "open", "insert")])
+    stream.write([(1, "open", "delete"), (1, "closed", "insert")])
+    assert [row[1] for row in stream.run()[1] if row[2] == "update_postimage"] == ["closed"]
+    stream.write([(2, "open", kind) for kind in kinds])
+    with pytest.raises(Exception, match="which change is the last one") as raised:
+        stream.run()
+    error = unwrap(raised.value)
+    assert isinstance(error, DataError) and "sequence_by" in error.advice
+
+
+def test_a_filter_over_undeclared_changes_is_refused(spark):
+    """The newest row of a key may be the one that was left out, whatever orders the changes."""
+    changes = spark.createDataFrame(
+        [(1, "open", "insert", 1), (1, "closed", "insert", 2)], f"{DDL}, _change_type string, _sequence long"
+    )
+    opened = changes.where("s = 'open'")
+    for function in (latest_per_key, materialize):
+        refused(lambda function=function: function(opened, "id", sequence_by="_sequence"), "left out", "from_changes")
+
+
+def test_columns_that_belong_to_a_change_are_not_of_its_row(spark):
+    """The time of a message differs for the old row of an update, so that it is never retracted."""
+    values = [json.dumps(event("c", None, OPEN)), json.dumps(event("u", OPEN, CLOSED))]
+    rows = [(value, "t", 0, place, place) for place, value in enumerate(values)]
+    df = spark.createDataFrame(rows, "value string, topic string, partition int, offset long, at int")
+    changes = from_debezium(df, DDL, key="id", keep=["at"], missing_before="error", mode="FAILFAST", history="complete")
+    shuffled = changes.repartition(3)
+    refused(lambda: materialize(shuffled, "at"), "'at'")
+    refused(lambda: materialize(shuffled.drop("_pos"), "s"), "'at'", "drop it")
+    assert table(materialize(shuffled.drop("_pos", "at"), "s")) == [(1, "closed")]
+    positions = from_changes(spark.createDataFrame(MOVED, POSITIONED), "id", images="full", history="complete")
+    refused(lambda: materialize(positions.withColumn("p", F.col("_pos") + 1), "s"), "'p'")
+
+
+def test_a_key_that_a_stream_looks_up_is_refused(spark):
+    """The table may have changed when the row is deleted, and the change then misses its row."""
+    forebay.register(spark)
+    changes = kafka(spark, {"subscribe": "t"})
+    words = key_by(spark.createDataFrame([("open", 1)], "word string, n int"), "word", cdc=True)
+    joined = changes.join(words.hint("broadcast"), changes["s"] == words["word"], "left")
+    for function in (latest_per_key, choose_strategy):
+        refused(lambda function=function: function(joined, ["n"]))
+    refused(lambda: choose_strategy(joined, ["id", "n"], sequence_by=["_pos"]), "'n'", "columns of the changelog")
+
+
+def test_changes_are_no_rows_for_subqueries_lookups_and_set_operators(spark):
+    changes = from_changes(spark.createDataFrame(MOVED, POSITIONED), "id", images="full", history="complete")
+    changes.createOrReplaceTempView("changes_of_a_subquery")
+    rows = spark.readStream.format("rate").load().selectExpr("value AS id")
+    for query in (
+        spark.sql("SELECT 1 AS id WHERE EXISTS (SELECT 1 FROM changes_of_a_subquery WHERE s = 'open')"),
+        rows.join(changes.select("id", "_change_type").withColumnRenamed("id", "other"), F.col("id") == F.col("other")),
+    ):
+        refused(lambda query=query: latest_per_key(query, "id"))
+    plain = spark.createDataFrame([], POSITIONED)
+    for query in (changes.intersect(plain), changes.exceptAll(plain), plain.exceptAll(changes)):
+        refused(lambda query=query: materialize(query, "id"))
+
+
+def test_only_signed_sums_of_whole_changes_are_groups(spark):
+    changes = from_changes(spark.createDataFrame(MOVED, POSITIONED), "id", images="full", history="complete")
+    sign = F.when(F.col("_change_type").isin("insert", "update_postimage"), 1).otherwise(-1)
+    assert table(materialize(changes.groupBy("s").agg(F.sum(sign).alias("n")).where("n > 0"), "s")) == [("closed", 1)]
+    for column in (F.max(sign), F.sum("id"), F.sum_distinct(sign), F.count("_change_type")):
+        refused(lambda column=column: materialize(changes.groupBy("s").agg(column), "s"), "a sum with a sign")
+    for groups in (changes.groupBy("s", "_pos"), changes.groupBy("_change_type"), changes.groupBy(F.rand() > 0.5)):
+        refused(lambda groups=groups: materialize(groups.agg(F.sum(sign)), groups.agg(F.sum(sign)).columns[0]))
+
+
+def test_the_place_of_a_change_decides_nothing(spark):
+    changes = from_changes(spark.createDataFrame(MOVED, POSITIONED), "id", images="full", history="complete")
+    numbers = spark.createDataFrame([(1, "a")], "n long, title string")
+    for query in (
+        changes.where("_pos = 1"),
+        changes.where("_change_type <> 'insert'"),
+        changes.join(numbers.hint("broadcast"), F.col("_pos") == F.col("n"), "left"),
+        changes.where(F.rand() > 0.5),
+        changes.withColumn("e", F.explode(F.sequence(F.lit(1), (F.rand() * 3).cast("int") + 1))),
+    ):
+        refused(lambda query=query: materialize(query, "s"))
+
+
+def test_ordered_vouches_for_the_order_alone(spark):
+    """`ordered=True` says nothing of a key that several rows of the source share."""
+    changes = from_changes(spark.createDataFrame(MOVED, POSITIONED), "id", images="full")
+    assert to_upsert_kafka(changes.repartition(3), "id", ordered=True).count() == 3
+    refused(lambda: to_upsert_kafka(changes.repartition(3), "s", ordered=True), "several rows")
+
+
+def test_declarations_of_a_schema_go_with_strip_keys(spark):
+    """A schema that is copied to other rows would declare them."""
+    changes = from_changes(spark.createDataFrame(MOVED, POSITIONED), "id", images="full", history="complete")
+    other = spark.createDataFrame([], strip_keys(changes.schema))
+    assert "images" in describe_keys(changes)
+    refused(lambda: materialize(other, "id"), "from_changes")

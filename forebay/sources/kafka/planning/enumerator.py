@@ -74,6 +74,8 @@ class KafkaEnumerator(DiscoveryEnumerator):
         ends: Mapping[TopicPartition, int | None]
         if first:
             starts = self._resolver.starts([*identity.recreated, *identity.new], self._start)
+            if self._source.changelog_history == "complete":
+                _refuse_late_beginnings(starts)
             ends = self._resolver.ends(starts, streaming=self._streaming)
         else:
             starts = self._later_starts(identity, splits)
@@ -327,6 +329,19 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
 def _numbers(partitions: Sequence[int]) -> str:
     return ", ".join(map(str, partitions[:20])) + (", …" if len(partitions) > 20 else "")
+
+
+def _refuse_late_beginnings(starts: Mapping[TopicPartition, int]) -> None:
+    """Raise a ConfigurationError if a partition no longer has its first records, whose changes `complete` needs."""
+    for partition, offset in sorted(starts.items()):
+        if offset > 0:
+            raise ConfigurationError(
+                f"changelogHistory=complete needs the first change of each row, but the partition begins at the offset "
+                f"{offset}: earlier records no longer exist",
+                split=partition.split_id,
+                option="changelogHistory",
+                advice="remove changelogHistory: changes are then put in order by position, which needs no history",
+            )
 
 
 def _own(split: Split) -> KafkaSplit:
