@@ -13,13 +13,14 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as users write it
 from pyspark.sql.types import StructType
 
@@ -152,19 +153,28 @@ class Query:
         return self.rows is not None and len({row[name] for row in self.rows}) == len(self.rows)
 
 
+LEVELS = [Row(n=n, title=title) for n, title in enumerate(["zero", "one", "two", "three"])]
+MANY = [Row(n=1, title="uno"), Row(n=1, title="eins"), Row(n=2, title="zwei")]
+
+
+@cache
+def tables(spark):
+    """The tables to look up: by a key, several rows of a key, by the title of the first one."""
+    levels, many = spark.createDataFrame(LEVELS), spark.createDataFrame(MANY)
+    levels.createOrReplaceTempView("differential_levels")
+    words = spark.createDataFrame([(row.title, row.n) for row in LEVELS], "w string, x long")
+    return levels, many, words
+
+
 class Search:
     """Makes random queries, of streams if there is a directory for their files and states."""
 
     def __init__(self, spark, seed, directory=None):
         self.spark, self.rng, self.directory = spark, random.Random(seed), directory
         self.inputs, self.states = [], 0
-        levels = [(0, "zero"), (1, "one"), (2, "two"), (3, "three")]
-        self.levels = spark.createDataFrame(levels, "n long, title string")
-        self.titles = [{"n": n, "title": title} for n, title in levels]
-        self.many = spark.createDataFrame([(1, "uno"), (1, "eins"), (2, "zwei")], "n long, title string")
-        self.manies = [{"n": 1, "title": "uno"}, {"n": 1, "title": "eins"}, {"n": 2, "title": "zwei"}]
-        self.words = spark.createDataFrame([("one", 1), ("two", 2), ("three", 3), ("zero", 0)], "w string, x long")
-        self.levels.createOrReplaceTempView("differential_levels")
+        self.levels, self.many, self.words = tables(spark)
+        self.titles = [{"n": row.n, "title": row.title} for row in LEVELS]
+        self.manies = [{"n": row.n, "title": row.title} for row in MANY]
 
     def read(self, rows):
         """Read a history, or begin a stream of it: one file in a micro-batch, some of them written later."""
@@ -536,9 +546,17 @@ def outcome(spark, seed, directory=None):
 
 @pytest.fixture
 def one_partition(spark):
-    spark.conf.set("spark.sql.leafNodeDefaultParallelism", 1)
+    """A session for queries of a few rows: one task, and no code is generated for them."""
+    settings = {
+        "spark.sql.leafNodeDefaultParallelism": "1",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
     yield spark
-    spark.conf.unset("spark.sql.leafNodeDefaultParallelism")
+    for name in settings:
+        spark.conf.unset(name)
 
 
 def search_for_wrong_tables(spark, seeds, record_property, directory=None):
