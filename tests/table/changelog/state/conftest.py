@@ -14,8 +14,9 @@ from forebay.table.changelog.operators.events import Layout
 from forebay.table.changelog.operators.micro_batch import run_micro_batch
 from forebay.table.changelog.operators.retract import Retract
 from forebay.table.changelog.state.entries import FIXED, KEY_HASH, KIND, ROW_HASH
+from forebay.table.changelog.state.facts import SegmentInfo
 from forebay.table.changelog.state.location import OperatorState
-from forebay.table.changelog.state.manifest import OperatorInfo, SegmentInfo
+from forebay.table.changelog.state.manifest import OperatorInfo
 from forebay.table.changelog.state.segments import Segment
 from forebay.table.changelog.state.shard import Change, Shard
 from forebay.table.changelog.state.snapshot import lookup

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public API for indexes: objects of several datasources, kept up to date, and answers about them.
+
+`SearchNode` needs neither Spark nor pyarrow. Names that need Spark are imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.lazy_names import lazy_names
+from forebay.table.index.definition import Datasource, ObjectType, Property
+from forebay.table.index.node import SearchNode
+from forebay.table.index.object_set import ObjectSet, Page, Version
+
+if TYPE_CHECKING:
+    from forebay.spark.index.funnel import Funnel
+    from forebay.spark.index.target import IndexTarget
+    from forebay.table.index.transactions import Committed
+
+_LAZY = {
+    "Committed": "forebay.table.index.transactions",
+    "Funnel": "forebay.spark.index.funnel",
+    "IndexTarget": "forebay.spark.index.target",
+}
+
+__all__ = [
+    "Committed",
+    "Datasource",
+    "Funnel",
+    "IndexTarget",
+    "ObjectSet",
+    "ObjectType",
+    "Page",
+    "Property",
+    "SearchNode",
+    "Version",
+]
+
+__getattr__, __dir__ = lazy_names("forebay.index", _LAZY, __all__, {"numpy": "spark", "pyspark": "spark"})

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`IndexTarget`: the datasource of an object type as a target of `apply_changes`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from forebay.errors import ConfigurationError
+from forebay.spark.changelog.columns import quoted
+from forebay.spark.changelog.targets.changes import DELETED, SEQUENCE, ChangeOptions, Changes
+from forebay.spark.changelog.targets.target import Target
+from forebay.spark.index.rows import key_columns
+from forebay.table.changelog.shape import LOG
+from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
+from forebay.table.index.definition import Datasource
+from forebay.table.index.transactions import Transaction
+
+if TYPE_CHECKING:
+    from forebay.spark.index.funnel import Funnel
+
+
+class IndexTarget(Target):
+    """A datasource of an object type. Each micro-batch of a stream is a transaction, committed exactly once.
+
+    Made by `Funnel.target`. If the stream has `_sequence`, that is what orders the changes of a key, unless
+    `sequence_by` is given: an older change that comes late changes nothing.
+    """
+
+    def __init__(self, funnel: Funnel, source: Datasource) -> None:
+        self._funnel = funnel
+        self._source = source
+
+    def __repr__(self) -> str:
+        return f"IndexTarget({self._funnel.object_type.name}.{self._source.name})"
+
+    def options(self, df: DataFrame, options: ChangeOptions) -> ChangeOptions:
+        """Return the options with `_sequence` as the order, if the DataFrame has it and no other one is given."""
+        if options.sequence_by is None and LOG_SEQUENCE in df.columns and LOG not in df.columns:
+            return replace(options, sequence_by=LOG_SEQUENCE)
+        return options
+
+    def _apply(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
+        if changes.history:
+            raise ConfigurationError(
+                "a datasource keeps the last row of each key, not a history",
+                option="stored_as_scd_type",
+                advice="leave out stored_as_scd_type",
+            )
+        keys = {field.name for field in key_columns(changes.df, self._funnel.object_type, self._source).values()}
+        if keys != set(changes.keys):
+            raise ConfigurationError(
+                f"the changes have the key ({', '.join(changes.keys)}), and the datasource {self._source.name!r} has "
+                f"the key ({', '.join(sorted(keys))})",
+                option="keys",
+                advice=f"give keys={sorted(keys)!r}",
+            )
+        transaction = Transaction(
+            self._source.name, f"{query_id}/{batch_id}", "update", owner=query_id, batch=batch_id, adopt=adopt
+        )
+        sequence = None if changes.sequence is None else quoted(SEQUENCE)
+        return self._funnel.apply(changes.df, transaction, quoted(DELETED), sequence).applied
