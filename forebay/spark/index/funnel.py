@@ -171,7 +171,7 @@ class Funnel:
         Raises:
             ConfigurationError: There is no such datasource.
         """
-        return IndexTarget(self, self.object_type.datasource(datasource))
+        return IndexTarget(self.object_type, self.object_type.datasource(datasource), self.apply)
 
     def _head(self) -> Entry:
         head = self.index.log.head()

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import quoted
@@ -15,11 +15,11 @@ from forebay.spark.changelog.targets.target import Target
 from forebay.spark.index.rows import key_columns
 from forebay.table.changelog.shape import LOG
 from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
-from forebay.table.index.definition import Datasource
-from forebay.table.index.transactions import Transaction
+from forebay.table.index.definition import Datasource, ObjectType
+from forebay.table.index.transactions import Committed, Transaction
 
-if TYPE_CHECKING:
-    from forebay.spark.index.funnel import Funnel
+Apply = Callable[[DataFrame, Transaction, Column | None, Column | None], Committed]
+"""Commits the rows of a transaction: which of them delete their key, and what orders the changes of a key."""
 
 
 class IndexTarget(Target):
@@ -29,12 +29,13 @@ class IndexTarget(Target):
     `sequence_by` is given: an older change that comes late changes nothing.
     """
 
-    def __init__(self, funnel: Funnel, source: Datasource) -> None:
-        self._funnel = funnel
+    def __init__(self, object_type: ObjectType, source: Datasource, apply: Apply) -> None:
+        self._object_type = object_type
         self._source = source
+        self._commit = apply
 
     def __repr__(self) -> str:
-        return f"IndexTarget({self._funnel.object_type.name}.{self._source.name})"
+        return f"IndexTarget({self._object_type.name}.{self._source.name})"
 
     def options(self, df: DataFrame, options: ChangeOptions) -> ChangeOptions:
         """Return the options with `_sequence` as the order, if the DataFrame has it and no other one is given."""
@@ -49,7 +50,7 @@ class IndexTarget(Target):
                 option="stored_as_scd_type",
                 advice="leave out stored_as_scd_type",
             )
-        keys = {field.name for field in key_columns(changes.df, self._funnel.object_type, self._source).values()}
+        keys = {field.name for field in key_columns(changes.df, self._object_type, self._source).values()}
         if keys != set(changes.keys):
             raise ConfigurationError(
                 f"the changes have the key ({', '.join(changes.keys)}), and the datasource {self._source.name!r} has "
@@ -61,4 +62,4 @@ class IndexTarget(Target):
             self._source.name, f"{query_id}/{batch_id}", "update", owner=query_id, batch=batch_id, adopt=adopt
         )
         sequence = None if changes.sequence is None else quoted(SEQUENCE)
-        return self._funnel.apply(changes.df, transaction, quoted(DELETED), sequence).applied
+        return self._commit(changes.df, transaction, quoted(DELETED), sequence).applied
