@@ -17,7 +17,7 @@ import pytest
 from forebay.index import Datasource, ObjectType, Property, SearchNode
 from forebay.table.changelog.state.entries import KEY_HASH, KIND
 from forebay.table.index.beginning import begin
-from forebay.table.index.changelog import DELETED, DIGESTS, run_shard
+from forebay.table.index.changelog import DELETED, DIGESTS, rows_digest, run_shard
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.follower import Follower, FullRule
 from forebay.table.index.keys import KeyCodec
@@ -33,7 +33,6 @@ from forebay.table.index.transactions import (
     refuse_other_rows,
     shard_tasks,
 )
-from forebay.table.index.changelog import rows_digest
 from forebay.table.index.types import parse_type
 
 OBJECT = ObjectType(
@@ -94,7 +93,8 @@ class Objects:
         else:
             tasks = shard_tasks(self.index, head, wanted, incoming)
             results = [
-                run_shard(task, table.filter(pa.array(shards == task.shard)).to_batches(max_chunksize=3)) for task in tasks
+                run_shard(task, table.filter(pa.array(shards == task.shard)).to_batches(max_chunksize=3))
+                for task in tasks
             ]
             committed = commit(self.index, head, wanted, tasks, results)
         if follow:

@@ -16,7 +16,10 @@ class Meeting:
     def __init__(self, monkeypatch):
         self._put = LocalStateStore.put_if_absent
         self.before = self.instead = None
-        monkeypatch.setattr(LocalStateStore, "put_if_absent", lambda store, name, data: self.put(store, name, data))
+        monkeypatch.setattr(LocalStateStore, "put_if_absent", self.patched())
+
+    def patched(self):
+        return lambda store, name, data: self.put(store, name, data)
 
     def put(self, store, name, data):
         if "/log/" in name and self.before is not None:
@@ -187,14 +190,18 @@ def test_a_definition_whose_writer_was_killed_before_the_log_began_does_not_stay
         patch.setattr(log_module.Log, "begin", lambda log, entry: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             objects.begin()
-    other = objects_at(type(objects.definition)("O", {"id": "string"}, objects.definition.datasources), objects.location)
+    other = objects_at(
+        type(objects.definition)("O", {"id": "string"}, objects.definition.datasources), objects.location
+    )
     other.commit("a", [{"id": "x"}])
     assert other.index.log.head().serving == "000002"
 
 
 def test_another_definition_is_refused(objects_at, objects):
     objects.begin()
-    other = objects_at(type(objects.definition)("O", {"id": "string"}, objects.definition.datasources), objects.location)
+    other = objects_at(
+        type(objects.definition)("O", {"id": "string"}, objects.definition.datasources), objects.location
+    )
     with pytest.raises(ConfigurationError, match="the definition of 'O' differs from the one that serves"):
         other.commit("a", [{"id": "x"}])
 

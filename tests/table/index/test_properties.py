@@ -26,7 +26,9 @@ def transactions(draw):
     kind = draw(st.sampled_from(["snapshot", "append", "update", "delete"]))
     keys = draw(st.lists(KEYS, unique=True, max_size=8))
     column = "name" if source == "a" else "city"
-    rows = [{"id": key, column: draw(TEXTS), "deleted": draw(st.sampled_from([None, False, False, True]))} for key in keys]
+    rows = [
+        {"id": key, column: draw(TEXTS), "deleted": draw(st.sampled_from([None, False, False, True]))} for key in keys
+    ]
     after = draw(st.sampled_from(["follow", "follow", "nothing", "restart", "full"]))
     return source, kind, rows, after
 
