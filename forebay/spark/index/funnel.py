@@ -16,8 +16,11 @@ from forebay.spark.index.target import IndexTarget
 from forebay.table.index.beginning import begin
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
-from forebay.table.index.log import Entry
+from forebay.table.index.gc import VERSIONS, Collected, collect
+from forebay.table.index.log import KEPT, Entry
+from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.status import Status, status
 from forebay.table.index.transactions import (
     KINDS,
     Committed,
@@ -30,6 +33,8 @@ from forebay.table.index.transactions import (
     refuse_other_rows,
     shard_tasks,
 )
+from forebay.table.index.verify import Verification, verify
+from forebay.table.index.why import Explanation, explain
 
 
 class Funnel:
@@ -160,7 +165,7 @@ class Funnel:
             spark: The session whose tasks build large parts; None: the active one, or this process.
             full: Build the whole index.
         """
-        head = self._head()
+        head = self.index.head()
         session = spark or SparkSession.getActiveSession()
         launch = None if session is None else launch_builds(session)
         return Follower(self.index, head.serving, self._rule, launch, self._small).follow(full=full)
@@ -173,15 +178,35 @@ class Funnel:
         """
         return IndexTarget(self.object_type, self.object_type.datasource(datasource), self.apply)
 
-    def _head(self) -> Entry:
-        head = self.index.log.head()
-        if head is None:
-            raise ConfigurationError(
-                f"nothing of {self.object_type.name!r} is below {self.index.location!r} yet",
-                option="location",
-                advice="commit a datasource first",
-            )
-        return head
+    def verify(self, node: SearchNode | None = None) -> Verification:
+        """Compare the index with the states of all datasources, by a scan of both.
+
+        Args:
+            node: A node, to compare the version that it answers from; None: the newest version in the store.
+        """
+        return verify(self.index, None if node is None else node.view())
+
+    def why(self, key: object) -> Explanation:
+        """Explain an object: its row in each datasource, the rule, and the segment that answers.
+
+        Args:
+            key: The value of the key; for several columns a tuple or a mapping.
+        """
+        return explain(self.index, key)
+
+    def status(self) -> Status:
+        """Return what there is: datasources, the log, and the index."""
+        return status(self.index)
+
+    def gc(self, *, keep: int = KEPT, versions: int = VERSIONS, dry_run: bool = False) -> Collected:
+        """Remove old facts of the log, old versions, and files that nothing names.
+
+        Args:
+            keep: Facts of the log to keep.
+            versions: Versions of the index to keep.
+            dry_run: Only return what would be removed.
+        """
+        return collect(self.index, keep=keep, versions=versions, dry_run=dry_run)
 
     def _begin(self, df: DataFrame, source: Datasource) -> tuple[Entry, ObjectType]:
         """Return the head of the log and the definition that serves; the first call writes both."""

@@ -187,7 +187,7 @@ class Follower:
             version = self._step(last, head, full=full)
             if version is None:
                 return last
-            if self._index.put_version(version):
+            if self._index.put_version(version) and self._is_newest(version):
                 _log.info(
                     "%s: version %d of pipeline %s follows fact %d of the log: %s, %s; %d objects",
                     self._index.object_type,
@@ -199,6 +199,15 @@ class Follower:
                     version.count,
                 )
                 return version
+
+    def _is_newest(self, version: IndexVersion) -> bool:
+        """Return whether a version that was put counts: its number may have been free because it was collected."""
+        if version.number > 1 and self._index.version(self._pipeline, version.number - 1) is not None:
+            return True
+        if self._index.versions(self._pipeline)[-1] == version.number:
+            return True
+        self._index.store.delete([self._index.version_name(self._pipeline, version.number)])
+        return False
 
     def _step(self, last: IndexVersion, head: Entry, *, full: bool) -> IndexVersion | None:
         """Write the next version; None if no object has changed since the last one."""

@@ -169,19 +169,10 @@ class SearchNode:
         Raises:
             ConfigurationError: There is none.
         """
-        name, location = self._index.object_type, self._index.location
-        self._head = self._index.log.head(self._head)
-        if self._head is not None:
-            serving, view = self._head.serving, self._view
-            known = view.version.number if view is not None and view.version.pipeline == serving else None
-            found = self._index.newest_version(serving, known)
-            if found is not None and found.number > 0:
-                return found
-        raise ConfigurationError(
-            f"there is no index of {name!r} below {location!r} yet",
-            option="location",
-            advice="commit a datasource with Funnel.commit, and give the location of the Funnel",
-        )
+        self._head = self._index.log.head(self._head) or self._index.head()
+        serving, view = self._head.serving, self._view
+        known = view.version.number if view is not None and view.version.pipeline == serving else None
+        return self._index.serving(self._head, known)
 
     def _flip(self, version: IndexVersion) -> None:
         """Open the segments that are new, mark what they overrule, and let the version answer."""

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from forebay.errors import ForebayError
+from forebay.errors import ConfigurationError, ForebayError
 from forebay.state.open_state_store import open_state_store
 from forebay.state.retrying_state_store import RetryingStateStore
 from forebay.state.state_store import StateStore
 from forebay.stores.storage_options import StorageOptions
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.log import Log, damaged_fact, numbers_of, parsed
+from forebay.table.index.log import Entry, Log, damaged_fact, numbers_of, parsed
 from forebay.table.index.segments import IndexSegment
 
 IndexRun = tuple[IndexSegment, ...]
@@ -98,6 +98,40 @@ class IndexStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IndexStore, (self.location, self.object_type, self.storage)
+
+    def head(self) -> Entry:
+        """Return the newest fact of the log.
+
+        Raises:
+            ConfigurationError: Nothing was committed yet.
+        """
+        head = self.log.head()
+        if head is None:
+            raise ConfigurationError(
+                f"nothing of {self.object_type!r} is below {self.location!r} yet",
+                option="location",
+                advice="commit a datasource first, or check the location and the name of the object type",
+            )
+        return head
+
+    def serving(self, head: Entry, after: int | None = None) -> IndexVersion:
+        """Return the newest version of the pipeline that serves.
+
+        Args:
+            head: The newest fact of the log.
+            after: See `newest_version`.
+
+        Raises:
+            ConfigurationError: There is none yet.
+        """
+        version = self.newest_version(head.serving, after)
+        if version is None or version.number == 0:
+            raise ConfigurationError(
+                f"there is no index of {self.object_type!r} below {self.location!r} yet",
+                option="location",
+                advice="commit a datasource with Funnel.commit, or call Funnel.follow after an error",
+            )
+        return version
 
     def pipeline_prefix(self, pipeline: str) -> str:
         """Return the directory of a pipeline, ending in a slash."""

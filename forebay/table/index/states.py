@@ -58,10 +58,15 @@ def payload_of(schema: pa.Schema) -> pa.Schema:
 
 
 class StateReader:
-    """Reads runs of keyed state. It checks the digest of a segment when it copies it from the store."""
+    """Reads runs of keyed state.
 
-    def __init__(self, store: StateStore) -> None:
-        self.files = StoredSegments(store, verified=False)
+    Args:
+        store: The store.
+        verified: Whether to check the digest of each segment that is opened, not only of those that are copied.
+    """
+
+    def __init__(self, store: StateStore, *, verified: bool = False) -> None:
+        self.files = StoredSegments(store, verified=verified)
 
     def part(self, segment: SegmentInfo) -> Part:
         """Return a segment to merge, opened only while its range is read."""

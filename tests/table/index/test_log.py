@@ -19,7 +19,10 @@ class Meeting:
         monkeypatch.setattr(LocalStateStore, "put_if_absent", self.patched())
 
     def patched(self):
-        return lambda store, name, data: self.put(store, name, data)
+        def put(store, name, data):
+            return self.put(store, name, data)
+
+        return put
 
     def put(self, store, name, data):
         if "/log/" in name and self.before is not None:

@@ -40,7 +40,7 @@ print(sorted(loaded & {{"pyarrow", "pyspark", "numpy", "py4j", "pandas"}}))
 
 
 def test_before_anything_is_committed_there_is_no_index(objects, tmp_path):
-    with pytest.raises(ConfigurationError, match="there is no index of 'O' below"):
+    with pytest.raises(ConfigurationError, match="nothing of 'O' is below"):
         objects.node()
     objects.begin()
     with pytest.raises(ConfigurationError, match="there is no index of 'O' below"):
