@@ -138,7 +138,11 @@ class Funnel:
             raise found from error
 
     def apply(
-        self, df: DataFrame, transaction: Transaction, deletes: Column | None = None, sequence: Column | None = None
+        self,
+        df: DataFrame,
+        transaction: Transaction,
+        deletes: Column | None = None,
+        sequence: tuple[Column, Column] | None = None,
     ) -> Committed:
         """Commit a transaction, and bring the index up to date. Called by `commit` and by `IndexTarget`."""
         source = self.object_type.datasource(transaction.datasource)

@@ -32,7 +32,7 @@ from forebay.table.changelog.state.entries import KEY_HASH, PREFIX
 from forebay.table.index.changelog import DELETED, DIGESTS
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.definition import Datasource, ObjectType, check_key_type
-from forebay.table.index.states import KEY, SEQUENCE, VALUE
+from forebay.table.index.states import KEY, LANE, SEQUENCE, VALUE
 from forebay.table.index.types import SparkType, parse_type
 
 SHARD: Final = f"{PREFIX}shard"
@@ -96,7 +96,7 @@ def prepare(
     shards: int,
     *,
     deletes: Column | None = None,
-    sequence: Column | None = None,
+    sequence: tuple[Column, Column] | None = None,
     delete: bool = False,
 ) -> PreparedRows:
     """Return the rows of a transaction.
@@ -107,7 +107,7 @@ def prepare(
         source: The datasource.
         shards: The number of shards.
         deletes: Whether a row deletes its key; None: the flag of the datasource says so.
-        sequence: What orders the changes of a key.
+        sequence: What orders the changes of a key, and the log within which it does.
         delete: Whether all rows delete their keys, and have no other columns.
 
     Raises:
@@ -121,7 +121,7 @@ def prepare(
         _refuse_unstorable(field, source)
     columns |= {f"{VALUE}{name}": _canonical(quoted(field.name), field.dataType) for name, field in fields.items()}
     deleted = F.lit(True) if delete else _flag(df, source) if deletes is None else deletes
-    hashed = [deleted, *(columns[f"{KEY}{name}"] for name in keys), *([sequence] if sequence is not None else [])]
+    hashed = [deleted, *(columns[f"{KEY}{name}"] for name in keys), *(sequence or ())]
     for name, field in fields.items():
         hashed += _hashable(columns[f"{VALUE}{name}"], field.dataType)
     payload = pa.schema(
@@ -138,7 +138,7 @@ def prepare(
         SHARD: F.pmod(F.crc32(key_text(columns, kinds)), F.lit(shards)).cast("int"),
     }
     if sequence is not None:
-        own[SEQUENCE] = sequence
+        own[SEQUENCE], own[LANE] = sequence
     selected = df.select(*(value.alias(name) for name, value in (own | columns).items()))
     kept = _arrow(selected.schema[SEQUENCE].dataType) if sequence is not None else None
     return PreparedRows(selected, payload, tuple(f"{KEY}{name}" for name in keys), kept)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import quoted
-from forebay.spark.changelog.targets.changes import DELETED, SEQUENCE, ChangeOptions, Changes
+from forebay.spark.changelog.targets.changes import DELETED, LANE, SEQUENCE, ChangeOptions, Changes
 from forebay.spark.changelog.targets.target import Target
 from forebay.spark.index.rows import key_columns
 from forebay.table.changelog.shape import LOG
@@ -18,8 +19,8 @@ from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.transactions import Committed, Transaction
 
-Apply = Callable[[DataFrame, Transaction, Column | None, Column | None], Committed]
-"""Commits the rows of a transaction: which of them delete their key, and what orders the changes of a key."""
+Apply = Callable[[DataFrame, Transaction, Column | None, tuple[Column, Column] | None], Committed]
+"""Commits the rows of a transaction: which of them delete their key; what orders the changes of a key, in which log."""
 
 
 class IndexTarget(Target):
@@ -39,8 +40,8 @@ class IndexTarget(Target):
 
     def options(self, df: DataFrame, options: ChangeOptions) -> ChangeOptions:
         """Return the options with `_sequence` as the order, if the DataFrame has it and no other one is given."""
-        if options.sequence_by is None and LOG_SEQUENCE in df.columns and LOG not in df.columns:
-            return replace(options, sequence_by=LOG_SEQUENCE)
+        if options.sequence_by is None and LOG_SEQUENCE in df.columns:
+            return replace(options, sequence_by=LOG_SEQUENCE, lane=LOG if LOG in df.columns else None)
         return options
 
     def _apply(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
@@ -61,5 +62,8 @@ class IndexTarget(Target):
         transaction = Transaction(
             self._source.name, f"{query_id}/{batch_id}", "update", owner=query_id, batch=batch_id, adopt=adopt
         )
-        sequence = None if changes.sequence is None else quoted(SEQUENCE)
+        sequence = None
+        if changes.sequence is not None:
+            lane = quoted(LANE) if LANE in changes.df.columns else F.lit(None).cast("string")
+            sequence = quoted(SEQUENCE), lane
         return self._commit(changes.df, transaction, quoted(DELETED), sequence).applied

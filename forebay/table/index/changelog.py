@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forebay.errors import DataError
 from forebay.table.changelog.operators.equality import equal_rows
@@ -44,7 +45,7 @@ from forebay.table.changelog.state.segments import (
 from forebay.table.changelog.state.snapshot import Entries, lookup
 from forebay.table.index.log import Run
 from forebay.table.index.pipelines import IndexStore
-from forebay.table.index.states import SEQUENCE, UNCHANGED, StateReader, change_fields, entry_fields
+from forebay.table.index.states import LANE, SEQUENCE, UNCHANGED, StateReader, change_fields, entry_fields, order_fields
 
 DELETED: Final = f"{PREFIX}deleted"
 """Boolean column of incoming rows: whether the row deletes its key."""
@@ -98,9 +99,10 @@ class ShardTask:
     @property
     def incoming(self) -> pa.Schema:
         """The columns of incoming rows."""
-        order = [] if self.sequence is None else [pa.field(SEQUENCE, self.sequence)]
         own = [pa.field(KEY_HASH, pa.int64()), pa.field(DELETED, pa.bool_())]
-        return pa.schema([*own, *(pa.field(name, pa.int64()) for name in DIGESTS), *order, *self.payload])
+        return pa.schema(
+            [*own, *(pa.field(name, pa.int64()) for name in DIGESTS), *order_fields(self.sequence), *self.payload]
+        )
 
     @property
     def prefix(self) -> str:
@@ -344,9 +346,26 @@ class _Difference:
             return late
         ranks = order_ranks(entries.orders([task.sequence]), [rows.column(SEQUENCE)])
         both = np.flatnonzero((entry >= 0) & (event >= 0))
+        self._refuse_lanes(entries, rows, entry[both], event[both])
         late[both] = ranks[len(entries) + event[both]] <= ranks[entry[both]]
         self._counts["late"] += int(late.sum())
         return late
+
+    def _refuse_lanes(self, entries: Entries, rows: pa.RecordBatch, stored: Ints, arriving: Ints) -> None:
+        """Refuse changes of a key that come from two logs, whose sequences have no order."""
+        (lanes,) = entries.take(stored, [pa.field(LANE, pa.string())])
+        others = rows.column(LANE).take(pa.array(arriving))
+        differ = np.flatnonzero(
+            pc.fill_null(pc.not_equal(lanes, others), fill_value=False).to_numpy(zero_copy_only=False)
+        )
+        if len(differ):
+            place = int(differ[0])
+            key = {name[2:]: rows.column(name)[int(arriving[place])].as_py() for name in self._task.keys}
+            raise DataError(
+                f"the changes of the key {key!r} of the datasource {self._task.datasource!r} come from the logs "
+                f"{lanes[place].as_py()!r} and {others[place].as_py()!r}, whose sequences have no order",
+                advice="give sequence_by columns that order all changes of a key, over all logs",
+            )
 
     def _updated(self, keys: TouchedKeys, both: Ints, entry: Ints, event: Ints) -> np.ndarray[Any, Any]:
         """Return for each key whether its row differs from the one before."""
@@ -393,7 +412,7 @@ class _Difference:
                 columns.append(pa.array(fixed[each.name]).cast(each.type))
                 continue
             new = self._incoming_column(rows, each, event[written])
-            if each.name == SEQUENCE:
+            if each.name in (SEQUENCE, LANE):
                 old = self._incoming_column(rows, each, event[removed])
             else:
                 old = key_columns.get(each.name, pa.nulls(len(removed), each.type))

@@ -27,14 +27,21 @@ VALUE: Final = "v_"
 SEQUENCE: Final = f"{ORDER}0"
 """The column with the sequence of the change that wrote the entry."""
 
+LANE: Final = f"{ORDER}1"
+"""The log in which the sequence counts; NULL fits every log."""
+
 UNCHANGED: Final = -1
 """The kind of an entry that only keeps a newer sequence."""
 
 
 def entry_fields(payload: pa.Schema, sequence: pa.DataType | None) -> pa.Schema:
     """Return the schema of the entries of a state."""
-    order = [] if sequence is None else [pa.field(SEQUENCE, sequence)]
-    return pa.schema([*FIXED, *order, *payload])
+    return pa.schema([*FIXED, *order_fields(sequence), *payload])
+
+
+def order_fields(sequence: pa.DataType | None) -> list[pa.Field]:
+    """Return the columns that order the changes of a key: the sequence, and the log in which it counts."""
+    return [] if sequence is None else [pa.field(SEQUENCE, sequence), pa.field(LANE, pa.string())]
 
 
 def change_fields(payload: pa.Schema, sequence: pa.DataType | None) -> pa.Schema:

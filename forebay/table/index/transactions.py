@@ -14,7 +14,7 @@ from forebay.errors import ConfigurationError
 from forebay.table.index.changelog import ShardResult, ShardTask, combined, refuse_duplicates
 from forebay.table.index.log import KNOWN, DatasourceState, Entry, id_digest
 from forebay.table.index.pipelines import IndexStore
-from forebay.table.index.states import SEQUENCE, payload_of, schema_of, schema_text
+from forebay.table.index.states import SEQUENCE, order_fields, payload_of, schema_of, schema_text
 
 Kind = Literal["snapshot", "append", "update", "delete"]
 
@@ -217,12 +217,11 @@ def _change(
     before = base.states.get(name)
     live = before.live if before else 0
     kept = task.sequence if task.sequence is not None else task.kept_sequence
-    order = [] if kept is None else [pa.field(SEQUENCE, kept)]
     applied = (*(before.applied if before else ()), (id_digest(transaction.id), digest))[-KNOWN:]
 
     def change(head: Entry) -> Entry:
         state = DatasourceState(
-            schema=schema_text(pa.schema([*order, *task.payload])),
+            schema=schema_text(pa.schema([*order_fields(kept), *task.payload])),
             shards=tuple(result.runs for result in results),
             live=live + counts["inserted"] - counts["deleted"],
             moved=head.number + 1,

@@ -123,6 +123,30 @@ class SparkType:
                 return (_EPOCH + timedelta(microseconds=stored)).replace(tzinfo=None)
         return stored
 
+    def parse(self, text: str) -> Any:  # noqa: ANN401 - a value of the type
+        """Return the value of a text, as the command line gives keys.
+
+        Raises:
+            ValueError: The text is no value of the type.
+            ArithmeticError: The same, for a decimal.
+        """
+        if self.name in INTEGERS:
+            return int(text)
+        match self.name:
+            case "boolean" if text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            case "decimal":
+                return decimal.Decimal(text)
+            case "binary":
+                return bytes.fromhex(text)
+            case "date":
+                return date.fromisoformat(text)
+            case "timestamp" | "timestamp_ntz":
+                return datetime.fromisoformat(text)
+            case "string":
+                return text
+        raise ValueError(text)
+
     def unscaled(self, number: int) -> Any:  # noqa: ANN401 - int or bytes
         """Return an unscaled decimal as SQLite stores it."""
         return number if self.precision <= SMALL_DECIMAL else (number + _BIAS).to_bytes(17)

@@ -22,7 +22,7 @@ from forebay.table.index.columns import arrow_type
 from forebay.table.index.follower import Follower, FullRule
 from forebay.table.index.keys import KeyCodec
 from forebay.table.index.pipelines import IndexStore
-from forebay.table.index.states import KEY, SEQUENCE, VALUE, StateReader
+from forebay.table.index.states import KEY, LANE, SEQUENCE, VALUE, StateReader
 from forebay.table.index.transactions import (
     Committed,
     Incoming,
@@ -149,6 +149,7 @@ class Objects:
         sequence = pa.int64() if any("sequence" in row for row in rows) else None
         if sequence is not None:
             columns[SEQUENCE] = pa.array([row["sequence"] for row in rows], sequence)
+            columns[LANE] = pa.array([row.get("log") for row in rows], pa.string())
         for field in payload:
             columns[field.name] = pa.array([row.get(field.name[2:]) for row in rows], field.type)
         hashes = [codec.hash(key) if None not in key else 0 for key in encoded]

@@ -209,6 +209,18 @@ def test_a_late_older_change_of_a_stream_changes_nothing(objects):
     assert objects.node().get(1)["name"] == "back"
 
 
+def test_changes_of_a_key_from_two_logs_are_refused(objects):
+    def change(number, **row):
+        objects.commit("a", [{"id": 1, **row}], transaction=f"q/{number}", owner="q", batch=number)
+
+    change(0, sequence=1, name="of the snapshot")
+    change(1, sequence=5, name="first", log="one")
+    with pytest.raises(DataError, match=r"{'id': 1} of the datasource 'a' come from the logs 'one' and 'two'"):
+        change(2, sequence=6, name="second", log="two")
+    change(2, sequence=6, name="third", log="one")
+    assert objects.node().get(1)["name"] == "third"
+
+
 def test_the_delete_of_an_unknown_key_keeps_its_sequence(objects):
     for number, row in enumerate([{"sequence": 9, "deleted": True}, {"sequence": 5, "name": "late"}]):
         objects.commit("a", [{"id": 1, **row}], transaction=f"q/{number}", owner="q", batch=number)
