@@ -16,17 +16,27 @@ from forebay.table.index.object_set import ObjectSet, Page, Version
 if TYPE_CHECKING:
     from forebay.spark.index.funnel import Funnel
     from forebay.spark.index.target import IndexTarget
+    from forebay.table.index.gc import Collected
+    from forebay.table.index.status import Status
     from forebay.table.index.transactions import Committed
+    from forebay.table.index.verify import Verification
+    from forebay.table.index.why import Explanation
 
 _LAZY = {
+    "Collected": "forebay.table.index.gc",
     "Committed": "forebay.table.index.transactions",
+    "Explanation": "forebay.table.index.why",
     "Funnel": "forebay.spark.index.funnel",
     "IndexTarget": "forebay.spark.index.target",
+    "Status": "forebay.table.index.status",
+    "Verification": "forebay.table.index.verify",
 }
 
 __all__ = [
+    "Collected",
     "Committed",
     "Datasource",
+    "Explanation",
     "Funnel",
     "IndexTarget",
     "ObjectSet",
@@ -34,6 +44,8 @@ __all__ = [
     "Page",
     "Property",
     "SearchNode",
+    "Status",
+    "Verification",
     "Version",
 ]
 

@@ -11,13 +11,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from forebay.errors import ConfigurationError, unwrap
 from forebay.spark.index.launchers import digest_of, launch_builds, run_transaction
-from forebay.spark.index.rows import key_types, prepare, refuse_changelog
+from forebay.spark.index.rows import PreparedRows, key_types, prepare, refuse_changelog
 from forebay.spark.index.target import IndexTarget
 from forebay.table.index.beginning import begin
-from forebay.table.index.definition import Datasource, ObjectType
+from forebay.table.index.definition import ObjectType
 from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
 from forebay.table.index.gc import VERSIONS, Collected, collect
-from forebay.table.index.log import KEPT, Entry
+from forebay.table.index.log import KEPT
 from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore, IndexVersion
 from forebay.table.index.status import Status, status
@@ -146,11 +146,19 @@ class Funnel:
     ) -> Committed:
         """Commit a transaction, and bring the index up to date. Called by `commit` and by `IndexTarget`."""
         source = self.object_type.datasource(transaction.datasource)
-        head, definition = self._begin(df, source)
+
+        def prepared(definition: ObjectType, shards: int) -> PreparedRows:
+            delete = transaction.kind == "delete"
+            return prepare(df, definition, source, shards, deletes=deletes, sequence=sequence, delete=delete)
+
+        def types() -> Mapping[str, str]:
+            found = key_types(df, self.object_type, source)
+            prepared(self.object_type.with_key_types(found), self._shards)  # refuses wrong rows before it writes
+            return found
+
+        head, definition = begin(self.index, self.object_type, self._shards, types)
         check_owner(head, transaction)
-        rows = prepare(
-            df, definition, source, head.shards, deletes=deletes, sequence=sequence, delete=transaction.kind == "delete"
-        )
+        rows = prepared(definition, head.shards)
         known = known_digest(head, transaction)
         if known is not None:
             refuse_other_rows(transaction, known, digest_of(rows.df))
@@ -211,7 +219,3 @@ class Funnel:
             dry_run: Only return what would be removed.
         """
         return collect(self.index, keep=keep, versions=versions, dry_run=dry_run)
-
-    def _begin(self, df: DataFrame, source: Datasource) -> tuple[Entry, ObjectType]:
-        """Return the head of the log and the definition that serves; the first call writes both."""
-        return begin(self.index, self.object_type, self._shards, lambda: key_types(df, self.object_type, source))

@@ -161,7 +161,7 @@ def _text(column: Column, kind: SparkType) -> Column:
             return F.unix_micros(column).cast("string")
         case "timestamp_ntz":
             start = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
-            return F.call_function("timestampdiff", F.lit("MICROSECOND"), start, column).cast("string")
+            return F.timestamp_diff("MICROSECOND", start, column).cast("string")
     return column.cast("string")
 
 

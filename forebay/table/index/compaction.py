@@ -37,7 +37,8 @@ def compact(
         definition: The definition of the object type.
         shards: The number of shards.
         prefix: The beginning of the names of new segments.
-        runs: The runs, oldest first.
+        runs: The runs, oldest first. The newest one was written by the caller, and no version names it: it is
+            deleted if it is merged.
     """
     left = list(runs)
     if len(left) < 2:
@@ -50,6 +51,7 @@ def compact(
     if len(merged) == 1:
         return tuple(runs)
     run = _merge(index, definition, shards, prefix, merged, keep_deleted=bool(left))
+    index.store.delete([segment.name for segment in merged[0]])
     return tuple(each for each in (*left, run) if each)
 
 

@@ -249,7 +249,7 @@ class Follower:
             self._small_step(tasks, head, definition) if small else (*self._large_step(tasks, size), None)
         )
         prefix = segments_prefix(self._index, self._pipeline, head.number)
-        runs = compact(self._index, definition, head.shards, prefix, (*last.runs, run) if run else last.runs)
+        runs = compact(self._index, definition, head.shards, prefix, (*last.runs, run)) if run else last.runs
         return replace(made, runs=runs, count=last.count + added, decision="INCREMENTAL", merged=merged)
 
     def _run(self, tasks: Sequence[BuildTask], size: int) -> Sequence[BuildResult]:
