@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from forebay.errors import ConfigurationError, unwrap
+from forebay.errors import ConfigurationError, DataError, unwrap
 from forebay.spark.index.launchers import digest_of, launch_builds, run_transaction
 from forebay.spark.index.rows import PreparedRows, key_types, prepare, refuse_changelog
 from forebay.spark.index.target import IndexTarget
@@ -167,7 +167,18 @@ class Funnel:
             tasks = shard_tasks(self.index, head, transaction, Incoming(rows.payload, rows.keys, rows.sequence))
             results = run_transaction(rows.df, tasks, self._small)
             committed = commit(self.index, head, transaction, tasks, results)
-        self.follow(df.sparkSession)
+        try:
+            self.follow(df.sparkSession)
+        except DataError as error:
+            if not committed.applied and transaction.owner is not None:
+                # The stream failed with this error when it committed the micro-batch. It goes on, so that a later
+                # change can correct the row; until one does, each new micro-batch fails once.
+                return committed
+            error.message += (
+                f"; the transaction is committed (fact {committed.number} of the log), and the version before answers "
+                "until another transaction corrects the row"
+            )
+            raise
         return committed
 
     def follow(self, spark: SparkSession | None = None, *, full: bool = False) -> IndexVersion:

@@ -22,13 +22,12 @@ _SPACELESS: Final = (
     "\U00020000-\U0003ffff"  # rare ideographs
 )
 _RUN = re.compile(rf"([{_SPACELESS}]+)|([^\W_{_SPACELESS}](?:[^\W_{_SPACELESS}]|[\u0300-\u036f])*)")
-_ASCII = re.compile(r"[a-z0-9]+")
 
 
 def indexed_words(text: str) -> str:
     """Return the words of a text, joined by spaces, as the full-text index stores them."""
-    if text.isascii():
-        return " ".join(_ASCII.findall(text.lower()))
+    if text.isascii() and "\x00" not in text:
+        return text  # the tokenizer of the index finds the same words: it divides and folds ASCII
     words: list[str] = []
     for spaceless, word in _RUN.findall(_folded(text)):
         if spaceless:

@@ -79,8 +79,8 @@ def test_a_node_finds_keys_of_every_type_in_the_shard_where_spark_put_them(spark
         key = tuple(bytes(value) if isinstance(value, bytearray) else value for value in row[:-1])
         assert node.get(key)["v"] == row[-1]
     assert funnel.verify(node).is_equal
-    for single, values in KEYS.items():
-        one = ObjectType(f"One{single[:4]}{len(single)}", {"k": single}, [Datasource("a", {"v": Property("int")})])
+    for number, (single, values) in enumerate(KEYS.items()):
+        one = ObjectType(f"One{number}", {"k": single}, [Datasource("a", {"v": Property("int")})])
         frame = spark.createDataFrame([(value, place) for place, value in enumerate(values)], f"k {single}, v int")
         Funnel(location, one, shards=3).commit("a", frame, kind="snapshot")
         node = node_of(location, one.name)
@@ -200,6 +200,7 @@ def test_a_value_that_does_not_fit_its_property_is_named_and_the_version_before_
         DataError, match=r"'x1' of the column 'year' of the datasource 'a' in the row \(id=9\) cannot be int"
     ):
         funnel.commit("a", spark.createDataFrame([(9, "x1"), (8, "2000")], "id int, year string"), kind="update")
+    assert (funnel.status().head.number, funnel.status().pipelines[0].behind) == (2, 1)
     assert node.refresh().data == 1 and node.get(8)["year"] == 1999
     funnel.commit("a", spark.createDataFrame([(9, "2001")], "id int, year string"), kind="update")
     node.refresh()
