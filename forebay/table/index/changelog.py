@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from forebay.errors import DataError
 from forebay.table.changelog.operators.equality import equal_rows
-from forebay.table.changelog.operators.events import Events, Layout, shown_key
+from forebay.table.changelog.operators.events import Events, Layout
 from forebay.table.changelog.operators.ordering import order_ranks
 from forebay.table.changelog.operators.touched_keys import KEY as KEY_ORDINAL
 from forebay.table.changelog.operators.touched_keys import TouchedKeys, touched_keys
@@ -45,7 +45,16 @@ from forebay.table.changelog.state.segments import (
 from forebay.table.changelog.state.snapshot import Entries, lookup
 from forebay.table.index.log import Run
 from forebay.table.index.pipelines import IndexStore
-from forebay.table.index.states import LANE, SEQUENCE, UNCHANGED, StateReader, change_fields, entry_fields, order_fields
+from forebay.table.index.states import (
+    KEY,
+    LANE,
+    SEQUENCE,
+    UNCHANGED,
+    StateReader,
+    change_fields,
+    entry_fields,
+    order_fields,
+)
 
 DELETED: Final = f"{PREFIX}deleted"
 """Boolean column of incoming rows: whether the row deletes its key."""
@@ -227,10 +236,10 @@ class _Incoming:
         for name in self._keys:
             if batch.column(name).null_count:
                 place = int(np.flatnonzero(batch.column(name).is_null().to_numpy(zero_copy_only=False))[0])
-                row = {key: batch.column(key)[place].as_py() for key in self._keys}
-                shown = ", ".join(f"{key.removeprefix('k_')}={value!r}" for key, value in row.items())
+                row = {key.removeprefix(KEY): batch.column(key)[place].as_py() for key in self._keys}
+                shown = ", ".join(f"{key}={value!r}" for key, value in row.items())
                 raise DataError(
-                    f"the key column {name.removeprefix('k_')!r} is NULL in the row ({shown})",
+                    f"the key column {name.removeprefix(KEY)!r} is NULL in the row ({shown})",
                     advice="filter out such rows, or fill the column; an object has a whole key",
                 )
 
@@ -385,7 +394,10 @@ class _Difference:
         self._duplicate_keys += len(twice)
         for code in twice[: max(0, NAMED - len(self._duplicates))]:
             place = int(np.flatnonzero(codes == code)[0])
-            self._duplicates.append((shown_key(events, place).replace("k_", "", 1), int(counts[code])))
+            values = (
+                f"{name.removeprefix(KEY)}={events.rows.column(name)[place].as_py()!r}" for name in self._task.keys
+            )
+            self._duplicates.append((f"({', '.join(values)})", int(counts[code])))
         return bool(self._duplicate_keys)
 
     def _entries(
@@ -509,8 +521,3 @@ def combined(results: Iterable[ShardResult]) -> tuple[dict[str, int], str, int]:
 def rows_digest(rows: int, low: int, high: int) -> str:
     """Return the digest of the rows of a transaction."""
     return f"{rows}-{low % (1 << 64):016x}{high % (1 << 64):016x}"
-
-
-def without_runs(task: ShardTask, shard: int, runs: tuple[Run, ...]) -> ShardTask:
-    """Return the task for another shard."""
-    return replace(task, shard=shard, runs=runs)
