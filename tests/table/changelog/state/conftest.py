@@ -124,13 +124,13 @@ def small(monkeypatch):
     """Make segments and runs small, so that few entries have many of them."""
 
     def set_limits(rows=16, size=1 << 20, small=8):
-        from forebay.table.changelog.state import merging, segments, shard
+        from forebay.table.changelog.state import merging, segments
 
         for module in (merging, segments):
             monkeypatch.setattr(module, "ROWS", rows)
             monkeypatch.setattr(module, "BYTES", size)
         monkeypatch.setattr(segments.split_rows, "__defaults__", (rows, size))
-        monkeypatch.setattr(shard, "SMALL", small)
+        monkeypatch.setattr(merging, "SMALL", small)
 
     return set_limits
 
