@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import Observation
@@ -53,7 +54,7 @@ def test_two_datasources_one_log_one_node_three_queries(spark, funnel, location,
     assert (node.get(8), node.count(), node.where("total > 10 AND city IN ('Oslo')").count()) == (None, 3, 1)
 
 
-KEYS = {
+KEYS: dict[str, list[Any]] = {
     "bigint": [0, -5, 2**63 - 1, -(2**63)],
     "string": ["", "ключ-🗝", "a\0b", "x,y"],
     "boolean": [True, False],

@@ -124,6 +124,7 @@ class Objects:
     def changes(self, number: int):
         """The changes of a fact of the log, as pairs of key and kind."""
         entry = self.index.log.get(number)
+        assert entry is not None
         files = StateReader(self.index.store).files
         batches = [files.open(info).batch for run in entry.changes for info in run]
         return sorted((row[f"{KEY}id"], row[KIND]) for batch in batches for row in batch.to_pylist() if row[KIND] >= 0)

@@ -54,8 +54,8 @@ class Child:
                 os.kill(os.getpid(), number)
             return done
 
-        LocalStateStore.put_if_absent = lambda store, name, data: met(lambda: put(store, name, data))
-        LocalStateStore.delete = lambda store, names: met(lambda: delete(store, list(names)))
+        for name, write in (("put_if_absent", put), ("delete", delete)):
+            setattr(LocalStateStore, name, lambda *given, write=write: met(lambda: write(*given)))
 
     def wait(self):
         """Return what ended the process, or the signal that stopped it."""

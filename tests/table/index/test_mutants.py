@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from forebay.errors import DataError
-from forebay.table.index import changelog, compaction, follower, merge, object_set
+from forebay.table.index import changelog, compaction, follower, merge, object_set, segments
 from forebay.table.index.follower import FullRule
 from forebay.table.index.verify import verify
 
@@ -21,7 +21,9 @@ def history(objects):
     objects.commit("a", [{"id": 2}, {"id": 5}], "delete")
     objects.commit("a", [{"id": 1, "name": "newer"}])
     node.refresh()
-    model = {number: (str(number), "c" if number < 3 else None) for number in range(600)}
+    model: dict[int, tuple[str | None, str | None]] = {
+        number: (str(number), "c" if number < 3 else None) for number in range(600)
+    }
     model |= {1: ("newer", "c"), 2: (None, "c"), 700: ("more", None)}
     del model[5]
     found = objects.rows(node, "id", "name", "city")
@@ -45,7 +47,7 @@ MUTANTS = {
     "everything existed before": (merge, "_existed", lambda changed, codes, places, size: np.ones(size, np.bool_)),
     "rows with equal hashes are equal": (changelog, "equal_rows", lambda left, right: np.ones(len(left[0]), np.bool_)),
 }
-NEWEST = compaction.newest_rows
+NEWEST = segments.newest_rows
 
 
 @pytest.mark.parametrize("name", MUTANTS)

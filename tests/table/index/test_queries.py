@@ -8,6 +8,7 @@ import tempfile
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,7 +37,7 @@ TYPED = ObjectType(
     [Datasource("a", {name: Property(kind, filter=True) for name, kind in TYPES.items()})],
 )
 WIDE = Decimal("12345678901234567890.123456789012345678")
-VALUES = {
+VALUES: dict[str, list[Any]] = {
     "i": [None, 0, 5, -(2**31), 2**31 - 1],
     "l": [None, 0, 5, -(2**63), 2**63 - 1],
     "d": [None, 0.0, -0.0, 1.5, math.nan, math.inf, -math.inf, 1e300, 5.0],
@@ -75,7 +76,7 @@ def both(operator, one, other):
     return None if None in (one, other) else not deciding
 
 
-LITERALS = {
+LITERALS: dict[str, list[tuple[str, Any]]] = {
     "i": [
         ("0", Decimal(0)),
         ("1.5", Decimal("1.5")),

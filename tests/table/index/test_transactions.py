@@ -189,7 +189,7 @@ def test_a_micro_batch_never_builds_the_whole_index(objects):
 
 def test_a_late_older_change_of_a_stream_changes_nothing(objects):
     def change(number, sequence, name, **more):
-        row = {"id": 1, "name": name, "sequence": sequence, **more}
+        row: dict[str, object] = {"id": 1, "name": name, "sequence": sequence, **more}
         return objects.commit("a", [row], transaction=f"q/{number}", owner="q", batch=number)
 
     change(0, 10, "ten")
@@ -221,8 +221,11 @@ def test_changes_of_a_key_from_two_logs_are_refused(objects):
     assert objects.node().get(1)["name"] == "third"
 
 
+UNKNOWN: list[dict[str, object]] = [{"sequence": 9, "deleted": True}, {"sequence": 5, "name": "late"}]
+
+
 def test_the_delete_of_an_unknown_key_keeps_its_sequence(objects):
-    for number, row in enumerate([{"sequence": 9, "deleted": True}, {"sequence": 5, "name": "late"}]):
+    for number, row in enumerate(UNKNOWN):
         objects.commit("a", [{"id": 1, **row}], transaction=f"q/{number}", owner="q", batch=number)
     assert objects.node().get(1) is None
 
