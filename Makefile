@@ -56,7 +56,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-kafka demo-skew demo-cdc test newest lint style format bench bench-kafka soak kit-table public-names docs comparison dist clean java FORCE
+.PHONY: help demo demo-kafka demo-skew demo-cdc demo-index test newest lint style format bench bench-kafka soak kit-table public-names docs comparison dist clean java FORCE
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -76,6 +76,9 @@ demo-skew: java $(STAMPS)/runtime $(STAMPS)/installed ## Show which rows Spark d
 
 demo-cdc: java $(STAMPS)/runtime $(STAMPS)/installed ## Join two tables of which Debezium sends changes out of order: the result applied naively, and rightly (needs Java)
 	@$(PY) -P examples/demo_cdc.py
+
+demo-index: java $(STAMPS)/runtime $(STAMPS)/installed ## Index objects of several datasources, change them, kill a commit, and ask from a plain process (needs Java)
+	@$(PY) -P examples/demo_index.py
 
 test: java style $(STAMPS)/installed $(STAMPS)/classes $(STAMPS)/kafka-classes ## Lint, then run every test except the long ones against the built wheel (needs Java)
 ifdef PYTEST_ARGS

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a data source once; run it on Spark, or in one Python process.
 
-This module has all public names. Names that need Spark or an extra are imported on first use, so `import forebay` needs
-only pyarrow.
+This module has all public names, imported on first use: `import forebay` loads neither pyarrow nor an extra, so that
+a search node (`forebay.index.SearchNode`) does not load them either.
 """
 
 from __future__ import annotations
@@ -19,25 +19,35 @@ from forebay.errors import (
     RetriableError,
     unwrap,
 )
-from forebay.framework.arrow.row_packer import Batch
-from forebay.framework.discovery import Discovered, DiscoveryEnumerator, KnownSplits
-from forebay.framework.enumerator import SourceEvent, SplitEnumerator, SplitEnumeratorContext
-from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader, SourceReaderContext
-from forebay.framework.runtime.clients import cached, discard
-from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.simple import SimpleSource
-from forebay.framework.source import Source
-from forebay.framework.split import Position, Split
-from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.lazy_names import lazy_names
 from forebay.options import ByteSize, Duration, Secret, option
 from forebay.version import __version__
 
 if TYPE_CHECKING:
     from forebay import testkit as testkit
+    from forebay.framework.arrow.row_packer import Batch as Batch
+    from forebay.framework.discovery import Discovered as Discovered
+    from forebay.framework.discovery import DiscoveryEnumerator as DiscoveryEnumerator
+    from forebay.framework.discovery import KnownSplits as KnownSplits
+    from forebay.framework.enumerator import SourceEvent as SourceEvent
+    from forebay.framework.enumerator import SplitEnumerator as SplitEnumerator
+    from forebay.framework.enumerator import SplitEnumeratorContext as SplitEnumeratorContext
     from forebay.framework.inprocess import Run as Run
     from forebay.framework.inprocess import run as run
+    from forebay.framework.reader import InputStatus as InputStatus
+    from forebay.framework.reader import ReaderOutput as ReaderOutput
+    from forebay.framework.reader import SourceReader as SourceReader
+    from forebay.framework.reader import SourceReaderContext as SourceReaderContext
     from forebay.framework.reading.source_reader import SourceReaderBase as SourceReaderBase
+    from forebay.framework.runtime.clients import cached as cached
+    from forebay.framework.runtime.clients import discard as discard
+    from forebay.framework.runtime.host_options import HostOptions as HostOptions
+    from forebay.framework.simple import SimpleSource as SimpleSource
+    from forebay.framework.source import Source as Source
+    from forebay.framework.split import Position as Position
+    from forebay.framework.split import Split as Split
+    from forebay.framework.split_reader import Fetched as Fetched
+    from forebay.framework.split_reader import SplitReader as SplitReader
     from forebay.inspection.describe import describe as describe
     from forebay.inspection.metrics import record_metrics as record_metrics
     from forebay.inspection.offsets import offsets as offsets
@@ -56,15 +66,35 @@ if TYPE_CHECKING:
     from forebay.watermarks.strategy import WatermarkStrategy as WatermarkStrategy
 
 _LAZY = {
+    "Batch": "forebay.framework.arrow.row_packer",
+    "Discovered": "forebay.framework.discovery",
+    "DiscoveryEnumerator": "forebay.framework.discovery",
+    "Fetched": "forebay.framework.split_reader",
     "FileSource": "forebay.sources.files",
+    "HostOptions": "forebay.framework.runtime.host_options",
     "HybridSource": "forebay.sources.hybrid",
+    "InputStatus": "forebay.framework.reader",
     "KafkaSource": "forebay.sources.kafka",
+    "KnownSplits": "forebay.framework.discovery",
     "Peek": "forebay.inspection.peek",
+    "Position": "forebay.framework.split",
     "RateSource": "forebay.sources.rate",
+    "ReaderOutput": "forebay.framework.reader",
     "Run": "forebay.framework.inprocess",
+    "SimpleSource": "forebay.framework.simple",
+    "Source": "forebay.framework.source",
+    "SourceEvent": "forebay.framework.enumerator",
+    "SourceReader": "forebay.framework.reader",
     "SourceReaderBase": "forebay.framework.reading.source_reader",
+    "SourceReaderContext": "forebay.framework.reader",
+    "Split": "forebay.framework.split",
+    "SplitEnumerator": "forebay.framework.enumerator",
+    "SplitEnumeratorContext": "forebay.framework.enumerator",
+    "SplitReader": "forebay.framework.split_reader",
     "WatermarkStrategy": "forebay.watermarks.strategy",
+    "cached": "forebay.framework.runtime.clients",
     "describe": "forebay.inspection.describe",
+    "discard": "forebay.framework.runtime.clients",
     "offsets": "forebay.inspection.offsets",
     "peek": "forebay.inspection.peek",
     "progress": "forebay.inspection.progress",

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from forebay.cli import index as indexes
 from forebay.cli import kafka_lag, scaffold, sources
 from forebay.cli import state as keyed_state
 from forebay.cli.arguments import Options, option_texts, say
@@ -33,6 +34,7 @@ kafka = typer.Typer(help="Look at Apache Kafka.", no_args_is_help=True)
 app.add_typer(kafka, name="kafka")
 kafka.command("lag")(kafka_lag.lag)
 app.add_typer(keyed_state.state, name="state")
+app.add_typer(indexes.index, name="index")
 for command in (sources.sources, sources.doctor, sources.verify, scaffold.new):
     app.command()(command)
 

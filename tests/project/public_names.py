@@ -11,7 +11,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.options import class_options
 from forebay.registry import BUILT_INS, default_registry
 
-DOORS = ("forebay", "forebay.changelog", "forebay.keys", "forebay.testkit")
+DOORS = ("forebay", "forebay.changelog", "forebay.index", "forebay.keys", "forebay.testkit")
 _BUILT_IN = ("FileSource", "HybridSource", "KafkaSource", "RateSource")  # public by their options and as a `Source`
 
 

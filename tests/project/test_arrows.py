@@ -23,16 +23,17 @@ ROOMS: dict[str, set[str]] = {
     "watermarks": set(),
     "table/keys": set(),
     "table/changelog": {"table/keys", "formats", "state", "stores"},
+    "table/index": {"table/changelog", "formats", "state", "stores"},
     "framework": {"watermarks", "state"},
     "sources": {"framework", "formats", "stores", "watermarks", "table/keys", "table/changelog"},
-    "spark": {"framework", "inspection", "table/keys", "table/changelog"},
+    "spark": {"framework", "inspection", "table/keys", "table/changelog", "table/index"},
     "inspection": {"framework", "state", "stores"},
-    "cli": {"framework", "inspection", "sources", "testkit", "table/changelog"},
+    "cli": {"framework", "inspection", "sources", "spark", "testkit", "table/changelog", "table/index"},
     "__main__": {"cli"},
     "testkit": {"spark", "framework", "state", "watermarks", "table/changelog"},
 }
 # Doors hold public names alone, lazily; they may import everything, and nothing imports them.
-DOORS = {"", "changelog", "keys"}
+DOORS = {"", "changelog", "index", "keys"}
 
 # Inside framework: hosts stand on machinery, machinery on the contract. The values are the parts of the machinery,
 # which do not know one another; a name that is not here is a file of the contract.
@@ -72,7 +73,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "zstandard": ("sources/kafka/",),
     "fastavro": ("formats/",),
     "polars": ("formats/",),
-    "numpy": ("formats/", "sources/", "spark/", "table/changelog/"),
+    "numpy": ("formats/", "sources/", "spark/", "table/changelog/", "table/index/"),
     "psycopg": ("spark/changelog/targets/postgres/",),
     "typer": ("cli/",),
     "rich": ("cli/", "inspection/"),
@@ -239,7 +240,8 @@ BREACHES = [
     ("sources/files/source.py", "from forebay.sources.kafka.source import KafkaSource", inner_fault),
     ("sources/files/source.py", "from forebay.testkit.kit import check", room_fault),
     ("inspection/peek.py", "from forebay.cli import main", room_fault),
-    ("cli/app.py", "from forebay.spark.register import register", room_fault),
+    ("cli/app.py", "from forebay.watermarks.idleness import Idleness", room_fault),
+    ("table/index/node.py", "from forebay.spark.index.funnel import Funnel", room_fault),
     ("framework/inprocess/run.py", "import threading", thread_fault),
     ("framework/inprocess/run.py", "from concurrent.futures import ThreadPoolExecutor", thread_fault),
     ("framework/source.py", "if TYPE_CHECKING:\n    from pyspark.sql import SparkSession", foreign_fault),

@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 
 import forebay
-from forebay import changelog, keys, testkit
+from forebay import changelog, index, keys, testkit
 
 
 def test_each_public_name_is_on_the_page(root):
     page = (root / "docs" / "reference.md").read_text()
     shown = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
     public = {f"forebay.{name}" for name in forebay.__all__} - {"forebay.__version__", "forebay.testkit"}
-    doors = {"testkit": testkit, "changelog": changelog, "keys": keys}
+    doors = {"testkit": testkit, "changelog": changelog, "index": index, "keys": keys}
     others = {f"forebay.{door}.{name}" for door, module in doors.items() for name in module.__all__}
     assert sorted(shown) == sorted(public | others)
 

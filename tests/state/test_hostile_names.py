@@ -32,8 +32,9 @@ from forebay.state.state_store import StateStore, is_safe_name
 from forebay.stores.storage_options import StorageOptions
 from forebay.table.changelog.state import segments
 from forebay.table.changelog.state.entries import FIXED
+from forebay.table.changelog.state.facts import SegmentInfo, fact_bytes
 from forebay.table.changelog.state.location import OperatorState
-from forebay.table.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo, fact_bytes
+from forebay.table.changelog.state.manifest import Manifest, OperatorInfo
 from forebay.table.changelog.state.segments import StoredSegments
 
 COUNT = [300, pytest.param(20_000, marks=pytest.mark.soak)]

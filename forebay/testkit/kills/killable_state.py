@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.state.local_state_store import LocalStateStore
 from forebay.state.s3_state_store import S3StateStore
-from forebay.table.changelog.state import shard
+from forebay.table.changelog.state import merging, shard
 from forebay.table.changelog.state.manifest import Manifest
 from forebay.table.changelog.state.merging import merge
 from forebay.table.changelog.state.segments import StoredSegments
@@ -66,7 +66,7 @@ class _KillableTask:
 def _hook(directory: str, small: int) -> None:
     if not is_new("state", directory):
         return
-    vars(shard)["SMALL"] = small
+    vars(merging)["SMALL"] = small
     write, remove_old = StoredSegments.write, Shard._remove_old  # noqa: SLF001 - hooked
 
     def written(self: StoredSegments, prefix: str, batch: pa.RecordBatch) -> Any:  # noqa: ANN401 - as of `write`

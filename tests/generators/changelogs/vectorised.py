@@ -14,7 +14,8 @@ from forebay.table.changelog.operators.retract import Retract
 from forebay.table.changelog.reference.changes import Change
 from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
 from forebay.table.changelog.state.entries import KEY_HASH, KIND, ORDER, ROW_HASH
-from forebay.table.changelog.state.manifest import OperatorInfo, SegmentInfo
+from forebay.table.changelog.state.facts import SegmentInfo
+from forebay.table.changelog.state.manifest import OperatorInfo
 from forebay.table.changelog.state.segments import Segment, StoredSegments
 from forebay.table.changelog.state.shard import Shard
 

@@ -11,7 +11,7 @@ from hostile_names import Untouched
 import forebay
 from forebay.errors import FatalError
 from forebay.spark.changelog.materialize import materialize
-from forebay.table.changelog.state.manifest import fact_bytes
+from forebay.table.changelog.state.facts import fact_bytes
 
 
 @pytest.mark.soak

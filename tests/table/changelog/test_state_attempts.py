@@ -16,6 +16,7 @@ from forebay.table.changelog.operators.events import Layout
 from forebay.table.changelog.operators.micro_batch import run_micro_batch
 from forebay.table.changelog.operators.retract import Retract
 from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.state import merging
 from forebay.table.changelog.state import shard as shard_module
 from forebay.table.changelog.state.entries import KEY_HASH, KIND, ROW_HASH
 from forebay.table.changelog.state.manifest import OperatorInfo
@@ -68,7 +69,7 @@ class Store(LocalStateStore):
 
 @pytest.fixture(autouse=True)
 def _merges_and_sweeps_happen_soon(monkeypatch):
-    monkeypatch.setattr(shard_module, "SMALL", 6)
+    monkeypatch.setattr(merging, "SMALL", 6)
     monkeypatch.setattr(shard_module, "SWEEP", 4)
 
 

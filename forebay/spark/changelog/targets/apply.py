@@ -41,7 +41,7 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
 
     Args:
         df: A streaming DataFrame: a changelog (`_change_type`), or plain rows, which replace the row of their key.
-        target: A `PostgresTarget`, a `DeltaTarget` or an `ArchiveTarget`.
+        target: A `PostgresTarget`, a `DeltaTarget`, an `ArchiveTarget` or the `target` of a `forebay.index.Funnel`.
         keys: The columns that identify a row of the target.
         checkpoint_location: The checkpoint of the query.
         sequence_by: A column, or SQL text of an expression, that orders all changes of a key. The target stores it, so
@@ -70,8 +70,9 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
         )
     # Wrong arguments are refused here, not by the first micro-batch.
     options = ChangeOptions(keys, sequence_by, apply_as_deletes, except_column_list, stored_as_scd_type, null_keys)
+    options = target.options(df, options)
     changes = fold_changes(df, options)
-    options = replace(options, order=fold_order(df, changes.keys, sequenced=sequence_by is not None))
+    options = replace(options, order=fold_order(df, changes.keys, sequenced=options.sequence_by is not None))
 
     def write(batch: DataFrame, batch_id: int) -> None:
         apply_folded(target, batch, batch_id, _query_id(batch), options, adopt=adopt)

@@ -23,11 +23,14 @@ DELETED: Final = "__DELETED"
 SEQUENCE: Final = "__SEQUENCE"
 """The value of `sequence_by`, which targets store to recognise older changes that arrive later."""
 
+LANE: Final = "__LANE"
+"""The value of `ChangeOptions.lane`: the log in which the sequence counts."""
+
 START_AT: Final = "__START_AT"
 END_AT: Final = "__END_AT"
 """The sequences at which a version begins and ends (SCD type 2; `create_auto_cdc_flow` uses these names)."""
 
-RESERVED: Final = (DELETED, SEQUENCE, START_AT, END_AT, "__TASK", "__PRECEDENCE")
+RESERVED: Final = (DELETED, SEQUENCE, LANE, START_AT, END_AT, "__TASK", "__PRECEDENCE")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class ChangeOptions:
     null_keys: Literal["error", "drop"] = "error"
     order: ChangeOrder | None = None
     """What orders the changes of a key within a micro-batch; None: `default_order`."""
+    lane: str | None = None
+    """A column within whose values `sequence_by` orders changes, such as `_log`; None: it orders all of them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Changes:
     """The folded changes of a micro-batch.
 
     Attributes:
-        df: The columns of `fields`, `__SEQUENCE` if there is a sequence, and `__DELETED`.
+        df: The columns of `fields`, `__SEQUENCE` if there is a sequence, `__LANE` if it has a lane, and `__DELETED`.
         keys: The names of the key columns.
         fields: The columns that a target stores.
         sequence: The type of `__SEQUENCE`, or None.
@@ -86,7 +91,7 @@ def fold_changes(df: DataFrame, options: ChangeOptions) -> Changes:
     frame, group = df, list(keys)
     if options.sequence_by is not None:
         frame = frame.withColumn(SEQUENCE, _sequence(df, keys, options.sequence_by))
-        order, within = [quoted(SEQUENCE)], None
+        order, within = [quoted(SEQUENCE)], options.lane
         if history:
             group.append(SEQUENCE)
     frame = frame.withColumn(DELETED, deleted)
@@ -97,7 +102,8 @@ def fold_changes(df: DataFrame, options: ChangeOptions) -> Changes:
     if options.sequence_by is None:
         return Changes(folded.select(*columns, quoted(DELETED)), keys, fields, None, history)
     kind = frame.schema[SEQUENCE].dataType
-    return Changes(folded.select(*columns, quoted(SEQUENCE), quoted(DELETED)), keys, fields, kind, history)
+    lane = [] if options.lane is None else [quoted(options.lane).alias(LANE)]
+    return Changes(folded.select(*columns, quoted(SEQUENCE), *lane, quoted(DELETED)), keys, fields, kind, history)
 
 
 def _sequence(df: DataFrame, keys: Sequence[str], sequence_by: str | Column) -> Column:

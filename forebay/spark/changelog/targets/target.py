@@ -68,6 +68,10 @@ class Target(ABC):
         options = ChangeOptions(keys, sequence_by, apply_as_deletes, except_column_list, stored_as_scd_type, null_keys)
         return apply_folded(self, df, batch_id, query_id, options, adopt=adopt)
 
+    def options(self, df: DataFrame, options: ChangeOptions) -> ChangeOptions:
+        """Return the options with the defaults of the target. Called before changes are folded."""
+        return options
+
     @abstractmethod
     def _apply(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
         """Write changes and micro-batch id in one atomic step; return False if the micro-batch was written before."""
@@ -78,7 +82,7 @@ def apply_folded(
 ) -> bool:
     """Fold the changes of a micro-batch as `options` say, and apply them to a target; see `Target.apply`."""
     try:
-        return target._apply(fold_changes(df, options), batch_id, query_id, adopt=adopt)  # noqa: SLF001 - of this module
+        return target._apply(fold_changes(df, target.options(df, options)), batch_id, query_id, adopt=adopt)  # noqa: SLF001 - of this module
     except Exception as error:
         if _INTERRUPTED.search(str(error)):
             # StreamingQuery.stop. Spark matches a pattern against the text, and a long text overflows its stack.

@@ -14,8 +14,9 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, ForebayError
 from forebay.state.state_store import OPTION, StateStore
 from forebay.table.changelog.state.entries import KEY_HASH
+from forebay.table.changelog.state.facts import SegmentInfo
 from forebay.table.changelog.state.location import OperatorState
-from forebay.table.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo
+from forebay.table.changelog.state.manifest import Manifest, OperatorInfo
 from forebay.table.changelog.state.shard import manifest_name, shard_prefix
 
 

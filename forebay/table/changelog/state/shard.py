@@ -14,17 +14,12 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError, FatalError
 from forebay.state.state_store import OPTION, StateStore
-from forebay.table.changelog.state.manifest import Manifest, OperatorInfo, SegmentInfo, damaged
-from forebay.table.changelog.state.merging import Part, merge
+from forebay.table.changelog.state.facts import SegmentInfo, damaged
+from forebay.table.changelog.state.manifest import Manifest, OperatorInfo
+from forebay.table.changelog.state.merging import Part, in_memory_run, is_merged, merge, run_rows
 from forebay.table.changelog.state.segments import Segment, SegmentFiles, sorted_by_key
 
 _log = logging.getLogger(__name__)
-
-SMALL: Final = 4096
-"""Runs of at most this many entries are merged with each new run, so that small micro-batches leave few runs."""
-
-SMALL_BYTES: Final = 4 << 20
-"""Runs with more bytes than this are not small, even if they have few entries."""
 
 MAPPED: Final = 64
 """Maximum shards whose segments a process keeps mapped."""
@@ -221,17 +216,17 @@ class Shard:
         )
 
     def _write(self, before: Manifest, version: int, change: Change) -> Manifest:
-        """Write the changed entries, merged with the newest runs as `_merges` decides. Return the manifest to write."""
+        """Write the changed entries, merged with the newest runs as `is_merged` decides. Return the manifest."""
         schema = change.entries.schema
         runs = list(before.runs)
         # Segments that earlier versions dropped were removed after the previous version was written.
         retired = [(dropped, name) for dropped, name in before.retired if dropped >= version - self._keep]
         if change.entries.num_rows:
-            merged = [_in_memory(sorted_by_key(change.entries))]
+            merged = [in_memory_run(sorted_by_key(change.entries))]
             rows = change.entries.num_rows
-            while runs and _merges(runs[-1], rows):
+            while runs and is_merged(runs[-1], rows):
                 run = runs.pop()
-                rows += _rows(run)
+                rows += run_rows(run)
                 merged.append([self._part(segment) for segment in run])
                 retired += [(version, segment.name) for segment in run]
             prefix = f"{self._prefix}{version:012d}-"
@@ -333,26 +328,6 @@ def version_of(name: str, prefix: str) -> int | None:
 
 def _shown(info: OperatorInfo) -> str:
     return f"{info.operator} by {', '.join(f'{name} {kind}' for name, kind in info.keys)}"
-
-
-def _in_memory(entries: pa.RecordBatch) -> list[Part]:
-    """Return sorted entries as a run of one segment that is not a file."""
-    segment = Segment(entries)
-    return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), lambda: segment)]
-
-
-def _merges(run: Sequence[SegmentInfo], rows: int) -> bool:
-    """Return whether a run is merged with the newer runs, which have `rows` entries together.
-
-    A run that is not merged has at least a quarter more entries than all newer runs, so the number of runs grows only
-    with the logarithm of the number of entries.
-    """
-    small = _rows(run) <= SMALL and sum(segment.size for segment in run) <= SMALL_BYTES
-    return small or 4 * _rows(run) <= 5 * rows
-
-
-def _rows(run: Sequence[SegmentInfo]) -> int:
-    return sum(segment.rows for segment in run)
 
 
 def _names(runs: Sequence[Sequence[SegmentInfo]]) -> set[str]:

@@ -14,8 +14,9 @@ from forebay.table.changelog.operators.events import Layout
 from forebay.table.changelog.operators.micro_batch import run_micro_batch
 from forebay.table.changelog.operators.retract import Retract
 from forebay.table.changelog.state.entries import FIXED, KEY_HASH, KIND, ROW_HASH
+from forebay.table.changelog.state.facts import SegmentInfo
 from forebay.table.changelog.state.location import OperatorState
-from forebay.table.changelog.state.manifest import OperatorInfo, SegmentInfo
+from forebay.table.changelog.state.manifest import OperatorInfo
 from forebay.table.changelog.state.segments import Segment
 from forebay.table.changelog.state.shard import Change, Shard
 from forebay.table.changelog.state.snapshot import lookup
@@ -123,13 +124,13 @@ def small(monkeypatch):
     """Make segments and runs small, so that few entries have many of them."""
 
     def set_limits(rows=16, size=1 << 20, small=8):
-        from forebay.table.changelog.state import merging, segments, shard
+        from forebay.table.changelog.state import merging, segments
 
         for module in (merging, segments):
             monkeypatch.setattr(module, "ROWS", rows)
             monkeypatch.setattr(module, "BYTES", size)
         monkeypatch.setattr(segments.split_rows, "__defaults__", (rows, size))
-        monkeypatch.setattr(shard, "SMALL", small)
+        monkeypatch.setattr(merging, "SMALL", small)
 
     return set_limits
 

@@ -26,9 +26,9 @@ def limits():
 
     def patched(rows, size, small):
         return (
-            mock.patch.multiple(merging, ROWS=rows, BYTES=size),
+            mock.patch.multiple(merging, ROWS=rows, BYTES=size, SMALL=small),
             mock.patch.object(segments.split_rows, "__defaults__", (rows, size)),
-            mock.patch.multiple(shard, SMALL=small, SWEEP=4),
+            mock.patch.multiple(shard, SWEEP=4),
         )
 
     return patched

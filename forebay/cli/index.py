@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`forebay index`: objects of several datasources, their log, their index and their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from forebay.cli.arguments import Json, option_texts, say
+from forebay.errors import ConfigurationError
+from forebay.inspection.tables import text_table
+from forebay.options.secret import Secret
+from forebay.table.index.gc import VERSIONS, collect
+from forebay.table.index.log import KEPT
+from forebay.table.index.node import SearchNode
+from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.status import Status, status
+from forebay.table.index.types import SparkType
+from forebay.table.index.verify import verify
+from forebay.table.index.why import explain
+
+_Location = Annotated[str, typer.Argument(help="The location of the Funnel.", show_default=False)]
+_Name = Annotated[str, typer.Argument(help="The name of the object type.", show_default=False)]
+_Storage = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o",
+        "--option",
+        metavar="NAME=VALUE",
+        help="A setting of S3 as in storage; may be repeated. Give secrets as env:NAME or file:/path.",
+        show_default=False,
+    ),
+]
+
+index = typer.Typer(help="Objects of several datasources: commit, look, prove, explain, collect.", no_args_is_help=True)
+
+
+@index.command("status")
+def show_status(location: _Location, name: _Name, *, option: _Storage = None, as_json: Json = False) -> None:
+    """Show the datasources of an object type, the log, and the index of each pipeline."""
+    found = status(_index(location, name, option))
+    say(_status_json(found) if as_json else _status_text(found))
+
+
+@index.command()
+def commit(  # noqa: PLR0913 - options of a command
+    location: _Location,
+    name: _Name,
+    datasource: Annotated[str, typer.Argument(help="The datasource.", show_default=False)],
+    path: Annotated[str, typer.Argument(help="What Spark reads: a file, a directory, a table.", show_default=False)],
+    *,
+    kind: Annotated[str, typer.Option(help="snapshot, append, update or delete.", show_default=False)],
+    transaction: Annotated[str | None, typer.Option(help="The id of the transaction.", show_default=False)] = None,
+    read_format: Annotated[str, typer.Option("--format", help="The format of the files.")] = "parquet",
+    read: Annotated[
+        list[str] | None,
+        typer.Option("-r", "--read-option", metavar="NAME=VALUE", help="An option of the reader; may be repeated."),
+    ] = None,
+    allow_empty: Annotated[bool, typer.Option(help="A snapshot without rows may delete all rows.")] = False,
+    adopt: Annotated[bool, typer.Option(help="Take over a datasource that a streaming query feeds.")] = False,
+    option: _Storage = None,
+) -> None:
+    """Commit files to a datasource of an object type that was defined before, and bring its index up to date."""
+    from forebay.spark.index.files import commit_files
+
+    done = commit_files(
+        _index(location, name, option),
+        datasource,
+        path,
+        read_format,
+        option_texts(read),
+        kind=kind,
+        transaction=transaction,
+        allow_empty=allow_empty,
+        adopt=adopt,
+    )
+    counts = ", ".join(f"{count:,} {what}" for what, count in done.counts.items() if count) or "nothing changed"
+    what = f"fact {done.number} of the log" if done.applied else "it was committed before"
+    say(f"{name}.{datasource}: transaction {done.transaction}: {what}; {counts}")
+
+
+@index.command("verify")
+def prove(
+    location: _Location,
+    name: _Name,
+    *,
+    cache: Annotated[
+        Path | None, typer.Option(help="Compare what a node with this cache answers, not the files of the store.")
+    ] = None,
+    option: _Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Compare the index with the states of all datasources, by a scan of both. Exit code 1 if they differ."""
+    store = _index(location, name, option)
+    if cache is None:
+        found = verify(store)
+    else:
+        with SearchNode(location, name, cache=cache, storage=store.storage) as node:
+            found = verify(store, node.view())
+    say(json.dumps(asdict(found), indent=2) if as_json else f"{name} {found}")
+    if not found.is_equal:
+        raise typer.Exit(1)
+
+
+@index.command()
+def why(
+    location: _Location,
+    name: _Name,
+    key: Annotated[
+        list[str], typer.Argument(help="The key: its value, or NAME=VALUE for each column.", show_default=False)
+    ],
+    *,
+    option: _Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Explain an object: its row in each datasource, the rule, and the segment that answers. Reads files of a shard."""
+    store = _index(location, name, option)
+    definition = store.definition(store.head().serving)
+    kinds = (
+        {column: kind for column, kind in definition.columns.items() if column in definition.keys} if definition else {}
+    )
+    found = explain(store, _key(key, kinds))
+    say(json.dumps(asdict(found), indent=2, default=str) if as_json else str(found))
+
+
+@index.command()
+def gc(
+    location: _Location,
+    name: _Name,
+    *,
+    keep: Annotated[int, typer.Option(min=1, help="Facts of the log to keep.")] = KEPT,
+    versions: Annotated[int, typer.Option(min=1, help="Versions of the index to keep.")] = VERSIONS,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    option: _Storage = None,
+) -> None:
+    """Remove old facts and versions, and files that nothing names. Writers and nodes may go on meanwhile."""
+    found = collect(_index(location, name, option), keep=keep, versions=versions, dry_run=dry_run)
+    if dry_run:
+        say("\n".join([*found.facts, *found.files]) or "nothing to remove")
+        return
+    say(f"{name}: removed {len(found.facts):,} facts and {len(found.files):,} files")
+
+
+def _index(location: str, name: str, option: list[str] | None) -> IndexStore:
+    return IndexStore(location, name, {key: Secret(value) for key, value in option_texts(option).items()})
+
+
+def _key(texts: list[str], kinds: Mapping[str, SparkType]) -> Any:  # noqa: ANN401 - a value of any key type
+    if len(kinds) == 1 and len(texts) == 1:
+        ((name, kind),) = kinds.items()
+        return _value(texts[0].removeprefix(f"{name}="), kind)
+    given = option_texts(texts)
+    return {name: _value(text, kinds[name]) if name in kinds else text for name, text in given.items()}
+
+
+def _value(text: str, kind: SparkType) -> Any:  # noqa: ANN401 - a value of any key type
+    try:
+        return kind.parse(text)
+    except (ValueError, ArithmeticError) as error:
+        raise ConfigurationError(f"{text!r} is no {kind.text}", option="key") from error
+
+
+def _status_text(found: Status) -> str:
+    sources = [
+        [
+            each.name,
+            f"{each.rows:,}",
+            "" if each.moved is None else f"{each.moved:,}",
+            each.owner or ("" if each.moved is None else "Funnel.commit"),
+            f"{each.runs:,}",
+            f"{each.size:,}",
+        ]
+        for each in found.datasources
+    ]
+    pipelines = [
+        [
+            each.version.pipeline + (" (serves)" if each.serving else ""),
+            f"{each.version.number:,}",
+            f"{each.version.count:,}",
+            f"{each.behind:,}",
+            f"{len(each.version.runs):,}",
+            f"{each.size:,}",
+            f"{each.version.decision}: {each.version.reason}" if each.version.number else "no version yet",
+        ]
+        for each in found.pipelines
+    ]
+    last = (
+        f", {found.head.transaction} on {found.head.datasource} at {found.head.time}" if found.head.datasource else ""
+    )
+    return "\n".join(
+        [
+            f"{found.object_type}: fact {found.head.number:,} of the log{last}; {found.head.shards} shards",
+            text_table(("datasource", "rows", "last fact", "fed by", "runs", "bytes"), sources, right={1, 2, 4, 5}),
+            text_table(
+                ("pipeline", "version", "objects", "behind", "runs", "bytes", "last step"), pipelines, right=range(1, 6)
+            ),
+        ]
+    )
+
+
+def _status_json(found: Status) -> str:
+    pipelines = [
+        {
+            "pipeline": each.version.pipeline,
+            "version": each.version.number,
+            "data": each.version.data,
+            "objects": each.version.count,
+            "behind": each.behind,
+            "serving": each.serving,
+            "decision": each.version.decision,
+            "reason": each.version.reason,
+            "bytes": each.size,
+        }
+        for each in found.pipelines
+    ]
+    facts = {
+        "object_type": found.object_type,
+        "head": found.head.number,
+        "datasources": [asdict(each) for each in found.datasources],
+        "pipelines": pipelines,
+    }
+    return json.dumps(facts, indent=2)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public API for indexes: objects of several datasources, kept up to date, and answers about them.
+
+`SearchNode` needs neither Spark nor pyarrow. Names that need Spark are imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.lazy_names import lazy_names
+from forebay.table.index.definition import Datasource, ObjectType, Property
+from forebay.table.index.node import SearchNode
+from forebay.table.index.object_set import ObjectSet, Page, Version
+
+if TYPE_CHECKING:
+    from forebay.spark.index.funnel import Funnel
+    from forebay.spark.index.target import IndexTarget
+    from forebay.table.index.gc import Collected
+    from forebay.table.index.status import Status
+    from forebay.table.index.transactions import Committed
+    from forebay.table.index.verify import Verification
+    from forebay.table.index.why import Explanation
+
+_LAZY = {
+    "Collected": "forebay.table.index.gc",
+    "Committed": "forebay.table.index.transactions",
+    "Explanation": "forebay.table.index.why",
+    "Funnel": "forebay.spark.index.funnel",
+    "IndexTarget": "forebay.spark.index.target",
+    "Status": "forebay.table.index.status",
+    "Verification": "forebay.table.index.verify",
+}
+
+__all__ = [
+    "Collected",
+    "Committed",
+    "Datasource",
+    "Explanation",
+    "Funnel",
+    "IndexTarget",
+    "ObjectSet",
+    "ObjectType",
+    "Page",
+    "Property",
+    "SearchNode",
+    "Status",
+    "Verification",
+    "Version",
+]
+
+__getattr__, __dir__ = lazy_names("forebay.index", _LAZY, __all__, {"numpy": "spark", "pyspark": "spark"})

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Funnel`: commits DataFrames and streams to the datasources of an object type, and keeps its index up to date."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from fractions import Fraction
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from forebay.errors import ConfigurationError, DataError, unwrap
+from forebay.spark.index.launchers import digest_of, launch_builds, run_transaction
+from forebay.spark.index.rows import PreparedRows, key_types, prepare, refuse_changelog
+from forebay.spark.index.target import IndexTarget
+from forebay.table.index.beginning import begin
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
+from forebay.table.index.gc import VERSIONS, Collected, collect
+from forebay.table.index.log import KEPT
+from forebay.table.index.node import SearchNode
+from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.status import Status, status
+from forebay.table.index.transactions import (
+    KINDS,
+    Committed,
+    Incoming,
+    Kind,
+    Transaction,
+    check_owner,
+    commit,
+    known_digest,
+    refuse_other_rows,
+    shard_tasks,
+)
+from forebay.table.index.verify import Verification, verify
+from forebay.table.index.why import Explanation, explain
+
+
+class Funnel:
+    """Commits transactions to the datasources of an object type, and brings its index up to date.
+
+    Nothing is written before the first transaction. Several processes may commit at the same time, each one to
+    datasources of its own.
+
+    Args:
+        location: A directory that all machines share, or `s3://bucket/prefix`.
+        object_type: The definition of the object type.
+        storage: Settings of S3, as `stateStorage.*` of a stream.
+        shards: The number of shards, fixed by the first transaction: one for each 1 or 2 million objects.
+        full_threshold: The share of rows that a transaction changes from which the whole index is built; None: never.
+        full_if: Whether this is the share of the rows of the `datasource`, or of the `objects`.
+        small: Rows, and changed keys, up to which the driver does the work itself; a job of Spark starts slowly.
+
+    Raises:
+        ConfigurationError: An argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        object_type: ObjectType,
+        *,
+        storage: Mapping[str, object] | None = None,
+        shards: int = 4,
+        full_threshold: float | None = 0.8,
+        full_if: FullIf = "datasource",
+        small: int = SMALL,
+    ) -> None:
+        if shards < 1:
+            raise ConfigurationError(f"shards is {shards}", option="shards", advice="give 1 or more")
+        if full_threshold is not None and not 0 < full_threshold <= 1:
+            raise ConfigurationError(
+                f"full_threshold is {full_threshold}",
+                option="full_threshold",
+                advice="give a share, such as 0.8, or None",
+            )
+        if full_if not in ("datasource", "objects"):
+            raise ConfigurationError(
+                f"full_if is {full_if!r}", option="full_if", advice="give 'datasource' or 'objects'"
+            )
+        self.object_type = object_type
+        self.index = IndexStore(location, object_type.name, storage)
+        self._shards = shards
+        self._rule = FullRule(None if full_threshold is None else Fraction(str(full_threshold)), full_if)
+        self._small = small
+
+    def commit(
+        self,
+        datasource: str,
+        df: DataFrame,
+        *,
+        kind: Kind,
+        transaction: str | None = None,
+        allow_empty: bool = False,
+        adopt: bool = False,
+    ) -> Committed:
+        """Commit a transaction to a datasource, and bring the index up to date.
+
+        Args:
+            datasource: The name of the datasource.
+            df: The rows, each key once.
+            kind: `snapshot`: all rows; keys that are missing are deleted. `append`, `update`: rows that replace those
+                of their keys. `delete`: the keys to delete; other columns are not needed.
+            transaction: An id, which stands for these rows: if it was committed already, nothing happens. Without
+                one, each call is a new transaction.
+            allow_empty: Whether a snapshot without rows may delete all rows.
+            adopt: Take over a datasource that a streaming query feeds. From then on, that query is refused.
+
+        Returns:
+            What became of the transaction.
+
+        Raises:
+            ConfigurationError: A column, its type or an argument is wrong, the id was committed with other rows, or
+                another process has changed the datasource meanwhile. Nothing was committed.
+            DataError: A key is NULL or comes twice: nothing was committed. Or a value does not fit its property: the
+                transaction is committed, and the index is not up to date; the message says which value.
+            RetriableError: The store does not answer.
+        """
+        source = self.object_type.datasource(datasource)
+        if kind not in KINDS:
+            raise ConfigurationError(f"unknown kind {kind!r}", option="kind", advice=f"give one of {', '.join(KINDS)}")
+        if df.isStreaming:
+            raise ConfigurationError(
+                "the DataFrame is a stream",
+                option="df",
+                advice=f"use apply_changes(df, funnel.target({datasource!r}), …)",
+            )
+        refuse_changelog(df, source)
+        name = uuid.uuid4().hex if transaction is None else transaction
+        wanted = Transaction(datasource, name, kind, adopt=adopt, allow_empty=allow_empty)
+        try:
+            return self.apply(df, wanted)
+        except Exception as error:
+            found = unwrap(error)
+            if found is None or found is error:
+                raise
+            raise found from error
+
+    def apply(
+        self,
+        df: DataFrame,
+        transaction: Transaction,
+        deletes: Column | None = None,
+        sequence: tuple[Column, Column] | None = None,
+    ) -> Committed:
+        """Commit a transaction, and bring the index up to date. Called by `commit` and by `IndexTarget`."""
+        source = self.object_type.datasource(transaction.datasource)
+
+        def prepared(definition: ObjectType, shards: int) -> PreparedRows:
+            delete = transaction.kind == "delete"
+            return prepare(df, definition, source, shards, deletes=deletes, sequence=sequence, delete=delete)
+
+        def types() -> Mapping[str, str]:
+            found = key_types(df, self.object_type, source)
+            prepared(self.object_type.with_key_types(found), self._shards)  # refuses wrong rows before it writes
+            return found
+
+        head, definition = begin(self.index, self.object_type, self._shards, types)
+        check_owner(head, transaction)
+        rows = prepared(definition, head.shards)
+        known = known_digest(head, transaction)
+        if known is not None:
+            refuse_other_rows(transaction, known, digest_of(rows.df))
+            committed = Committed(transaction.id, applied=False, number=head.number)
+        else:
+            tasks = shard_tasks(self.index, head, transaction, Incoming(rows.payload, rows.keys, rows.sequence))
+            results = run_transaction(rows.df, tasks, self._small)
+            committed = commit(self.index, head, transaction, tasks, results)
+        try:
+            self.follow(df.sparkSession)
+        except DataError as error:
+            if not committed.applied and transaction.owner is not None:
+                # The stream failed with this error when it committed the micro-batch. It goes on, so that a later
+                # change can correct the row; until one does, each new micro-batch fails once.
+                return committed
+            error.message += (
+                f"; the transaction is committed (fact {committed.number} of the log), and the version before answers "
+                "until another transaction corrects the row"
+            )
+            raise
+        return committed
+
+    def follow(self, spark: SparkSession | None = None, *, full: bool = False) -> IndexVersion:
+        """Bring the index up to the head of the log. Each commit does; call it after one whose index failed.
+
+        Args:
+            spark: The session whose tasks build large parts; None: the active one, or this process.
+            full: Build the whole index.
+        """
+        head = self.index.head()
+        session = spark or SparkSession.getActiveSession()
+        launch = None if session is None else launch_builds(session)
+        return Follower(self.index, head.serving, self._rule, launch, self._small).follow(full=full)
+
+    def target(self, datasource: str) -> IndexTarget:
+        """Return the target for `apply_changes`, which commits each micro-batch of a stream as a transaction.
+
+        Raises:
+            ConfigurationError: There is no such datasource.
+        """
+        return IndexTarget(self.object_type, self.object_type.datasource(datasource), self.apply)
+
+    def verify(self, node: SearchNode | None = None) -> Verification:
+        """Compare the index with the states of all datasources, by a scan of both.
+
+        Args:
+            node: A node, to compare the version that it answers from; None: the newest version in the store.
+        """
+        return verify(self.index, None if node is None else node.view())
+
+    def why(self, key: object) -> Explanation:
+        """Explain an object: its row in each datasource, the rule, and the segment that answers.
+
+        Args:
+            key: The value of the key; for several columns a tuple or a mapping.
+        """
+        return explain(self.index, key)
+
+    def status(self) -> Status:
+        """Return what there is: datasources, the log, and the index."""
+        return status(self.index)
+
+    def gc(self, *, keep: int = KEPT, versions: int = VERSIONS, dry_run: bool = False) -> Collected:
+        """Remove old facts of the log, old versions, and files that nothing names.
+
+        Args:
+            keep: Facts of the log to keep.
+            versions: Versions of the index to keep.
+            dry_run: Only return what would be removed.
+        """
+        return collect(self.index, keep=keep, versions=versions, dry_run=dry_run)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the shards of a transaction or of a build: in the driver if there is little to do, else in tasks of Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
+from pyspark.sql.types import StringType, StructField, StructType
+
+from forebay.errors import RetriableError
+from forebay.spark.changelog.mapping import map_in_arrow
+from forebay.spark.errors import as_spark_error
+from forebay.spark.index.rows import SHARD
+from forebay.spark.processes.worker_modules import freeze_modules
+from forebay.table.index.changelog import DIGESTS, ShardResult, ShardTask, combined, rows_digest, run_shard
+from forebay.table.index.follower import BuildResult, BuildTask, build_shard
+
+_RESULT: Final = StructType([StructField("result", StringType())])
+_TRIES: Final = 3
+"""How often a job is run if Spark read parts of its input again."""
+
+
+def run_transaction(df: DataFrame, tasks: Sequence[ShardTask], small: int) -> list[ShardResult]:
+    """Run the tasks of a transaction on its rows.
+
+    Args:
+        df: The rows, with the column of their shard.
+        tasks: The task of each shard.
+        small: Rows up to which the driver runs the tasks.
+
+    Raises:
+        DataError: A key is NULL.
+        RetriableError: Spark read parts of the input again each time, so that tasks may have seen different rows.
+    """
+    stored = sum(segment.rows for task in tasks if task.snapshot for run in task.runs for segment in run)
+    if stored <= small and small > 0:
+        rows = df.limit(small + 1).toArrow()
+        if rows.num_rows <= small:
+            return _in_driver(rows, tasks)
+    for _ in range(_TRIES):
+        results, same = _in_tasks(df, tasks)
+        if same:
+            return results
+    raise RetriableError(
+        f"Spark read parts of the rows of the datasource {tasks[0].datasource!r} more than once, as after the loss of "
+        "an executor: its tasks may have seen different rows",
+        option="df",
+        advice="commit again; if it happens often, write the DataFrame to files first, and commit these",
+    )
+
+
+def digest_of(df: DataFrame) -> str:
+    """Return the digest of rows that were committed before, to compare it with the one of the log."""
+    low, high = _wrapping_sums()
+    found = df.agg(F.count(F.lit(1)).alias("rows"), low.alias("low"), high.alias("high")).collect()[0]
+    return rows_digest(found["rows"], int(found["low"] or 0), int(found["high"] or 0))
+
+
+def launch_builds(spark: SparkSession) -> Callable[[Sequence[BuildTask]], Sequence[BuildResult]]:
+    """Return a function that runs the parts of a step of a follower in tasks of Spark."""
+
+    def launch(tasks: Sequence[BuildTask]) -> list[BuildResult]:
+        frame = spark.range(0, len(tasks), 1, len(tasks))
+        found = map_in_arrow(frame, _Builds(tuple(tasks)), _RESULT).collect()
+        return [BuildResult.from_facts(json.loads(row["result"])) for row in found]
+
+    return launch
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """The function that `mapInArrow` runs for the shard of its partition. Spark pickles it to the workers."""
+
+    tasks: tuple[ShardTask, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_modules()
+        with as_spark_error("index", "comparing a shard"):
+            result = run_shard(self.tasks[_partition()], batches)
+        yield _text(result.to_facts())
+
+
+@dataclass(frozen=True)
+class _Builds:
+    """The function that `mapInArrow` runs for the build of its partition. Spark pickles it to the workers."""
+
+    tasks: tuple[BuildTask, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_modules()
+        for _ in batches:
+            with as_spark_error("index", "building a shard"):
+                result = build_shard(self.tasks[_partition()])
+            yield _text(asdict(result))
+
+
+def _partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None  # noqa: S101 - in a task
+    return int(context.partitionId())
+
+
+def _text(facts: dict[str, Any]) -> pa.RecordBatch:
+    return pa.record_batch({"result": [json.dumps(facts)]})
+
+
+def _in_driver(rows: pa.Table, tasks: Sequence[ShardTask]) -> list[ShardResult]:
+    results = []
+    for task in tasks:
+        mine = rows.filter(pc.equal(rows[SHARD], task.shard)) if rows.num_rows else rows
+        if task.snapshot or mine.num_rows:
+            results.append(run_shard(task, mine.combine_chunks().to_batches()))
+        else:
+            results.append(_untouched(task))
+    return results
+
+
+def _untouched(task: ShardTask) -> ShardResult:
+    return ShardResult(task.shard, task.runs, (), 0, (0, 0))
+
+
+def _in_tasks(df: DataFrame, tasks: Sequence[ShardTask]) -> tuple[list[ShardResult], bool]:
+    """Return the results of the tasks, and whether these saw each row that Spark read exactly once."""
+    observation = Observation()
+    low, high = _wrapping_sums()
+    observed = df.observe(observation, F.count(F.lit(1)).alias("rows"), low.alias("low"), high.alias("high"))
+    shuffled = observed.repartitionById(len(tasks), F.col(SHARD))
+    found = map_in_arrow(shuffled, _Shards(tuple(tasks)), _RESULT).collect()
+    results = [ShardResult.from_facts(json.loads(row["result"])) for row in found]
+    there = {result.shard for result in results}
+    results += [run_shard(task, []) for task in tasks if task.shard not in there]  # Spark prunes an empty input
+    read = observation.get if there else {}
+    _, digest, _ = combined(results)
+    expected = rows_digest(read.get("rows") or 0, int(read.get("low") or 0), int(read.get("high") or 0))
+    return results, digest == expected
+
+
+def _wrapping_sums() -> Any:  # noqa: ANN401 - two columns
+    """Return the sums of the digest columns as decimals, which do not overflow."""
+    return tuple(F.sum(F.col(name).cast("decimal(38,0)")) for name in DIGESTS)

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a DataFrame to the rows that a transaction commits: mapped columns, the key with its type, hashes, the shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from forebay.errors import ConfigurationError
+from forebay.spark.arrow.conform import arrow_schema
+from forebay.spark.changelog.columns import EXACT_JSON, quoted
+from forebay.spark.changelog.newest import failure
+from forebay.spark.keys.found_keys import keys_of
+from forebay.table.changelog.shape import CHANGE_TYPE
+from forebay.table.changelog.state.entries import KEY_HASH, PREFIX
+from forebay.table.index.changelog import DELETED, DIGESTS
+from forebay.table.index.columns import arrow_type
+from forebay.table.index.definition import Datasource, ObjectType, check_key_type
+from forebay.table.index.states import KEY, LANE, SEQUENCE, VALUE
+from forebay.table.index.types import SparkType, parse_type
+
+SHARD: Final = f"{PREFIX}shard"
+"""The column with the shard of a row."""
+
+_CHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
+"""Metadata entry by which Spark remembers that a string column was declared CHAR."""
+
+
+@dataclass(frozen=True)
+class PreparedRows:
+    """The rows of a transaction.
+
+    Args:
+        df: The columns of `ShardTask.incoming`, and the shard.
+        payload: The columns of a row: keys, then values.
+        keys: The names of the key columns.
+        sequence: The type of the sequence; None: there is none.
+    """
+
+    df: DataFrame
+    payload: pa.Schema
+    keys: tuple[str, ...]
+    sequence: pa.DataType | None
+
+
+def key_columns(df: DataFrame, definition: ObjectType, source: Datasource) -> dict[str, StructField]:
+    """Return the column of a DataFrame for each key of the object type.
+
+    By default it has the name of the key; else the DataFrame's primary key has it (`forebay.keys`).
+
+    Raises:
+        ConfigurationError: There is no such column.
+    """
+    names = {name: source.key.get(name, name) for name in definition.keys}
+    if not source.key and any(name not in df.columns for name in names.values()):
+        primary = keys_of(df).primary or ()
+        if len(primary) == len(names):
+            names = dict(zip(names, primary, strict=True))
+    return {name: field_of(df, column, source, "key") for name, column in names.items()}
+
+
+def key_types(df: DataFrame, definition: ObjectType, source: Datasource) -> dict[str, str]:
+    """Return the type of each key, of the DataFrame if the definition has none: integers become `bigint`.
+
+    Raises:
+        ConfigurationError: Values of the type cannot be a key.
+    """
+    found = {}
+    for name, column in key_columns(df, definition, source).items():
+        kind = definition.keys[name] or _widest(column.dataType)
+        check_key_type(name, parse_type(kind))
+        found[name] = kind
+    return found
+
+
+def prepare(
+    df: DataFrame,
+    definition: ObjectType,
+    source: Datasource,
+    shards: int,
+    *,
+    deletes: Column | None = None,
+    sequence: tuple[Column, Column] | None = None,
+    delete: bool = False,
+) -> PreparedRows:
+    """Return the rows of a transaction.
+
+    Args:
+        df: The rows.
+        definition: The definition, with the types of the keys.
+        source: The datasource.
+        shards: The number of shards.
+        deletes: Whether a row deletes its key; None: the flag of the datasource says so.
+        sequence: What orders the changes of a key, and the log within which it does.
+        delete: Whether all rows delete their keys, and have no other columns.
+
+    Raises:
+        ConfigurationError: A column does not exist, or has a type that cannot be used.
+    """
+    keys = key_columns(df, definition, source)
+    kinds = {name: parse_type(kind) for name, kind in definition.keys.items()}
+    columns = {f"{KEY}{name}": _key(column, name, kinds[name], source) for name, column in keys.items()}
+    fields = {} if delete else {name: field_of(df, name, source, "properties") for name in source.columns}
+    for field in fields.values():
+        _refuse_unstorable(field, source)
+    columns |= {f"{VALUE}{name}": _canonical(quoted(field.name), field.dataType) for name, field in fields.items()}
+    deleted = F.lit(True) if delete else _flag(df, source) if deletes is None else deletes
+    hashed = [deleted, *(columns[f"{KEY}{name}"] for name in keys), *(sequence or ())]
+    for name, field in fields.items():
+        hashed += _hashable(columns[f"{VALUE}{name}"], field.dataType)
+    payload = pa.schema(
+        [
+            *(pa.field(f"{KEY}{name}", arrow_type(kind)) for name, kind in kinds.items()),
+            *(pa.field(f"{VALUE}{name}", _arrow(field.dataType)) for name, field in fields.items()),
+        ]
+    )
+    own = {
+        KEY_HASH: F.xxhash64(*(columns[f"{KEY}{name}"] for name in keys)),
+        DELETED: deleted,
+        DIGESTS[0]: F.xxhash64(*hashed),
+        DIGESTS[1]: F.hash(*hashed).cast("bigint"),
+        SHARD: F.pmod(F.crc32(key_text(columns, kinds)), F.lit(shards)).cast("int"),
+    }
+    if sequence is not None:
+        own[SEQUENCE], own[LANE] = sequence
+    selected = df.select(*(value.alias(name) for name, value in (own | columns).items()))
+    kept = _arrow(selected.schema[SEQUENCE].dataType) if sequence is not None else None
+    return PreparedRows(selected, payload, tuple(f"{KEY}{name}" for name in keys), kept)
+
+
+def key_text(columns: Mapping[str, Column], kinds: Mapping[str, SparkType]) -> Column:
+    """Return the text of a key whose CRC-32 decides its shard, as `KeyCodec.hash` computes it."""
+    return F.concat_ws("\u0001", *(_text(columns[f"{KEY}{name}"], kind) for name, kind in kinds.items())).cast("binary")
+
+
+def _text(column: Column, kind: SparkType) -> Column:
+    match kind.name:
+        case "boolean":
+            return column.cast("int").cast("string")
+        case "binary":
+            return F.hex(column)
+        case "date":
+            return F.unix_date(column).cast("string")
+        case "timestamp":
+            return F.unix_micros(column).cast("string")
+        case "timestamp_ntz":
+            start = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
+            return F.timestamp_diff("MICROSECOND", start, column).cast("string")
+    return column.cast("string")
+
+
+def field_of(df: DataFrame, name: str, source: Datasource, option: str) -> StructField:
+    """Return a column of a DataFrame; upper and lower case are the same, as in Spark.
+
+    Raises:
+        ConfigurationError: It does not exist, or is there twice.
+    """
+    exact = [field for field in df.schema if field.name == name]
+    alike = exact or [field for field in df.schema if field.name.lower() == name.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    raise ConfigurationError(
+        f"the column {name!r} of the datasource {source.name!r} {'is ambiguous' if alike else 'does not exist'}",
+        option=option,
+        advice=f"the DataFrame has {', '.join(df.columns)}; map the column with Property(column=…) or "
+        "Datasource(key=…), or add it",
+    )
+
+
+def refuse_changelog(df: DataFrame, source: Datasource) -> None:
+    """Check that a DataFrame has rows, not changes.
+
+    Raises:
+        ConfigurationError: It is a changelog.
+    """
+    if CHANGE_TYPE in df.columns:
+        raise ConfigurationError(
+            f"the DataFrame for the datasource {source.name!r} is a changelog: it has {CHANGE_TYPE}",
+            option="df",
+            advice="apply it with apply_changes(changes, funnel.target(…), …), or commit its current_view as snapshot",
+        )
+
+
+def _widest(kind: DataType) -> str:
+    if isinstance(kind, IntegralType):
+        return "bigint"
+    if isinstance(kind, DecimalType):
+        return f"decimal(38,{kind.scale})"
+    return "string" if isinstance(kind, StringType) else kind.simpleString()
+
+
+def _key(field: StructField, name: str, kind: SparkType, source: Datasource) -> Column:
+    """Return a key column with the type of the key; a value that the type does not have is an error."""
+    column, given = quoted(field.name), field.dataType
+    if str(field.metadata.get(_CHAR, "")).startswith("char"):
+        column = F.rtrim(column)  # CHAR(5) and VARCHAR meet without the blanks that pad the first
+    if isinstance(given, StringType) and given.collation == "UTF8_BINARY" and kind.name == "string":
+        return column
+    if given.simpleString() == kind.text:
+        return column
+    numbers = (IntegralType, DecimalType)
+    if not isinstance(given, numbers) or kind.name not in ("bigint", "decimal"):
+        raise ConfigurationError(
+            f"the key {name!r} is {kind.text}, and the column {field.name!r} of the datasource {source.name!r} is "
+            f"{given.simpleString()}",
+            option="key",
+            advice=f"cast the column to {kind.text} first; or define the key with a type, as key={{{name!r}: "
+            "'string'}, and cast the columns of all datasources to it",
+        )
+    made = column.try_cast(kind.text)
+    bad = failure(
+        [f"the key {name!r} is {kind.text}, and the datasource {source.name!r} has the value ", column.cast("string")],
+        "define the key with a type that has all values, or correct the row",
+    )
+    exact = column.isNull() | F.coalesce(
+        made.try_cast("decimal(38,6)") == column.try_cast("decimal(38,6)"), F.lit(False)
+    )
+    return F.when(exact, made).otherwise(bad.cast(kind.text))
+
+
+def _flag(df: DataFrame, source: Datasource) -> Column:
+    """Return whether a row counts as deleted; NULL is no."""
+    name = source.deleted
+    if name is None:
+        name = keys_of(df).deleted
+        if name is None:
+            return F.lit(False)
+    field = field_of(df, name, source, "deleted")
+    if not isinstance(field.dataType, BooleanType):
+        raise ConfigurationError(
+            f"the flag {name!r} of the datasource {source.name!r} is {field.dataType.simpleString()}, not boolean",
+            option="deleted",
+            advice="make it a boolean column, as with df.withColumn",
+        )
+    return F.coalesce(quoted(field.name), F.lit(False))
+
+
+def _refuse_unstorable(field: StructField, source: Datasource) -> None:
+    try:
+        parse_type(field.dataType.simpleString())  # it knows neither variants nor collations
+        _check_maps(field.dataType)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"the column {field.name!r} of the datasource {source.name!r} has the type "
+            f"{field.dataType.simpleString():.200}",
+            option="properties",
+            advice="convert it to a string first, as with to_json",
+        ) from error
+
+
+def _check_maps(kind: DataType) -> None:
+    if isinstance(kind, MapType):
+        if isinstance(kind.keyType, ArrayType | MapType | StructType):
+            raise ConfigurationError("a map with nested keys")
+        _check_maps(kind.valueType)
+    elif isinstance(kind, ArrayType):
+        _check_maps(kind.elementType)
+    elif isinstance(kind, StructType):
+        for field in kind:
+            _check_maps(field.dataType)
+
+
+def _canonical(column: Column, kind: DataType) -> Column:
+    """Return a column with the entries of its maps in the order of their keys, so that equal maps are equal."""
+    if not _has_map(kind):
+        return column
+    if isinstance(kind, MapType):
+        entries = F.map_entries(column)
+        value = kind.valueType
+        if _has_map(value):
+            entries = F.transform(
+                entries,
+                lambda each: F.struct(each["key"].alias("key"), _canonical(each["value"], value).alias("value")),
+            )
+        ordered = F.array_sort(
+            entries,
+            lambda one, other: F.when(one["key"] < other["key"], F.lit(-1)).otherwise(
+                F.when(one["key"] > other["key"], F.lit(1)).otherwise(F.lit(0))
+            ),
+        )
+        return F.map_from_entries(ordered)
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        return F.transform(column, lambda each: _canonical(each, element))
+    assert isinstance(kind, StructType)  # noqa: S101 - of `_has_map`
+    fields = [_canonical(column.getField(each.name), each.dataType).alias(each.name) for each in kind]
+    return F.when(column.isNotNull(), F.struct(*fields))
+
+
+def _has_map(kind: DataType) -> bool:
+    if isinstance(kind, MapType):
+        return True
+    if isinstance(kind, ArrayType):
+        return _has_map(kind.elementType)
+    return isinstance(kind, StructType) and any(_has_map(field.dataType) for field in kind)
+
+
+def _hashable(column: Column, kind: DataType) -> list[Column]:
+    """Return what the digest of a row hashes of a column: hashes skip NULL, also within arrays and structs."""
+    if isinstance(kind, ArrayType | MapType | StructType):
+        column = F.to_json(F.struct(column.alias("c")), EXACT_JSON)
+    return [column.isNull(), column]
+
+
+def _arrow(kind: DataType) -> pa.DataType:
+    """Return the Arrow type in which rows of this type are kept: times in UTC."""
+    found = arrow_schema(StructType([StructField("c", kind)])).field("c").type
+    return _in_utc(found)
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.TimestampType) and kind.tz is not None:
+        return pa.timestamp("us", tz="UTC")
+    if isinstance(kind, pa.ListType):
+        return pa.list_(_in_utc(kind.value_type))
+    if isinstance(kind, pa.MapType):
+        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
+    if isinstance(kind, pa.StructType):
+        return pa.struct([pa.field(field.name, _in_utc(field.type)) for field in kind])
+    return kind

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrow columns of objects: their types, the checked cast to the type of a property, and their values for SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.errors import DataError
+from forebay.table.index.types import INTEGERS, NAN, SMALL_DECIMAL, SparkType
+
+_SIMPLE: Final = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def arrow_type(kind: SparkType) -> pa.DataType:
+    """Return the Arrow type of a type of Spark."""
+    match kind.name:
+        case "decimal":
+            return pa.decimal128(kind.precision, kind.scale)
+        case "array":
+            return pa.list_(arrow_type(kind.fields[0][1]))
+        case "map":
+            return pa.map_(arrow_type(kind.fields[0][1]), arrow_type(kind.fields[1][1]))
+        case "struct":
+            return pa.struct([pa.field(name, arrow_type(inner)) for name, inner in kind.fields])
+    return _SIMPLE[kind.name]
+
+
+def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) -> pa.Array:
+    """Return a column with the type of a property.
+
+    Args:
+        column: The column, with the type of the datasource.
+        kind: The type of the property.
+        shown: Returns the row with an index as text, for the error.
+
+    Raises:
+        DataError: A value has no equal value of the type.
+    """
+    wanted = arrow_type(kind)
+    if column.type == wanted:
+        return column
+    try:
+        return _cast(column, wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        place = _first_bad(column, wanted)
+        raise DataError(
+            f"the value {column[place].as_py()!r:.200} of {shown(place)} cannot be {kind.text}: {error}",
+            advice="correct the row in the datasource and commit it again, or give the property another type",
+        ) from error
+
+
+def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(wanted) and pa.types.is_integer(column.type):
+        column = column.cast(pa.decimal128(38, 0))
+    made = column.cast(wanted)
+    if pa.types.is_float32(wanted) and not pc.all(_same(made.cast(pa.float64()), column.cast(pa.float64()))).as_py():
+        raise pa.ArrowInvalid("it would lose digits")
+    return made
+
+
+def _same(one: pa.Array, other: pa.Array) -> pa.Array:
+    equal = pc.equal(one, other)
+    return pc.or_kleene(pc.fill_null(equal, fill_value=True), pc.fill_null(pc.is_nan(other), fill_value=True))
+
+
+def _first_bad(column: pa.Array, wanted: pa.DataType) -> int:
+    """Return the index of the first value that cannot be cast."""
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _cast(column.slice(low, middle - low), wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def sqlite_values(column: pa.Array, kind: SparkType) -> list[Any]:
+    """Return the values of a column, which has the Arrow type of `kind`, as SQLite stores them."""
+    if kind.name in ("string", "binary") or kind.name in INTEGERS:
+        values: list[Any] = column.to_pylist()
+        return values
+    if kind.name == "boolean":
+        return [None if value is None else int(value) for value in column.to_pylist()]
+    if kind.name in ("float", "double"):
+        return [None if value is None else NAN if value != value else value + 0.0 for value in column.to_pylist()]  # noqa: PLR0124 - NaN
+    if kind.name == "date":
+        return column.cast(pa.int32()).to_pylist()
+    if kind.name in ("timestamp", "timestamp_ntz"):
+        return column.cast(pa.int64()).to_pylist()
+    if kind.name == "decimal" and kind.precision <= SMALL_DECIMAL:
+        return _unscaled(column)
+    return [kind.encode(value) for value in column.to_pylist()]
+
+
+def _unscaled(column: pa.Array) -> list[Any]:
+    """Return the unscaled values of decimals that fit into 64 bits: the low halves of their 128 bits."""
+    if not len(column):
+        return []
+    whole = pa.concat_arrays([column])  # without an offset
+    buffer = whole.buffers()[1]
+    assert buffer is not None  # noqa: S101 - of an array with rows
+    words = np.frombuffer(memoryview(buffer), np.int64)[2 * whole.offset : 2 * (whole.offset + len(whole)) : 2]
+    values: list[Any] = words.tolist()
+    if whole.null_count:
+        valid = whole.is_valid().to_pylist()
+        values = [value if known else None for value, known in zip(values, valid, strict=True)]
+    return values

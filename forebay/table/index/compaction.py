@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merges runs of an index, so that a key is looked for in few segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.keys import KeyCodec
+from forebay.table.index.pipelines import IndexRun, IndexStore
+from forebay.table.index.segment_cache import SegmentCache, process_cache
+from forebay.table.index.segments import IndexSegment, Row, RunWriter, newest_rows, open_segment, segment_rows
+
+SMALL: Final = 512
+"""Runs of at most this many rows are merged with each new run."""
+
+RUNS: Final = 10
+"""Maximum runs. A key is in at most one segment of a run, so this bounds the segments that have a key."""
+
+_BATCH: Final = 10_000
+
+
+def compact(
+    index: IndexStore, definition: ObjectType, shards: int, prefix: str, runs: Sequence[IndexRun]
+) -> tuple[IndexRun, ...]:
+    """Return the runs after the newest ones are merged, if they are small or many.
+
+    A run that is not merged has at least a quarter more rows than all newer runs, so a row is rewritten only as often
+    as the logarithm of the number of rows.
+
+    Args:
+        index: The store.
+        definition: The definition of the object type.
+        shards: The number of shards.
+        prefix: The beginning of the names of new segments.
+        runs: The runs, oldest first. The newest one was written by the caller, and no version names it: it is
+            deleted if it is merged.
+    """
+    left = list(runs)
+    if len(left) < 2:
+        return tuple(left)
+    merged = [left.pop()]
+    rows = run_rows(merged[0])
+    while left and (run_rows(left[-1]) <= SMALL or 4 * run_rows(left[-1]) <= 5 * rows or len(left) >= RUNS):
+        merged.append(left.pop())
+        rows += run_rows(merged[-1])
+    if len(merged) == 1:
+        return tuple(runs)
+    run = _merge(index, definition, shards, prefix, merged, keep_deleted=bool(left))
+    index.store.delete([segment.name for segment in merged[0]])
+    return tuple(each for each in (*left, run) if each)
+
+
+def run_rows(run: IndexRun) -> int:
+    """Return the number of keys of a run, deleted ones among them."""
+    return sum(segment.rows + segment.deleted for segment in run)
+
+
+def local_copies(index: IndexStore, segments: Sequence[IndexSegment]) -> list[Path]:
+    """Return local files of segments: those of the store itself, or copies that are fetched if necessary."""
+    paths = [index.store.local_path(segment.name) for segment in segments]
+    found = [path for path in paths if path is not None]
+    if len(found) == len(segments):
+        return found
+    cache = SegmentCache(index.store, process_cache(index.store))
+    cache.fetch(segments)
+    return [cache.path(segment) for segment in segments]
+
+
+def _merge(
+    index: IndexStore,
+    definition: ObjectType,
+    shards: int,
+    prefix: str,
+    runs: Sequence[IndexRun],
+    *,
+    keep_deleted: bool,
+) -> IndexRun:
+    """Write one run of several, newest first."""
+    columns = definition.columns
+    key_hash, width = KeyCodec({name: columns[name] for name in definition.keys}).hasher(), len(definition.keys)
+    total = sum(map(run_rows, runs))
+    with ExitStack() as stack:
+        opened = [
+            segment_rows(stack.enter_context(closing(open_segment(path))))
+            for run in runs
+            for path in local_copies(index, run)
+        ]
+        writer = stack.enter_context(RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=total))
+        for rows in _batches(newest_rows(opened, keep_deleted=keep_deleted)):
+            writer.add(rows, [key_hash(found[:width]) for _, found, _ in rows])
+        return writer.finish()
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while some := list(islice(rows, _BATCH)):
+        yield some

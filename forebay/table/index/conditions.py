@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conditions of `where` as SQL of SQLite that has the outcome of Spark's `where`: NULL logic, NaN, exact decimals."""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from forebay.errors import ConfigurationError
+from forebay.formats.filters.expressions import (
+    Both,
+    Compare,
+    Constant,
+    DateLiteral,
+    Expression,
+    IsNull,
+    Not,
+    TimestampLiteral,
+)
+from forebay.formats.filters.parsing import parse_filter
+from forebay.formats.values.datetimes import parse_date, parse_timestamp, parse_timestamp_ntz
+from forebay.formats.values.zones import Zone
+from forebay.table.index.types import INTEGERS, NAN, SMALL_DECIMAL, SparkType
+
+_NEVER: Final = "?"
+"""What no integer and no float of a column is equal to: a text, which sorts after all numbers."""
+
+_BELOW: Final = -math.inf
+_ABOVE: Final = math.inf
+
+
+class Columns(Protocol):
+    """The columns that conditions may name."""
+
+    def column(self, name: str) -> tuple[str, SparkType]:
+        """Return the SQL name and the type of a column that `where` may use.
+
+        Raises:
+            ConfigurationError: There is no such column, or it has no index.
+        """
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition as SQL, with its parameters."""
+
+    sql: str
+    parameters: tuple[Any, ...] = ()
+
+
+def parsed_condition(text: str, columns: Columns, zone: Zone) -> Condition:
+    """Return the condition of a text, such as `total >= 10 AND city IN ('Oslo', 'Bergen')`.
+
+    Args:
+        text: Comparisons of a column with a literal, IN, BETWEEN and IS NULL, joined by AND, OR and NOT.
+        columns: The columns.
+        zone: The time zone of timestamps that have none.
+
+    Raises:
+        ConfigurationError: It is no such condition, or a literal cannot be compared with its column.
+    """
+    return _of_expression(parse_filter(text, "where"), columns, zone)
+
+
+def equality(name: str, value: object, columns: Columns) -> Condition:
+    """Return the condition of a keyword argument: equal to a value, one of a list, or NULL for None."""
+    sql, kind = columns.column(name)
+    if value is None:
+        return Condition(f"{sql} IS NULL")
+    if isinstance(value, list | tuple | set | frozenset):
+        parts = [_comparison(sql, kind, "=", _value(name, kind, each)) for each in value]
+        return joined("OR", parts) if parts else Condition(f"({sql} IS NULL AND NULL)")
+    return _comparison(sql, kind, "=", _value(name, kind, value))
+
+
+def joined(operator: str, parts: Sequence[Condition]) -> Condition:
+    """Return conditions joined by AND or OR; there is at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    sql = f" {operator} ".join(f"({part.sql})" for part in parts)
+    return Condition(sql, tuple(value for part in parts for value in part.parameters))
+
+
+def _of_expression(expression: Expression, columns: Columns, zone: Zone) -> Condition:
+    match expression:
+        case Not(inner):
+            found = _of_expression(inner, columns, zone)
+            return Condition(f"NOT ({found.sql})", found.parameters)
+        case Both(operator, left, right):
+            return joined(operator, [_of_expression(left, columns, zone), _of_expression(right, columns, zone)])
+        case IsNull(column):
+            return Condition(f"{columns.column(column)[0]} IS NULL")
+        case Compare(column, operator, literal):
+            sql, kind = columns.column(column)
+            return _comparison(sql, kind, operator, _literal(column, kind, literal, zone))
+        case Constant():
+            raise AssertionError("made by `bind` alone")
+
+
+def _comparison(sql: str, kind: SparkType, operator: str, value: Any) -> Condition:  # noqa: ANN401 - as SQLite stores it
+    if isinstance(value, decimal.Decimal):
+        operator, value = _on_grid(kind, operator, value)
+    return Condition(f"{sql} {operator} ?", (value,))
+
+
+def _on_grid(kind: SparkType, operator: str, number: decimal.Decimal) -> tuple[str, Any]:
+    """Return operator and value for a number that an integer or decimal column need not have: `x < 1.5` is `x <= 1`."""
+    scale = kind.scale if kind.name == "decimal" else 0
+    digits = kind.precision if kind.name == "decimal" else 19
+    with decimal.localcontext(prec=1000):
+        scaled = number.scaleb(scale)
+        below, above = math.floor(scaled), math.ceil(scaled)
+    wide = kind.name == "decimal" and kind.precision > SMALL_DECIMAL
+    least, most = (b"", b"\xff" * 18) if wide else (_BELOW, _ABOVE)
+    bound = 10**digits
+    if operator == "=":
+        if below != above or abs(below) >= bound or (not wide and not -(1 << 63) <= below < 1 << 63):
+            return operator, b"" if wide else _NEVER
+        return operator, kind.unscaled(below) if scale or wide else below
+    unit = below if "<" in operator else above
+    if below != above:
+        operator = "<=" if "<" in operator else ">="
+    if abs(unit) >= bound or (not wide and not -(1 << 63) <= unit < 1 << 63):
+        return operator, most if unit > 0 else least
+    return operator, kind.unscaled(unit) if wide else unit
+
+
+def _value(name: str, kind: SparkType, value: object) -> Any:  # noqa: ANN401 - as SQLite stores it, or a decimal
+    """Return a Python value for a comparison with a column."""
+    if not isinstance(value, bool) and isinstance(value, int | decimal.Decimal) and _is_exact(kind):
+        return decimal.Decimal(value)
+    if kind.name == "float" and isinstance(value, int | float) and not isinstance(value, bool):
+        return NAN if math.isnan(value) else float(value) + 0.0
+    try:
+        return kind.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigurationError(
+            f"the property {name!r} of type {kind.text} cannot be compared with {value!r:.200}",
+            option="where",
+            advice=f"give a value of the type {kind.text}" + (", with a time zone" if kind.name == "timestamp" else ""),
+        ) from None
+
+
+def _literal(name: str, kind: SparkType, literal: object, zone: Zone) -> Any:  # noqa: ANN401 - see `_value`
+    text = literal.text if isinstance(literal, DateLiteral | TimestampLiteral) else literal
+    found: int | None = None
+    if kind.name == "date" and isinstance(literal, str | DateLiteral):
+        found = parse_date(str(text))
+    elif kind.name == "timestamp" and isinstance(text, str):
+        found = parse_timestamp(text, zone, time_alone=False)
+    elif kind.name == "timestamp_ntz" and isinstance(text, str):
+        found = parse_timestamp_ntz(text)
+    if found is not None:
+        return found
+    if kind.name in ("float", "double") and isinstance(literal, decimal.Decimal):
+        return float(literal)
+    return _value(name, kind, literal)
+
+
+def _is_exact(kind: SparkType) -> bool:
+    return kind.name in INTEGERS or kind.name == "decimal"

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The definition of an object type: its key, its properties, and the datasources that they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Self
+
+from forebay.errors import ConfigurationError
+from forebay.table.changelog.state.facts import fact_bytes
+from forebay.table.index.types import SparkType, parse_type
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,99}")
+"""Names of object types and datasources are directories of the store."""
+
+_KEY_TYPES: Final = frozenset(
+    {"bigint", "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz", "decimal"}
+)
+_TIMES: Final = frozenset({"timestamp", "timestamp_ntz", "bigint"})
+
+KEY_SCALE: Final = 6
+"""Maximum scale of a decimal key: Spark writes the text of such a number without an exponent, and nodes rely on it."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property of an object type.
+
+    Args:
+        type: The type, as Spark writes it: `string`, `decimal(12,2)`, `array<string>` ….
+        column: The column of the datasource; None: the column with the name of the property.
+        filter: Whether `where` and `order_by` may use the property. It gets an index.
+        text: Whether `search` finds words of the property. Only for strings.
+    """
+
+    type: str
+    column: str | None = None
+    filter: bool = False
+    text: bool = False
+
+    @property
+    def kind(self) -> SparkType:
+        """The parsed type."""
+        return parse_type(self.type)
+
+
+@dataclass(frozen=True)
+class Datasource:
+    """A datasource of an object type. It has one row for each object.
+
+    Args:
+        name: The name, of letters, digits, `_` and `-`.
+        properties: The properties that come from it, by name.
+        key: The column for each key of the object type; keys that are not named have a column of the same name.
+        deleted: A boolean column: true if the row counts as deleted. None: the flag in the key metadata of a
+            DataFrame (`forebay.keys`), if there is one.
+        conflict: What wins if a user has edited a property of the row: `user_edits`, or the `most_recent` of both.
+        timestamp: The column with the time of the row, for `most_recent`.
+    """
+
+    name: str
+    properties: Mapping[str, Property] = field(default_factory=dict)
+    key: Mapping[str, str] = field(default_factory=dict)
+    deleted: str | None = None
+    conflict: Literal["user_edits", "most_recent"] = "user_edits"
+    timestamp: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the state of the datasource keeps beside its key, sorted."""
+        names = {each.column or name for name, each in self.properties.items()}
+        return tuple(sorted(names | ({self.timestamp} if self.timestamp else set())))
+
+
+@dataclass(frozen=True)
+class ObjectType:
+    """An object type: what its objects are made of.
+
+    Args:
+        name: The name, of letters, digits, `_` and `-`.
+        key: The name of the key or the names of several, or a mapping of names to types as Spark writes them. A type
+            that is not given is that of the first datasource that is committed; integers become `bigint`.
+        datasources: The datasources. An object exists while one of them has a row with its key.
+
+    Raises:
+        ConfigurationError: A property comes from two datasources or is a key, or a name or type cannot be used.
+    """
+
+    name: str
+    key: str | Sequence[str] | Mapping[str, str]
+    datasources: Sequence[Datasource]
+
+    def __post_init__(self) -> None:
+        given = self.key
+        if not isinstance(given, Mapping):
+            given = dict.fromkeys([given] if isinstance(given, str) else list(given), "")
+        object.__setattr__(self, "key", dict(given))
+        object.__setattr__(self, "datasources", tuple(self.datasources))
+        _check(self)
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """The type of each key, in order; empty text if it is not known yet."""
+        assert isinstance(self.key, Mapping)  # noqa: S101 - of `__post_init__`
+        return self.key
+
+    @property
+    def properties(self) -> Mapping[str, Property]:
+        """All properties, in the order of the datasources."""
+        return {name: each for source in self.datasources for name, each in source.properties.items()}
+
+    @property
+    def columns(self) -> Mapping[str, SparkType]:
+        """Keys and properties with their types, in the order of an index row. The types of all keys are known."""
+        keys = {name: parse_type(kind) for name, kind in self.keys.items()}
+        return keys | {name: each.kind for name, each in self.properties.items()}
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """The columns with an index: all keys, and the properties with `filter`."""
+        return (*self.keys, *(name for name, each in self.properties.items() if each.filter))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The properties with `text`."""
+        return tuple(name for name, each in self.properties.items() if each.text)
+
+    def datasource(self, name: str) -> Datasource:
+        """Return a datasource by name.
+
+        Raises:
+            ConfigurationError: There is none with this name.
+        """
+        for each in self.datasources:
+            if each.name == name:
+                return each
+        raise ConfigurationError(
+            f"the object type {self.name!r} has no datasource {name!r}",
+            option="datasource",
+            advice=f"give one of {', '.join(each.name for each in self.datasources)}",
+        )
+
+    def with_key_types(self, types: Mapping[str, str]) -> Self:
+        """Return the definition with these types for keys that had none."""
+        return replace(self, key={name: kind or types.get(name, "") for name, kind in self.keys.items()})
+
+    def fingerprint(self) -> str:
+        """Return a digest of the definition, with the types of the keys."""
+        return hashlib.sha256(fact_bytes(self.to_facts())).hexdigest()[:16]
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return the definition as JSON values."""
+        sources = [
+            {
+                "name": source.name,
+                "key": dict(source.key),
+                "deleted": source.deleted,
+                "conflict": source.conflict,
+                "timestamp": source.timestamp,
+                "properties": [
+                    [name, each.kind.text, each.column or name, each.filter, each.text]
+                    for name, each in source.properties.items()
+                ],
+            }
+            for source in self.datasources
+        ]
+        return {"name": self.name, "key": [[name, kind] for name, kind in self.keys.items()], "datasources": sources}
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the definition of JSON values."""
+        sources = [
+            Datasource(
+                source["name"],
+                {
+                    name: Property(kind, None if column == name else column, indexed, text)
+                    for name, kind, column, indexed, text in source["properties"]
+                },
+                source["key"],
+                source["deleted"],
+                source["conflict"],
+                source["timestamp"],
+            )
+            for source in facts["datasources"]
+        ]
+        return cls(facts["name"], dict(facts["key"]), sources)
+
+
+def check_key_type(name: str, kind: SparkType) -> None:
+    """Check that values of a type can be a key.
+
+    Raises:
+        ConfigurationError: They cannot.
+    """
+    if kind.name not in _KEY_TYPES or (kind.name == "decimal" and kind.scale > KEY_SCALE):
+        raise ConfigurationError(
+            f"the key {name!r} cannot have the type {kind.text}",
+            option="key",
+            advice="use bigint, string, boolean, binary, date, timestamp, timestamp_ntz, or decimal with at most "
+            f"{KEY_SCALE} places; cast the column to string for anything else",
+        )
+
+
+def _check(given: ObjectType) -> None:
+    _check_name(given.name, "object type")
+    if not given.keys or not given.datasources:
+        raise ConfigurationError(
+            f"the object type {given.name!r} has no {'datasource' if given.keys else 'key'}", option="datasources"
+        )
+    for name, kind in given.keys.items():
+        if kind:
+            check_key_type(name, parse_type(kind))
+    owners: dict[str, str] = {}
+    for source in given.datasources:
+        _check_name(source.name, "datasource")
+        if [each.name.lower() for each in given.datasources].count(source.name.lower()) > 1:
+            raise ConfigurationError(f"two datasources have the name {source.name!r}", option="datasources")
+        for name, each in source.properties.items():
+            _check_property(name, each)
+            if name.lower() in (key.lower() for key in given.keys):
+                raise ConfigurationError(
+                    f"{name!r} is a key of {given.name!r}, and a property of the datasource {source.name!r}",
+                    option="properties",
+                    advice="leave the property out; every datasource has the key",
+                )
+            if name.lower() in owners:
+                raise ConfigurationError(
+                    f"the property {name!r} comes from the datasources {owners[name.lower()]!r} and {source.name!r}",
+                    option="properties",
+                    advice="give a property one datasource; two columns are two properties, with names of their own",
+                )
+            owners[name.lower()] = source.name
+        _check_source(given, source)
+
+
+def _check_source(given: ObjectType, source: Datasource) -> None:
+    if unknown := sorted(set(source.key) - set(given.keys)):
+        raise ConfigurationError(
+            f"the datasource {source.name!r} maps {unknown[0]!r}, which is no key of {given.name!r}",
+            option="key",
+            advice=f"write the name of the key first: {{{next(iter(given.keys))!r}: 'column'}}",
+        )
+    if source.conflict not in ("user_edits", "most_recent"):
+        raise ConfigurationError(
+            f"unknown conflict rule {source.conflict!r} of the datasource {source.name!r}",
+            option="conflict",
+            advice="give 'user_edits' or 'most_recent'",
+        )
+    if (source.conflict == "most_recent") != (source.timestamp is not None):
+        raise ConfigurationError(
+            f"the datasource {source.name!r} needs both conflict='most_recent' and timestamp, or neither",
+            option="timestamp",
+            advice="name the column with the time of a row, or leave out both",
+        )
+    for name, each in source.properties.items():
+        if (each.column or name) == source.timestamp and each.kind.name not in _TIMES:
+            raise ConfigurationError(
+                f"the timestamp {name!r} of the datasource {source.name!r} is {each.kind.text}",
+                option="timestamp",
+                advice="give a timestamp; a date does not say which of two changes of a day came later",
+            )
+
+
+def _check_property(name: str, given: Property) -> None:
+    kind = parse_type(given.type)
+    if not name or "\x00" in name:
+        raise ConfigurationError(f"a property has the name {name!r}", option="properties", advice="give it a name")
+    if given.text and kind.name != "string":
+        raise ConfigurationError(
+            f"the property {name!r} is {kind.text}, and search finds words of strings alone",
+            option="text",
+            advice="leave out text=True, or add a property with the text",
+        )
+    if given.filter and kind.is_nested:
+        raise ConfigurationError(
+            f"the property {name!r} is {kind.text}, which has no order to filter by",
+            option="filter",
+            advice="leave out filter=True, or add a property for the part to filter by",
+        )
+
+
+def _check_name(name: str, what: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"the name {name!r} of the {what} cannot be used",
+            option="name",
+            advice="use letters, digits, _ and -; the first is a letter or a digit",
+        )

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A follower of the log: merges the keys that changed since its last version, and writes them into its index.
+
+It takes all facts of the log that it has not seen in one step. A version is put once; whatever ends a step before,
+leaves files that nothing names, and the next step does it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from forebay.table.index.compaction import compact
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.log import Entry, damaged_fact
+from forebay.table.index.merge import Merge, Merged, RowEncoder
+from forebay.table.index.pipelines import IndexRun, IndexStore, IndexVersion
+from forebay.table.index.segments import IndexSegment, RunWriter
+from forebay.table.index.states import StateReader
+
+_log = logging.getLogger(__name__)
+
+SMALL: Final = 50_000
+"""Changed keys up to which a step runs in this process."""
+
+GONE: Final = "__forebay_gone"
+"""Boolean column of a file of merged objects: whether the object is deleted."""
+
+_BATCH: Final = 10_000
+"""Rows that are converted at once."""
+
+FullIf = Literal["datasource", "objects"]
+
+
+@dataclass(frozen=True)
+class FullRule:
+    """When a follower builds the whole index instead of merging the changed keys.
+
+    Args:
+        threshold: The share of rows that one transaction changed; None: never. Micro-batches never count.
+        of: The share of the rows of the `datasource` before the transaction, or of the `objects`.
+    """
+
+    threshold: Fraction | None = Fraction(4, 5)
+    of: FullIf = "datasource"
+
+    def reason(self, entries: Sequence[Entry], objects: int) -> str | None:
+        """Return why the whole index is built; None if it is not."""
+        if self.threshold is None:
+            return None
+        for entry in entries:
+            before = entry.before if self.of == "datasource" else objects
+            if entry.micro_batch or not entry.changed:
+                continue
+            if entry.changed * self.threshold.denominator >= before * self.threshold.numerator:
+                what = f"rows of {entry.datasource}" if self.of == "datasource" else "objects"
+                return f"{entry.changed:,} of {before:,} {what} changed"
+        return None
+
+
+@dataclass(frozen=True)
+class BuildTask:
+    """A part of a step: the objects of one shard. It is pickled to the tasks of Spark.
+
+    Args:
+        index: The store.
+        definition: The definition of the pipeline.
+        pipeline: The pipeline.
+        head: The number of the fact to which the step leads.
+        shard: The shard.
+        since: The numbers of the facts whose changes are merged; None: all objects are.
+    """
+
+    index: IndexStore
+    definition: ObjectType
+    pipeline: str
+    head: int
+    shard: int
+    since: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """Segments that a part of a step wrote, and how many objects there are more than before."""
+
+    segments: IndexRun
+    added: int
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> BuildResult:
+        """Return the result of JSON values."""
+        return cls(tuple(IndexSegment.from_facts(each, "a task") for each in facts["segments"]), facts["added"])
+
+
+def segments_prefix(index: IndexStore, pipeline: str, data: int) -> str:
+    """Return the beginning of the names of segments that a step to this fact of the log writes."""
+    return f"{index.pipeline_prefix(pipeline)}segments/{data:012d}-"
+
+
+def build_shard(task: BuildTask) -> BuildResult:
+    """Write the objects of a shard: all, or those of the changed keys. Called in the driver, or in a task of Spark."""
+    index, definition = task.index, task.definition
+    head = _entry(index, task.head)
+    merge = Merge(definition, head, StateReader(index.store))
+    encoder = RowEncoder(definition, head.shards)
+    prefix = segments_prefix(index, task.pipeline, task.head)
+    if task.since is not None:
+        changed = merge.changed_keys([_entry(index, number) for number in task.since], task.shard)
+        merged = merge.of_changes(task.shard, changed)
+        size = merged.alive.num_rows + merged.gone.num_rows
+        with RunWriter(index.store, prefix, definition, shards=head.shards, shard=task.shard, rows=size) as writer:
+            for batch in _slices(merged.alive):
+                writer.add(*encoder.alive(batch, task.shard))
+            writer.add(*encoder.gone(merged.gone, task.shard))
+            return BuildResult(writer.finish(), merged.alive.num_rows - int(merged.existed.sum()))
+    rows = max((state.live for state in head.states.values()), default=0) // head.shards
+    with RunWriter(index.store, prefix, definition, shards=head.shards, shard=task.shard, rows=rows) as writer:
+        added = 0
+        for batch in (piece for whole in merge.of_all(task.shard) for piece in _slices(whole)):
+            writer.add(*encoder.alive(batch, task.shard))
+            added += batch.num_rows
+        return BuildResult(writer.finish(), added)
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return (batch.slice(start, _BATCH) for start in range(0, batch.num_rows, _BATCH))
+
+
+def _entry(index: IndexStore, number: int) -> Entry:
+    entry = index.log.get(number)
+    if entry is None:
+        raise damaged_fact(index.log.name(number), "it does not exist")
+    return entry
+
+
+Launcher = Callable[[Sequence[BuildTask]], Sequence[BuildResult]]
+"""Runs the parts of a step, each in a task of its own."""
+
+
+class Follower:
+    """Brings the index of a pipeline up to the head of the log.
+
+    Args:
+        index: The store.
+        pipeline: The pipeline.
+        rule: When the whole index is built.
+        launch: Runs the parts of a large step; None: in this process too.
+        small: Changed keys up to which a step runs in this process.
+    """
+
+    def __init__(
+        self,
+        index: IndexStore,
+        pipeline: str,
+        rule: FullRule | None = None,
+        launch: Launcher | None = None,
+        small: int = SMALL,
+    ) -> None:
+        self._index = index
+        self._pipeline = pipeline
+        self._rule = rule or FullRule()
+        self._launch = launch
+        self._small = small
+
+    def follow(self, *, full: bool = False) -> IndexVersion:
+        """Bring the index up to the head of the log; return its newest version.
+
+        Args:
+            full: Build the whole index, even if nothing has changed.
+
+        Raises:
+            DataError: A value does not fit the type of its property. The version before goes on to serve.
+        """
+        while True:
+            last = self._index.newest_version(self._pipeline)
+            if last is None:
+                raise ValueError(f"there is no pipeline {self._pipeline}")
+            head = self._index.log.head()
+            if head is None or (head.number <= last.data and not full):
+                return last
+            version = self._step(last, head, full=full)
+            if version is None:
+                return last
+            if self._index.put_version(version) and self._is_newest(version):
+                _log.info(
+                    "%s: version %d of pipeline %s follows fact %d of the log: %s, %s; %d objects",
+                    self._index.object_type,
+                    version.number,
+                    version.pipeline,
+                    version.data,
+                    version.decision,
+                    version.reason,
+                    version.count,
+                )
+                return version
+
+    def _is_newest(self, version: IndexVersion) -> bool:
+        """Return whether a version that was put counts: its number may have been free because it was collected."""
+        if version.number > 1 and self._index.version(self._pipeline, version.number - 1) is not None:
+            return True
+        if self._index.versions(self._pipeline)[-1] == version.number:
+            return True
+        self._index.store.delete([self._index.version_name(self._pipeline, version.number)])
+        return False
+
+    def _step(self, last: IndexVersion, head: Entry, *, full: bool) -> IndexVersion | None:
+        """Write the next version; None if no object has changed since the last one."""
+        known = [self._index.log.get(number) for number in range(last.data + 1, head.number)]
+        entries = [entry for entry in known if entry is not None] + [head]
+        definition = self._index.definition(self._pipeline)
+        assert definition is not None  # noqa: S101 - `last` is a version of the pipeline
+        changed = [entry for entry in entries if entry.changed]
+        if last.number > 0 and not full and not changed and len(entries) == head.number - last.data:
+            return None
+        reason = self._rule.reason(changed, last.count)
+        if last.number == 0:
+            reason = "the first version of the pipeline"
+        elif len(entries) < head.number - last.data:
+            reason = "facts of the log since the last version were collected"
+        elif full:
+            reason = "asked for"
+        shares = tuple((entry.changed, entry.before) for entry in changed)
+        keys = sum(entry.changed for entry in changed)
+        made = replace(
+            last,
+            number=last.number + 1,
+            data=head.number,
+            shares=shares,
+            reason=reason or f"{keys:,} keys changed",
+            facts={},
+        )
+        numbers = None if reason else tuple(entry.number for entry in changed)
+        tasks = [
+            BuildTask(self._index, definition, self._pipeline, head.number, shard, numbers)
+            for shard in range(head.shards)
+        ]
+        size = keys if numbers else max((state.live for state in head.states.values()), default=0)
+        if numbers is None:
+            run, count = self._large_step(tasks, size)
+            return replace(made, runs=(run,) if run else (), count=count, decision="FULL", merged=None)
+        small = keys <= self._small
+        run, added, merged = (
+            self._small_step(tasks, head, definition) if small else (*self._large_step(tasks, size), None)
+        )
+        prefix = segments_prefix(self._index, self._pipeline, head.number)
+        runs = compact(self._index, definition, head.shards, prefix, (*last.runs, run)) if run else last.runs
+        return replace(made, runs=runs, count=last.count + added, decision="INCREMENTAL", merged=merged)
+
+    def _run(self, tasks: Sequence[BuildTask], size: int) -> Sequence[BuildResult]:
+        if self._launch is None or size <= self._small:
+            return [build_shard(task) for task in tasks]
+        return self._launch(tasks)
+
+    def _large_step(self, tasks: Sequence[BuildTask], size: int) -> tuple[IndexRun, int]:
+        results = self._run(tasks, size)
+        return tuple(segment for result in results for segment in result.segments), sum(each.added for each in results)
+
+    def _small_step(
+        self, tasks: Sequence[BuildTask], head: Entry, definition: ObjectType
+    ) -> tuple[IndexRun, int, str | None]:
+        """Write one segment for the changed keys of all shards, and one file with the merged objects."""
+        index, numbers = self._index, tasks[0].since or ()
+        merge = Merge(definition, head, StateReader(index.store))
+        entries = [_entry(index, number) for number in numbers]
+        encoder = RowEncoder(definition, head.shards)
+        prefix = segments_prefix(index, self._pipeline, head.number)
+        added, merged = 0, []
+        with RunWriter(index.store, prefix, definition, shards=head.shards, shard=None, rows=0) as writer:
+            for shard in range(head.shards):
+                changed = merge.changed_keys(entries, shard)
+                if not changed.batch.num_rows:
+                    continue
+                objects = merge.of_changes(shard, changed)
+                merged.append(objects)
+                writer.add(*encoder.alive(objects.alive, shard))
+                writer.add(*encoder.gone(objects.gone, shard))
+                added += objects.alive.num_rows - int(objects.existed.sum())
+            run = writer.finish()
+        return run, added, self._put_merged(merged, head) if merged else None
+
+    def _put_merged(self, merged: Sequence[Merged], head: Entry) -> str:
+        """Put the merged objects as a file, for followers that write them into another database."""
+        alive = pa.Table.from_batches([objects.alive for objects in merged])
+        gone = pa.Table.from_batches([objects.gone for objects in merged])
+        flags = pa.array([False] * alive.num_rows + [True] * gone.num_rows)
+        table = pa.concat_tables([alive, gone], promote_options="default").append_column(GONE, flags)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        name = f"{self._index.pipeline_prefix(self._pipeline)}merged/{head.number:012d}-{uuid.uuid4().hex}.arrow"
+        self._index.store.put_if_absent(name, sink.getvalue().to_pybytes())
+        return name

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collects what nothing needs any more: old facts, and files that no fact names.
+
+Kept is what the last facts of the log name, those that a follower has not seen, and the last versions of each pipeline.
+Files of attempts that may still commit are kept too: the number of the fact on which an attempt is based is part of
+their names. No clock decides anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from forebay.errors import ConfigurationError
+from forebay.table.index.log import KEPT, Entry
+from forebay.table.index.pipelines import IndexStore, IndexVersion
+
+VERSIONS: Final = 10
+"""Versions of a pipeline that are kept."""
+
+_BASE = re.compile(r"([0-9]{12})-")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was collected, or would be.
+
+    Args:
+        facts: Facts of the log and versions of pipelines.
+        files: Files of states, segments and merged objects.
+    """
+
+    facts: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dry_run: bool = False) -> Collected:
+    """Remove what nothing needs any more. Writers, followers and nodes may go on meanwhile.
+
+    Args:
+        index: The store.
+        keep: Facts of the log to keep.
+        versions: Versions of each pipeline to keep.
+        dry_run: Only return what would be removed.
+
+    Raises:
+        ConfigurationError: `keep` or `versions` is less than 1.
+    """
+    for name, number in (("keep", keep), ("versions", versions)):
+        if number < 1:
+            raise ConfigurationError(f"{name} is {number}", option=name, advice="give 1 or more")
+    head = index.log.head()
+    if head is None:
+        return Collected((), ())
+    followers = list(_followers(index))
+    first = min([head.number - keep + 1, *(newest.data for newest in followers if newest.number > 0)])
+    facts = [index.log.name(number) for number in index.log.numbers() if number < first]
+    for newest in followers:
+        old = [number for number in index.versions(newest.pipeline) if 0 < number <= newest.number - versions]
+        facts += [index.version_name(newest.pipeline, number) for number in old]
+    named = set(_named(index, first, followers, versions))
+    files = [
+        name
+        for directory in index.store.directories(f"{index.directory}states/")
+        for name in _unnamed(index, directory, named, head.number - max(keep, KEPT))
+    ]
+    for newest in followers:
+        for kind in ("segments", "merged"):
+            directory = f"{index.pipeline_prefix(newest.pipeline)}{kind}/"
+            files += _unnamed(index, directory, named, newest.data)
+    if not dry_run:
+        # In ascending order, one after the other: whoever finds a number free also finds the one before it free.
+        for name in facts:
+            index.store.delete([name])
+        index.store.delete(files)
+    return Collected(tuple(facts), tuple(files))
+
+
+def _followers(index: IndexStore) -> Iterator[IndexVersion]:
+    """Yield the newest version of each pipeline."""
+    prefix = f"{index.directory}pipelines/"
+    for directory in index.store.directories(prefix):
+        newest = index.newest_version(directory.removeprefix(prefix).removesuffix("/"))
+        if newest is not None:
+            yield newest
+
+
+def _named(index: IndexStore, first: int, followers: Iterable[IndexVersion], versions: int) -> Iterator[str]:
+    """Yield the names of all files that kept facts name."""
+    for number in index.log.numbers():
+        entry = index.log.get(number) if number >= first else None
+        if entry is not None:
+            yield from files_of(entry)
+    for newest in followers:
+        for number in index.versions(newest.pipeline):
+            version = index.version(newest.pipeline, number) if number > newest.number - versions else None
+            if version is not None:
+                yield from (segment.name for segment in version.segments)
+                yield from [version.merged] if version.merged else []
+
+
+def files_of(entry: Entry) -> Iterator[str]:
+    """Yield the names of the files that a fact of the log names."""
+    runs = [run for state in entry.states.values() for shard in state.shards for run in shard]
+    for run in (*runs, *entry.changes):
+        yield from (segment.name for segment in run)
+
+
+def _unnamed(index: IndexStore, directory: str, named: set[str], base: int) -> list[str]:
+    """Return the files of a directory that nothing names, of attempts based on facts before `base`."""
+    found = []
+    for name in index.store.names(directory):
+        match = _BASE.match(name.removeprefix(directory))
+        if name not in named and match is not None and int(match[1]) < base:
+            found.append(name)
+    return found

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of an object type: numbered facts `log/<n>.json`. The put of a fact is the only commit of data.
+
+A fact names all files that make up the state after it, so nobody sees a part of a transaction. Of two writers that put
+the same number one wins; the other one puts the next number, if the winner committed another datasource.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal, Self
+
+from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
+from forebay.state.state_store import StateStore
+from forebay.table.changelog.state.facts import FORMAT, SegmentInfo, fact_bytes, parse_fact
+
+KEPT: Final = 100
+"""Facts of the log that are kept. An attempt that began more facts ago cannot commit, so that its files may go."""
+
+KNOWN: Final = 256
+"""Transactions of a datasource whose ids are remembered."""
+
+Run = tuple[SegmentInfo, ...]
+"""Segments of keyed state, in the order of their key hashes."""
+
+
+@dataclass(frozen=True)
+class DatasourceState:
+    """The keyed state of a datasource after a fact of the log.
+
+    Args:
+        schema: The columns of its entries, as text: Arrow's serialized schema.
+        shards: The runs of each shard, oldest first.
+        live: The number of rows.
+        moved: The number of the fact that changed the datasource last.
+        owner: The streaming query that feeds the datasource; None: transactions of `Funnel.commit`.
+        batch: The last micro-batch of the owner.
+        applied: Digest of the id, and digest of the rows, of the last transactions.
+    """
+
+    schema: str
+    shards: tuple[tuple[Run, ...], ...]
+    live: int
+    moved: int
+    owner: str | None = None
+    batch: int = -1
+    applied: tuple[tuple[str, str], ...] = ()
+
+    def digest_of(self, transaction: str) -> str | None:
+        """Return the digest of the rows of a transaction that was applied; None if its id is not known."""
+        return dict(self.applied).get(id_digest(transaction))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A fact of the log.
+
+    Args:
+        number: Its number.
+        kind: What it does: it begins the log, or commits a transaction.
+        attempt: A random id of the attempt that put it.
+        shards: The number of shards of all states.
+        serving: The name of the pipeline that serves.
+        states: The state of each datasource after it.
+        datasource: The datasource of the transaction.
+        transaction: The id of the transaction.
+        micro_batch: Whether it is a micro-batch of a stream.
+        changes: The files of the changes, for each shard. They are a run of the state too, until it is merged.
+        before: The rows of the datasource before the transaction.
+        counts: Rows that were inserted, updated and deleted, and others that changed nothing, by name.
+        time: When it was put, as people write it. Nothing is decided by it.
+    """
+
+    number: int
+    kind: Literal["begin", "transaction"]
+    attempt: str
+    shards: int
+    serving: str
+    states: Mapping[str, DatasourceState] = field(default_factory=dict)
+    datasource: str = ""
+    transaction: str = ""
+    micro_batch: bool = False
+    changes: tuple[Run, ...] = ()
+    before: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    time: str = ""
+
+    @property
+    def changed(self) -> int:
+        """The number of keys that the transaction inserted, updated or deleted."""
+        return sum(self.counts.get(name, 0) for name in ("inserted", "updated", "deleted"))
+
+    def to_bytes(self) -> bytes:
+        """Return the fact as JSON."""
+        return fact_bytes({"v": FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Self:
+        """Parse a fact.
+
+        Raises:
+            FatalError: It is damaged, or another version of forebay wrote it.
+        """
+        facts = parsed(data, name)
+        try:
+            states = {
+                source: DatasourceState(
+                    **{
+                        **state,
+                        "shards": tuple(tuple(map(_run, runs)) for runs in state["shards"]),
+                        "applied": tuple((one, other) for one, other in state["applied"]),
+                    }
+                )
+                for source, state in facts.pop("states").items()
+            }
+            changes = tuple(map(_run, facts.pop("changes")))
+            return cls(states=states, changes=changes, **facts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged_fact(name, str(error)) from error
+
+
+class Log:
+    """The log of an object type. For any thread.
+
+    Args:
+        store: The store.
+        directory: The directory of the object type, ending in a slash.
+    """
+
+    def __init__(self, store: StateStore, directory: str) -> None:
+        self._store = store
+        self._prefix = f"{directory}log/"
+
+    def name(self, number: int) -> str:
+        """Return the name of a fact."""
+        return f"{self._prefix}{number:012d}.json"
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the facts that there are, sorted."""
+        return numbers_of(self._store.names(self._prefix), self._prefix)
+
+    def get(self, number: int) -> Entry | None:
+        """Return a fact; None if there is none with this number."""
+        name = self.name(number)
+        data = self._store.get(name)
+        return None if data is None else Entry.from_bytes(data, name)
+
+    def head(self, after: Entry | None = None) -> Entry | None:
+        """Return the newest fact; None if the log is empty.
+
+        Args:
+            after: A fact that the caller knows, from which the search begins.
+        """
+        if after is not None:
+            following = self.get(after.number + 1)
+            # A writer that paused for long may have put a number again that was collected: then `after` is gone too.
+            if self._store.get(self.name(after.number)) is not None:
+                if following is None:
+                    return after
+                if (second := self.get(following.number + 1)) is None:
+                    return following
+                after = second
+        while numbers := self.numbers():
+            found = self.get(numbers[-1])
+            if found is not None:
+                return found
+        return None
+
+    def begin(self, entry: Entry) -> Entry:
+        """Put the first fact of the log, unless there is one; return the newest one."""
+        self._store.put_if_absent(self.name(0), entry.to_bytes())
+        return self.head() or entry
+
+    def append(self, base: Entry, change: Callable[[Entry], Entry], datasource: str) -> Entry:
+        """Commit a change of one datasource, after all facts that other writers have put.
+
+        Args:
+            base: The fact on which the files of the change are based.
+            change: Returns the fact to put after the one that it is given: with the states of the other datasources.
+            datasource: The datasource.
+
+        Returns:
+            The fact that was put.
+
+        Raises:
+            ConfigurationError: Another writer has changed the datasource meanwhile; nothing was committed.
+            RetriableError: So many facts were put meanwhile that the files may be collected; nothing was committed.
+        """
+        head, attempt = self.head(base) or base, uuid.uuid4().hex
+        while True:
+            _refuse_moved(base, head, datasource)
+            if head.number - base.number >= KEPT:
+                raise RetriableError(
+                    f"the transaction of the datasource {datasource!r} began at fact {base.number} of the log, and the "
+                    f"log is at {head.number}: its files may be collected",
+                    advice="commit it again; commit large loads while few other transactions are committed",
+                )
+            entry = replace(change(head), number=head.number + 1, attempt=attempt)
+            name = self.name(entry.number)
+            won = self._store.put_if_absent(name, entry.to_bytes())
+            if not won:  # the answer to a request that succeeded may be lost
+                stored = self.get(entry.number)
+                won = stored is not None and stored.attempt == attempt
+            if won and self._store.get(self.name(head.number)) is not None:
+                return entry
+            newest = self.head()
+            if won:
+                # The fact before is gone: this number was put and collected before, while this process was paused. Or
+                # it was put by this attempt, and both were collected since.
+                if newest is not None and _has(newest, entry, datasource):
+                    return entry
+                self._store.delete([name])
+            head = newest or head
+
+
+def _has(head: Entry, entry: Entry, datasource: str) -> bool:
+    state = head.states.get(datasource)
+    mine = entry.states[datasource].applied[-1:]
+    return head.number > entry.number and state is not None and set(mine) <= set(state.applied)
+
+
+def _refuse_moved(base: Entry, head: Entry, datasource: str) -> None:
+    before, now = base.states.get(datasource), head.states.get(datasource)
+    if now is None or (before is not None and before.moved == now.moved):
+        return
+    other = f"the streaming query {now.owner}" if now.owner else "another transaction"
+    raise ConfigurationError(
+        f"{other} has changed the datasource {datasource!r} since this transaction began: fact {now.moved} of the log",
+        option="datasource",
+        advice="let one process at a time write a datasource, and commit again: the difference is computed again",
+    )
+
+
+def id_digest(transaction: str) -> str:
+    """Return the digest of the id of a transaction, as `DatasourceState.applied` has it."""
+    return hashlib.sha256(transaction.encode()).hexdigest()[:16]
+
+
+def numbers_of(names: Sequence[str], prefix: str) -> list[int]:
+    """Return the numbers of facts with these names, sorted."""
+    stems = (name.removeprefix(prefix).removesuffix(".json") for name in names if name.endswith(".json"))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def parsed(data: bytes, name: str) -> dict[str, Any]:
+    """Parse the JSON of a fact, and return it without the format version; see `parse_fact`."""
+    try:
+        facts = parse_fact(data, name)
+    except ForebayError as error:
+        error.option, error.advice = "location", _RESTORE
+        raise
+    del facts["v"]
+    return facts
+
+
+def damaged_fact(name: str, reason: str) -> FatalError:
+    """Return the error for a file of the index that cannot be read."""
+    return FatalError(f"the file {name} of the index is damaged: {reason}", option="location", advice=_RESTORE)
+
+
+_RESTORE: Final = "restore the location from a backup; nothing else can tell what was committed"
+
+
+def _run(segments: Sequence[Mapping[str, Any]]) -> Run:
+    run = tuple(SegmentInfo(**segment) for segment in segments)
+    if not all(segment.is_valid for segment in run):
+        raise ValueError(f"it describes the segments {run!r:.300}")
+    return run

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merges the rows of all datasources into objects, by key. An object exists while a datasource has a row of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.errors import FatalError
+from forebay.table.changelog.operators.equality import equal_rows, row_keys
+from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.state.entries import KEY_HASH, KIND
+from forebay.table.changelog.state.merging import key_ranges
+from forebay.table.changelog.state.segments import Ints
+from forebay.table.index.columns import arrow_type, cast_column, sqlite_values
+from forebay.table.index.definition import Datasource, ObjectType
+from forebay.table.index.keys import KeyCodec
+from forebay.table.index.log import Entry
+from forebay.table.index.segments import Row
+from forebay.table.index.states import KEY, VALUE, StateReader, entry_fields, payload_of, schema_of
+from forebay.table.index.types import parse_type
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Merged objects of some keys.
+
+    Args:
+        alive: The objects: keys and properties, with the types of the definition.
+        gone: The keys that no datasource has any more.
+        existed: Whether each key existed before the changes, first those of `alive`, then those of `gone`.
+    """
+
+    alive: pa.RecordBatch
+    gone: pa.RecordBatch
+    existed: np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class ChangedKeys:
+    """The keys of a shard that transactions have changed.
+
+    Args:
+        batch: Key hash and key columns of each change, oldest first.
+        sources: The datasource of each change.
+        kinds: The `RowKind` of each change.
+    """
+
+    batch: pa.RecordBatch
+    sources: tuple[str, ...]
+    kinds: Ints
+
+    @property
+    def hashes(self) -> Ints:
+        """The key hashes, sorted, without duplicates."""
+        return np.unique(self.batch.column(KEY_HASH).to_numpy())
+
+
+class Merge:
+    """Merges objects of one object type at one fact of the log. Used by a follower, in the driver or in a task.
+
+    Args:
+        definition: The definition, with the types of the keys.
+        head: The fact whose states are merged.
+        reader: Reads the states.
+    """
+
+    def __init__(self, definition: ObjectType, head: Entry, reader: StateReader) -> None:
+        self._definition = definition
+        self._head = head
+        self._reader = reader
+        self._keys = {f"{KEY}{name}": parse_type(kind) for name, kind in definition.keys.items()}
+        self._key_fields = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in self._keys.items()])
+        self._sources = [source for source in definition.datasources if source.name in head.states]
+
+    def changed_keys(self, entries: Sequence[Entry], shard: int) -> ChangedKeys:
+        """Return the keys of a shard that the transactions of some facts of the log have changed, oldest first."""
+        fields = pa.schema([pa.field(KEY_HASH, pa.int64()), pa.field(KIND, pa.int8()), *self._key_fields])
+        pieces, sources = [pa.RecordBatch.from_pylist([], fields)], []
+        for entry in entries:
+            for info in entry.changes[shard] if entry.changes else ():
+                segment = self._reader.files.open(info)
+                kinds = segment.column(fields.field(KIND))
+                columns = [segment.column(field) for field in fields]
+                piece = pa.RecordBatch.from_arrays(columns, schema=fields).filter(
+                    pa.array(kinds.to_numpy(zero_copy_only=False) >= 0)
+                )
+                pieces.append(piece)
+                sources += [entry.datasource] * piece.num_rows
+        whole = pa.concat_batches(pieces)
+        return ChangedKeys(whole, tuple(sources), whole.column(KIND).to_numpy().astype(np.int64))
+
+    def of_changes(self, shard: int, changed: ChangedKeys) -> Merged:
+        """Return the objects of changed keys."""
+        live = {
+            source.name: self._reader.live(self._runs(source, shard), changed.hashes, self._schema(source))
+            for source in self._sources
+        }
+        return self._merged(live, changed)
+
+    def of_all(self, shard: int) -> Iterator[pa.RecordBatch]:
+        """Yield all objects of a shard, by ranges of key hashes."""
+        stored = [run for source in self._sources for run in self._reader.parts(self._runs(source, shard))]
+        for low, high in key_ranges(stored):
+            live = {
+                source.name: self._reader.live_between(self._runs(source, shard), low, high, self._schema(source))
+                for source in self._sources
+            }
+            yield self._merged(live, None).alive
+
+    def rows_of(self, hashes: Ints, shard: int) -> Mapping[str, pa.RecordBatch]:
+        """Return the rows of keys with these hashes in the state of each datasource."""
+        return {
+            source.name: self._reader.live(self._runs(source, shard), hashes, self._schema(source))
+            for source in self._sources
+        }
+
+    def _runs(self, source: Datasource, shard: int) -> Sequence[Any]:
+        return self._head.states[source.name].shards[shard]
+
+    def _schema(self, source: Datasource) -> pa.Schema:
+        return entry_fields(payload_of(schema_of(self._head.states[source.name].schema)), None)
+
+    def _merged(self, live: Mapping[str, pa.RecordBatch], changed: ChangedKeys | None) -> Merged:
+        own = [] if changed is None else [changed.batch]
+        members = [*live.values(), *own]
+        columns = [
+            pa.concat_arrays([batch.column(name).cast(field.type) for batch in members])
+            if members
+            else pa.nulls(0, field.type)
+            for name, field in zip(self._keys, self._key_fields, strict=True)
+        ]
+        hashes = np.concatenate([np.empty(0, np.int64), *(batch.column(KEY_HASH).to_numpy() for batch in members)])
+        codes, leaders = _codes(hashes, columns)
+        size, start = len(leaders), 0
+        places: dict[str, Ints] = {}
+        exists = np.zeros(size, np.bool_)
+        for name, batch in live.items():
+            places[name] = np.full(size, -1)
+            places[name][codes[start : start + batch.num_rows]] = np.arange(batch.num_rows)
+            exists |= places[name] >= 0
+            start += batch.num_rows
+        existed = exists if changed is None else _existed(changed, codes[start:], places, size)
+        alive, gone = np.flatnonzero(exists), np.flatnonzero(~exists)
+        keys = [column.take(pa.array(leaders[alive])) for column in columns]
+        values = self._properties(live, places, alive, keys)
+        names = list(self._definition.columns)
+        return Merged(
+            pa.RecordBatch.from_arrays([*keys, *values], names=names),
+            pa.RecordBatch.from_arrays(
+                [column.take(pa.array(leaders[gone])) for column in columns], names=list(self._definition.keys)
+            ),
+            existed[np.concatenate([alive, gone])],
+        )
+
+    def _properties(
+        self, live: Mapping[str, pa.RecordBatch], places: Mapping[str, Ints], alive: Ints, keys: Sequence[pa.Array]
+    ) -> list[pa.Array]:
+        found = []
+        for source in self._definition.datasources:
+            for name, each in source.properties.items():
+                batch = live.get(source.name)
+                column = f"{VALUE}{each.column or name}"
+                if batch is None or batch.schema.get_field_index(column) < 0:
+                    found.append(pa.nulls(len(alive), arrow_type(each.kind)))
+                    continue
+                at = places[source.name][alive]
+                taken = batch.column(column).take(pa.array(at, pa.int64(), mask=at < 0))
+                found.append(cast_column(taken, each.kind, self._shown(source, column, keys)))
+        return found
+
+    def _shown(self, source: Datasource, column: str, keys: Sequence[pa.Array]) -> Any:  # noqa: ANN401 - a function
+        def shown(place: int) -> str:
+            key = ", ".join(
+                f"{name}={values[place].as_py()!r}" for name, values in zip(self._definition.keys, keys, strict=True)
+            )
+            return f"the column {column.removeprefix(VALUE)!r} of the datasource {source.name!r} in the row ({key})"
+
+        return shown
+
+
+def _codes(hashes: Ints, columns: Sequence[pa.Array]) -> tuple[Ints, Ints]:
+    """Return the code of the key of each member, and the first member of each code."""
+    _, first, codes = np.unique(hashes, return_index=True, return_inverse=True)
+    codes = codes.astype(np.int64)
+    others = np.flatnonzero(first[codes] != np.arange(len(codes)))
+    if not len(others):
+        return codes, first
+    at, leader = pa.array(others), pa.array(first[codes[others]])
+    if equal_rows([column.take(at) for column in columns], [column.take(leader) for column in columns]).all():
+        return codes, first
+    known: dict[Any, int] = {}
+    leaders: list[int] = []
+    for member, key in enumerate(row_keys(columns)):
+        if key not in known:
+            known[key] = len(leaders)
+            leaders.append(member)
+        codes[member] = known[key]
+    return codes, np.array(leaders, np.int64)
+
+
+def _existed(changed: ChangedKeys, codes: Ints, places: Mapping[str, Ints], size: int) -> np.ndarray[Any, Any]:
+    """Return for each key whether it existed before the changes.
+
+    A datasource that did not change a key has the same row as before. The first change of another one says whether
+    there was a row: only an insert has none before it.
+    """
+    existed = np.zeros(size, np.bool_)
+    for name, at in places.items():
+        mine = np.flatnonzero(np.array([source == name for source in changed.sources], np.bool_))
+        first = np.full(size, -1)
+        first[codes[mine][::-1]] = changed.kinds[mine][::-1]
+        existed |= np.where(first < 0, at >= 0, first != RowKind.INSERT)
+    return existed
+
+
+class RowEncoder:
+    """Converts merged objects to rows of segments, and checks that their keys belong to the shard.
+
+    Args:
+        definition: The definition.
+        shards: The number of shards.
+    """
+
+    def __init__(self, definition: ObjectType, shards: int) -> None:
+        self._kinds = definition.columns
+        self._width = len(definition.keys)
+        self.codec = KeyCodec({name: self._kinds[name] for name in definition.keys})
+        self._encode, self._hash = self.codec.encoder(), self.codec.hasher()
+        self._shards = shards
+
+    def alive(self, batch: pa.RecordBatch, shard: int) -> tuple[list[Row], list[int]]:
+        """Return rows of objects, and the hashes of their keys."""
+        return self._rows(batch, shard, exist=True)
+
+    def gone(self, batch: pa.RecordBatch, shard: int) -> tuple[list[Row], list[int]]:
+        """Return rows of deleted keys, and the hashes of the keys."""
+        return self._rows(batch, shard, exist=False)
+
+    def _rows(self, batch: pa.RecordBatch, shard: int, *, exist: bool) -> tuple[list[Row], list[int]]:
+        names = batch.schema.names
+        columns = [sqlite_values(batch.column(name), self._kinds[name]) for name in names]
+        encode, key_hash, width = self._encode, self._hash, self._width
+        rows: list[Row] = []
+        hashes: list[int] = []
+        for row in zip(*columns, strict=True):
+            key = row[:width]
+            rows.append((encode(key), row, exist))
+            hashes.append(key_hash(key))
+        for place, found in enumerate(hashes):
+            if found % self._shards != shard:
+                raise FatalError(
+                    f"the key ({self.codec.shown(rows[place][1][:width])}) is in shard {shard}, and belongs to shard "
+                    f"{found % self._shards}: nodes would not find it",
+                    advice="report this as a defect, with the type and the value of the key",
+                )
+        return rows, hashes

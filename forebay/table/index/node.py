@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A search node: copies the segments of the serving pipeline to a local directory, and answers from them.
+
+It needs neither Spark nor Java nor pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from forebay.errors import ConfigurationError, FatalError, RetriableError
+from forebay.formats.values.zones import session_zone
+from forebay.state.directory_lock import DirectoryLock, lock_directory
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.log import Entry
+from forebay.table.index.object_set import ObjectSet, OpenedSegment, Version, View
+from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.segment_cache import MissingSegmentError, Progress, SegmentCache
+from forebay.table.index.segments import IndexSegment, open_segment
+
+_OWNER: Final = "node.json"
+"""The file of a cache that says whose it is."""
+
+_TRIES: Final = 5
+"""How often a version is looked for again if its segments were collected meanwhile."""
+
+
+class SearchNode:
+    """Answers queries about the objects of a type, each from one version of the index. For any thread.
+
+    `refresh` takes the newest version. It is called once when the node is made; call it as often as answers should be
+    fresh. Queries and pages that have begun go on with the version that they began with.
+
+    Args:
+        location: The location of the funnel: a directory, or `s3://bucket/prefix`.
+        object_type: The name of the object type.
+        cache: A local directory for this node alone.
+        storage: Settings of S3, as `stateStorage.*` of a stream.
+        time_zone: The time zone of timestamps without one in conditions of `where`.
+        progress: Gets the progress of `refresh`; None: a line on standard error, if that is a terminal.
+
+    Raises:
+        ConfigurationError: There is no such object type, or the cache is of another node.
+        RetriableError: The store does not answer, or the disk is full.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        object_type: str,
+        *,
+        cache: str | Path,
+        storage: Mapping[str, object] | None = None,
+        time_zone: str = "UTC",
+        progress: Progress | None = None,
+    ) -> None:
+        self._index = IndexStore(location, object_type, storage)
+        self._directory = Path(cache)
+        self._zone = session_zone(time_zone)
+        self._progress = progress if progress is not None else self._terminal()
+        self._lock = self._locked()
+        self._cache = SegmentCache(self._index.store, self._directory)
+        self._head: Entry | None = None
+        self._definition: ObjectType | None = None
+        self._view: View | None = None
+        self._flips = 0
+        try:
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def version(self) -> Version:
+        """The version that answers."""
+        return self._current().name
+
+    def refresh(self) -> Version:
+        """Take the newest version of the serving pipeline; return the version that answers now.
+
+        It copies the segments that are missing, checks them, and then changes the version at once.
+
+        Raises:
+            ConfigurationError: There is no such object type.
+            RetriableError: The store does not answer, or the disk is full; the version before goes on to answer.
+            FatalError: A file is damaged; the version before goes on to answer.
+        """
+        for _ in range(_TRIES):
+            newest = self._newest()
+            view = self._view
+            if view is not None and (newest.data, newest.number) <= (view.version.data, view.version.number):
+                return view.name
+            try:
+                self._cache.fetch(newest.segments, self._progress)
+                self._flip(newest)
+            except MissingSegmentError:  # collected meanwhile: there is a newer version
+                continue
+            return self._current().name
+        raise RetriableError(
+            f"the segments of {self._index.object_type!r} below {self._index.location!r} were collected while they "
+            "were copied",
+            option="location",
+            advice="refresh again; run `forebay index gc` less often, or keep more versions",
+        )
+
+    def get(self, key: object) -> Mapping[str, Any] | None:
+        """Return the object with a key; None if there is none.
+
+        Args:
+            key: The value of the key; for several columns a tuple, or a mapping.
+        """
+        return self._current().find(key)[1]
+
+    def where(self, condition: str | None = None, /, **equal: object) -> ObjectSet:
+        """Return the objects that satisfy conditions; see `ObjectSet.where`."""
+        return self.objects.where(condition, **equal)
+
+    def search(self, text: str, *, phrase: bool = False) -> ObjectSet:
+        """Return the objects that have all words of a text; see `ObjectSet.search`."""
+        return self.objects.search(text, phrase=phrase)
+
+    def order_by(self, *names: str) -> ObjectSet:
+        """Return all objects in an order; see `ObjectSet.order_by`."""
+        return self.objects.order_by(*names)
+
+    def count(self) -> int:
+        """Return the number of all objects."""
+        return self.objects.count()
+
+    @property
+    def objects(self) -> ObjectSet:
+        """All objects."""
+        return ObjectSet(self._current, self._zone)
+
+    def view(self) -> View:
+        """Return the version that answers, to read its segments. Called by `verify` and `why`."""
+        return self._current()
+
+    def close(self) -> None:
+        """Give the cache free for another node. Queries and pages that have begun go on."""
+        self._view = None
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _current(self) -> View:
+        view = self._view
+        if view is None:
+            raise ConfigurationError(f"the node of {self._index.object_type!r} is closed", advice="make a new one")
+        return view
+
+    def _newest(self) -> IndexVersion:
+        """Return the newest version of the pipeline that serves.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        self._head = self._index.log.head(self._head) or self._index.head()
+        serving, view = self._head.serving, self._view
+        known = view.version.number if view is not None and view.version.pipeline == serving else None
+        return self._index.serving(self._head, known)
+
+    def _flip(self, version: IndexVersion) -> None:
+        """Open the segments that are new, mark what they overrule, and let the version answer."""
+        assert self._head is not None  # noqa: S101 - of `_newest`
+        before = self._view
+        known = {} if before is None else {opened.segment: opened for opened in before.segments}
+        if before is None or before.version.pipeline != version.pipeline:
+            self._definition = self._index.definition(version.pipeline)
+        if self._definition is None:
+            raise FatalError(f"the definition of the pipeline {version.pipeline} is missing", option="location")
+        self._flips += 1
+        newer: list[OpenedSegment] = []
+        for run in reversed(version.runs):
+            opened = [known.get(segment) or self._opened(segment) for segment in run]
+            for each in opened:
+                # What newer segments of the version before overrule is marked already.
+                overruling = [other for other in newer if each.segment not in known or other.segment not in known]
+                keys = chain.from_iterable(other.keys() for other in overruling)
+                each.overrule(iter(keys), self._flips)
+            newer += opened
+        self._view = View(version, self._definition, tuple(newer), self._flips, self._head.shards)
+        self._cache.keep(version.segments)
+
+    def _opened(self, segment: IndexSegment) -> OpenedSegment:
+        try:
+            return OpenedSegment(segment, open_segment(self._cache.path(segment)))
+        except sqlite3.DatabaseError as error:
+            self._cache.forget(segment)
+            raise FatalError(
+                f"the segment {segment.name} cannot be opened: {error}",
+                option="location",
+                advice="refresh again: the segment is copied again",
+            ) from error
+
+    def _locked(self) -> DirectoryLock | None:
+        try:
+            lock = lock_directory(self._directory)
+        except ConfigurationError as error:
+            error.option, error.advice = "cache", "give each node a cache of its own"
+            raise
+        mine = {"location": self._index.location, "object_type": self._index.object_type}
+        owner = self._directory / _OWNER
+        try:
+            known = json.loads(owner.read_text())
+        except (FileNotFoundError, ValueError):
+            owner.write_text(json.dumps(mine))
+            return lock
+        if known != mine:
+            if lock is not None:
+                lock.release()
+            raise ConfigurationError(
+                f"the cache {str(self._directory)!r} is of a node of {known.get('object_type')!r} below "
+                f"{known.get('location')!r}",
+                option="cache",
+                advice="give each node a cache of its own, or remove this directory",
+            )
+        return lock
+
+    def _terminal(self) -> Progress | None:
+        if not sys.stderr.isatty():
+            return None
+        name = self._index.object_type
+
+        def show(files: int, of_files: int, size: int, of_size: int) -> None:
+            end = "\n" if files == of_files else ""
+            sys.stderr.write(f"\r{name}: {files} of {of_files} files, {size:,} of {of_size:,} bytes{end}")
+            sys.stderr.flush()
+
+        return show

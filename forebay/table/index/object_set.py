@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries of a node: filters, text, order and pages over the segments of one version."""
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+from forebay.errors import ConfigurationError
+from forebay.formats.values.zones import Zone
+from forebay.table.index.conditions import Condition, equality, parsed_condition
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.keys import KeyCodec
+from forebay.table.index.pipelines import IndexVersion
+from forebay.table.index.segments import IndexSegment
+from forebay.table.index.text import match_expression
+from forebay.table.index.types import SparkType
+
+LIMIT: Final = 100
+"""Rows of a page, if `limit` is not called."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """The version of an answer.
+
+    Args:
+        pipeline: The pipeline that served.
+        number: The version of its index.
+        data: The number of the last fact of the log that the index contains.
+    """
+
+    pipeline: str
+    number: int
+    data: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """Rows of an answer, and the version that they are of.
+
+    Args:
+        version: The version.
+        rows: The objects: keys and properties by name.
+    """
+
+    version: Version
+    rows: tuple[Mapping[str, Any], ...]
+    _next: Callable[[], Page] | None = None
+
+    @property
+    def has_next(self) -> bool:
+        """Whether there may be more rows."""
+        return self._next is not None
+
+    def next_page(self) -> Page:
+        """Return the next rows, of the same version; an empty page after the last one."""
+        return Page(self.version, ()) if self._next is None else self._next()
+
+
+class OpenedSegment:
+    """A segment that a node has opened, with the rows that newer segments overrule. For any thread.
+
+    Args:
+        segment: Its description.
+        connection: A connection to it.
+    """
+
+    def __init__(self, segment: IndexSegment, connection: sqlite3.Connection) -> None:
+        self.segment = segment
+        self.connection = connection
+        # Rows that are dead since a flip of the node. Versions before this flip still read them.
+        connection.execute("CREATE TEMP TABLE dead (id INTEGER PRIMARY KEY, flip INTEGER NOT NULL)")
+        self.first_dead: int | None = None
+
+    def __del__(self) -> None:
+        self.connection.close()
+
+    def overrule(self, keys: Iterator[bytes], flip: int) -> None:
+        """Mark the rows with these keys as dead from a flip of the node on."""
+        while some := list(islice(keys, 10_000)):
+            found = self.connection.execute(
+                f"SELECT id FROM o WHERE k IN ({', '.join('?' * len(some))})", some
+            ).fetchall()
+            if found:
+                self.first_dead = flip if self.first_dead is None else self.first_dead
+                self.connection.executemany(
+                    "INSERT OR IGNORE INTO dead VALUES (?, ?)", [(row, flip) for (row,) in found]
+                )
+
+    def keys(self) -> Iterator[bytes]:
+        """Yield the keys of objects and of deleted objects."""
+        for table in ("o", "d"):
+            with closing(self.connection.execute(f"SELECT k FROM {table}")) as found:
+                for (key,) in found:
+                    yield key
+
+    def alive(self, flip: int) -> Condition | None:
+        """Return the condition that a row is not dead at a flip; None if no row is."""
+        if self.first_dead is None or self.first_dead > flip:
+            return None
+        return Condition("NOT EXISTS (SELECT 1 FROM temp.dead WHERE dead.id = o.id AND dead.flip <= ?)", (flip,))
+
+
+@dataclass(frozen=True)
+class View:
+    """A version as a node reads it. It stays readable while a query or a page refers to it.
+
+    Args:
+        version: The version.
+        definition: The definition of its pipeline.
+        segments: Its segments, newest first.
+        flip: The number of the flip that made it.
+        shards: The number of shards, by which keys are divided.
+    """
+
+    version: IndexVersion
+    definition: ObjectType
+    segments: tuple[OpenedSegment, ...]
+    flip: int
+    shards: int
+
+    @property
+    def name(self) -> Version:
+        """The version, as answers name it."""
+        return Version(self.version.pipeline, self.version.number, self.version.data)
+
+    @property
+    def codec(self) -> KeyCodec:
+        """Encodes keys."""
+        columns = self.definition.columns
+        return KeyCodec({name: columns[name] for name in self.definition.keys})
+
+    def column(self, name: str) -> tuple[str, SparkType]:
+        """Return the SQL name and the type of a column with an index.
+
+        Raises:
+            ConfigurationError: There is no such column, or it has no index.
+        """
+        columns = self.definition.columns
+        if name not in columns:
+            raise ConfigurationError(
+                f"{self.definition.name!r} has no property {name!r} in version {self.version.number} of the pipeline "
+                f"{self.version.pipeline}",
+                option="where",
+                advice=f"give one of {', '.join(self.definition.filters)}",
+            )
+        if name not in self.definition.filters:
+            raise ConfigurationError(
+                f"the property {name!r} of {self.definition.name!r} has no index",
+                option="where",
+                advice=f"define it with filter=True, or give one of {', '.join(self.definition.filters)}",
+            )
+        return f"o.c{list(columns).index(name)}", columns[name]
+
+    def find(self, key: object) -> tuple[IndexSegment | None, dict[str, Any] | None]:
+        """Return the segment that decides about a key, and the object; None: no segment has it, or it is deleted."""
+        codec = self.codec
+        values = codec.values(key)
+        encoded, key_hash = codec.encode(values), codec.hash(values)
+        for opened in self.segments:
+            if not opened.segment.may_hold(encoded, key_hash, self.shards):
+                continue
+            row = opened.connection.execute("SELECT * FROM o WHERE k = ?", (encoded,)).fetchone()
+            if row is not None:
+                return opened.segment, self.decoded(row[2:])
+            if (
+                opened.segment.deleted
+                and opened.connection.execute("SELECT 1 FROM d WHERE k = ?", (encoded,)).fetchone() is not None
+            ):
+                return opened.segment, None
+        return None, None
+
+    def decoded(self, row: Sequence[Any]) -> dict[str, Any]:
+        """Return the columns of a row as an object."""
+        columns = self.definition.columns
+        return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=True)}
+
+
+@dataclass(frozen=True)
+class ObjectSet:
+    """The objects that answer a query. Methods return a new set; `fetch` and `count` ask.
+
+    It is made by `SearchNode.where`, `search` and `order_by`.
+    """
+
+    _current: Callable[[], View]
+    _zone: Zone
+    _filters: tuple[tuple[str | None, Mapping[str, object]], ...] = ()
+    _searches: tuple[tuple[str, bool], ...] = ()
+    _order: tuple[str, ...] = ()
+    _limit: int = LIMIT
+
+    def where(self, condition: str | None = None, /, **equal: object) -> ObjectSet:
+        """Return the objects that also satisfy conditions on keys and properties with `filter`.
+
+        Args:
+            condition: SQL text: comparisons of a property with a literal, IN, BETWEEN and IS NULL, joined by AND, OR
+                and NOT. It has the outcome of Spark's `where`.
+            equal: Properties with the value that they have: one of several for a list, NULL for None.
+        """
+        return replace(self, _filters=(*self._filters, (condition, equal)))
+
+    def search(self, text: str, *, phrase: bool = False) -> ObjectSet:
+        """Return the objects of which the properties with `text` have all words of a text.
+
+        Args:
+            text: Words. No character is syntax. Upper and lower case, and full and half width, are the same.
+            phrase: Whether the words must follow one another in one property.
+        """
+        return replace(self, _searches=(*self._searches, (text, phrase)))
+
+    def order_by(self, *names: str) -> ObjectSet:
+        """Return the objects in the order of properties with `filter`, of the key where these are equal.
+
+        Args:
+            names: The properties; `-name` is the descending order. NULL comes first, and last in descending order.
+        """
+        return replace(self, _order=names)
+
+    def limit(self, rows: int) -> ObjectSet:
+        """Return the set with another number of rows of a page."""
+        if rows < 1:
+            raise ConfigurationError(f"limit is {rows}", option="limit", advice="give 1 or more")
+        return replace(self, _limit=rows)
+
+    def fetch(self) -> Page:
+        """Return the first page."""
+        return self._page(_Query.of(self, self._current()), None)
+
+    def count(self) -> int:
+        """Return the number of objects."""
+        query = _Query.of(self, self._current())
+        return sum(query.counted(opened) for opened in query.view.segments) if query.possible else 0
+
+    def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:
+        found = list(islice(query.rows(after, self._limit), self._limit)) if query.possible else []
+        following = (lambda: self._page(query, found[-1][0])) if len(found) == self._limit else None
+        return Page(query.view.name, tuple(query.view.decoded(row) for _, row in found), following)
+
+
+@dataclass(frozen=True)
+class _Query:
+    """An object set over one version, as SQL."""
+
+    view: View
+    conditions: tuple[Condition, ...]
+    order: tuple[tuple[str, bool], ...]
+    possible: bool
+
+    @classmethod
+    def of(cls, objects: ObjectSet, view: View) -> _Query:
+        conditions = []
+        for text, equal in objects._filters:  # noqa: SLF001 - of this module
+            if text is not None:
+                conditions.append(parsed_condition(text, view, objects._zone))  # noqa: SLF001
+            conditions += [equality(name, value, view) for name, value in equal.items()]
+        possible = True
+        for text, phrase in objects._searches:  # noqa: SLF001
+            if not view.definition.texts:
+                raise ConfigurationError(
+                    f"{view.definition.name!r} has no property with text",
+                    option="search",
+                    advice="define one with text=True",
+                )
+            expression = match_expression(text, phrase=phrase)
+            if expression is None:
+                possible = False
+            else:
+                conditions.append(Condition("o.id IN (SELECT rowid FROM f WHERE f MATCH ?)", (expression,)))
+        order = tuple((view.column(name.removeprefix("-"))[0], name.startswith("-")) for name in objects._order)  # noqa: SLF001
+        return cls(view, tuple(conditions), order, possible)
+
+    def counted(self, opened: OpenedSegment) -> int:
+        where, parameters = self._where(opened, None)
+        (count,) = opened.connection.execute(f"SELECT count(*) FROM o{where}", parameters).fetchone()
+        return int(count)
+
+    def rows(self, after: tuple[Any, ...] | None, limit: int) -> Iterator[tuple[tuple[Any, ...], Sequence[Any]]]:
+        """Yield rows in their order, each with its place: the values that order it, and its key."""
+        found = [self._of_segment(opened, after, limit) for opened in self.view.segments]
+        return heapq.merge(*found, key=lambda each: self._rank(each[0]))
+
+    def _of_segment(
+        self, opened: OpenedSegment, after: tuple[Any, ...] | None, limit: int
+    ) -> Iterator[tuple[tuple[Any, ...], Sequence[Any]]]:
+        where, parameters = self._where(opened, after)
+        ordered = ", ".join([*(f"{sql} DESC" if descending else sql for sql, descending in self.order), "o.k"])
+        places = "".join(f"{sql}, " for sql, _ in self.order)
+        width = len(self.order)
+        statement = f"SELECT {places}o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
+        for row in opened.connection.execute(statement, (*parameters, limit)).fetchall():
+            yield (*row[:width], row[width + 1]), row[width + 2 :]
+
+    def _where(self, opened: OpenedSegment, after: tuple[Any, ...] | None) -> tuple[str, tuple[Any, ...]]:
+        parts = list(self.conditions)
+        if (alive := opened.alive(self.view.flip)) is not None:
+            parts.append(alive)
+        if after is not None:
+            parts.append(self._following(after))
+        sql = " AND ".join(f"({part.sql})" for part in parts)
+        return (f" WHERE {sql}" if parts else ""), tuple(value for part in parts for value in part.parameters)
+
+    def _following(self, after: tuple[Any, ...]) -> Condition:
+        """Return the condition that a row comes after a place."""
+        alternatives, parameters = [], []
+        equal: list[str] = []
+        given: list[Any] = []
+        for (sql, descending), value in zip((*self.order, ("o.k", False)), after, strict=True):
+            later = f"{sql} {'<' if descending else '>'} ?"
+            if descending:
+                later = f"({later} OR {sql} IS NULL)"
+            if value is None:
+                later = "0" if descending else f"{sql} IS NOT NULL"
+            alternatives.append(" AND ".join([*equal, later]))
+            parameters += [*given, *([] if value is None else [value])]
+            equal.append(f"{sql} IS ?")
+            given.append(value)
+        return Condition(" OR ".join(f"({each})" for each in alternatives), tuple(parameters))
+
+    def _rank(self, place: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a place as a value that compares as SQLite orders places: NULL, numbers, texts, bytes."""
+        directions = [descending for _, descending in self.order]
+        return (
+            *(
+                _Reversed(_rank(value)) if down else _rank(value)
+                for value, down in zip(place, directions, strict=False)
+            ),
+            place[-1],
+        )
+
+
+def _rank(value: Any) -> tuple[int, Any]:  # noqa: ANN401 - as SQLite stores it
+    if value is None:
+        return 0, 0
+    if isinstance(value, int | float):
+        return 1, value
+    # Python orders texts by code points, as SQLite orders UTF-8.
+    return (2, value) if isinstance(value, str) else (3, value)
+
+
+@dataclass(frozen=True)
+class _Reversed:
+    """A value that compares the other way round."""
+
+    value: Any
+
+    def __lt__(self, other: _Reversed) -> bool:
+        return bool(other.value < self.value)

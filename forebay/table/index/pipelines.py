@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions of the index of a pipeline: facts `pipelines/<p>/<v>.json`. Version 0 is its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from forebay.errors import ConfigurationError, ForebayError
+from forebay.state.open_state_store import open_state_store
+from forebay.state.retrying_state_store import RetryingStateStore
+from forebay.state.state_store import StateStore
+from forebay.stores.storage_options import StorageOptions
+from forebay.table.changelog.state.facts import FORMAT, fact_bytes
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.log import Entry, Log, damaged_fact, numbers_of, parsed
+from forebay.table.index.segments import IndexSegment
+
+IndexRun = tuple[IndexSegment, ...]
+"""Segments that were written together. The keys of different segments of a run are different."""
+
+
+@dataclass(frozen=True)
+class IndexVersion:
+    """A version of the index of a pipeline.
+
+    Args:
+        pipeline: The name of the pipeline.
+        number: The number of the version.
+        data: The number of the fact of the log that the version follows.
+        runs: The runs, oldest first. A newer run overrules the older ones.
+        count: The number of objects.
+        decision: Whether the version was made of the changed keys, or of all.
+        reason: Why.
+        shares: For each transaction since the version before: changed rows, and rows of the datasource before.
+        merged: The file with the merged objects of the changed keys; None for a full build.
+    """
+
+    pipeline: str
+    number: int
+    data: int
+    runs: tuple[IndexRun, ...] = ()
+    count: int = 0
+    decision: str = ""
+    reason: str = ""
+    shares: tuple[tuple[int, int], ...] = ()
+    merged: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """The definition, only in version 0."""
+
+    @property
+    def segments(self) -> tuple[IndexSegment, ...]:
+        """All segments, oldest first."""
+        return tuple(segment for run in self.runs for segment in run)
+
+    @property
+    def definition(self) -> ObjectType:
+        """The definition of version 0."""
+        return ObjectType.from_facts(self.facts)
+
+    def to_bytes(self) -> bytes:
+        """Return the version as JSON."""
+        return fact_bytes({"v": FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Self:
+        """Parse a version.
+
+        Raises:
+            FatalError: It is damaged, or another version of forebay wrote it.
+        """
+        facts = parsed(data, name)
+        try:
+            runs = tuple(tuple(IndexSegment.from_facts(each, name) for each in run) for run in facts.pop("runs"))
+            shares = tuple((changed, before) for changed, before in facts.pop("shares"))
+            return cls(runs=runs, shares=shares, **facts)
+        except (KeyError, TypeError, ValueError, ForebayError) as error:
+            raise damaged_fact(name, str(error)) from error
+
+
+class IndexStore:
+    """The facts of an object type below a location. For any thread; no request is made before a method is called.
+
+    Args:
+        location: A directory, or `s3://bucket/prefix`.
+        object_type: The name of the object type.
+        storage: Settings of S3.
+    """
+
+    def __init__(self, location: str, object_type: str, storage: Mapping[str, object] | None = None) -> None:
+        self.location = location
+        self.object_type = object_type
+        self.storage = dict(storage or {})
+        self.directory = f"{object_type}/"
+        self.store: StateStore = RetryingStateStore(open_state_store(location, StorageOptions(self.storage)))
+        self.log = Log(self.store, self.directory)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IndexStore, (self.location, self.object_type, self.storage)
+
+    def head(self) -> Entry:
+        """Return the newest fact of the log.
+
+        Raises:
+            ConfigurationError: Nothing was committed yet.
+        """
+        head = self.log.head()
+        if head is None:
+            raise ConfigurationError(
+                f"nothing of {self.object_type!r} is below {self.location!r} yet",
+                option="location",
+                advice="commit a datasource first, or check the location and the name of the object type",
+            )
+        return head
+
+    def serving(self, head: Entry, after: int | None = None) -> IndexVersion:
+        """Return the newest version of the pipeline that serves.
+
+        Args:
+            head: The newest fact of the log.
+            after: See `newest_version`.
+
+        Raises:
+            ConfigurationError: There is none yet.
+        """
+        version = self.newest_version(head.serving, after)
+        if version is None or version.number == 0:
+            raise ConfigurationError(
+                f"there is no index of {self.object_type!r} below {self.location!r} yet",
+                option="location",
+                advice="commit a datasource with Funnel.commit, or call Funnel.follow after an error",
+            )
+        return version
+
+    def pipeline_prefix(self, pipeline: str) -> str:
+        """Return the directory of a pipeline, ending in a slash."""
+        return f"{self.directory}pipelines/{pipeline}/"
+
+    def version_name(self, pipeline: str, number: int) -> str:
+        """Return the name of the fact of a version."""
+        return f"{self.pipeline_prefix(pipeline)}{number:012d}.json"
+
+    def versions(self, pipeline: str) -> list[int]:
+        """Return the numbers of the versions of a pipeline, sorted."""
+        prefix = self.pipeline_prefix(pipeline)
+        return numbers_of(self.store.names(prefix), prefix)
+
+    def version(self, pipeline: str, number: int) -> IndexVersion | None:
+        """Return a version of a pipeline; None if there is none with this number."""
+        name = self.version_name(pipeline, number)
+        data = self.store.get(name)
+        return None if data is None else IndexVersion.from_bytes(data, name)
+
+    def newest_version(self, pipeline: str, after: int | None = None) -> IndexVersion | None:
+        """Return the newest version of a pipeline; None if there is none.
+
+        Args:
+            pipeline: The pipeline.
+            after: A version that the caller knows: if it is the newest one, one request finds that out.
+        """
+        if after is not None and self.version(pipeline, after + 1) is None:
+            known = self.version(pipeline, after)
+            if known is not None:
+                return known
+        while numbers := self.versions(pipeline):
+            found = self.version(pipeline, numbers[-1])
+            if found is not None:
+                return found
+        return None
+
+    def put_version(self, version: IndexVersion) -> bool:
+        """Put a version, unless another one has its number; return whether this call put it."""
+        return self.store.put_if_absent(self.version_name(version.pipeline, version.number), version.to_bytes())
+
+    def definition(self, pipeline: str) -> ObjectType | None:
+        """Return the definition of a pipeline; None if there is no such pipeline."""
+        first = self.version(pipeline, 0)
+        return None if first is None else first.definition

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segments of an index: immutable SQLite files of objects, with indexes and a full-text index.
+
+| table | holds |
+|---|---|
+| `o` | a row for each object: its key as bytes (`k`), then keys and properties (`c0`, `c1` …) |
+| `d` | deleted keys: as bytes, and their columns |
+| `f` | the words of the texts (FTS5, without the texts) |
+| `m` | what the segment is, as JSON |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import sqlite3
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from forebay.errors import ConfigurationError, FatalError
+from forebay.state.state_store import StateStore, is_safe_name
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.keys import KeyCodec
+from forebay.table.index.text import UNICODE, indexed_words
+
+FORMAT: Final = 1
+"""The format version of segments."""
+
+ROWS: Final = 250_000
+"""Rows of a file, about. A run with more rows has several files, which divide the keys by their hash."""
+
+Row = tuple[bytes, tuple[Any, ...], bool]
+"""The key as bytes; the columns of the object, or of the key alone if it is deleted; whether the object exists."""
+
+
+@dataclass(frozen=True)
+class IndexSegment:
+    """The description of a segment.
+
+    Args:
+        name: The name of the file in the store.
+        size: Its bytes.
+        digest: The SHA-256 of the bytes.
+        rows: The number of objects.
+        deleted: The number of deleted keys.
+        first: The least key, in hexadecimal digits.
+        last: The greatest key.
+        shard: The shard of all keys; None: keys of all shards.
+        part: The part of the keys that the file has: those whose hash, divided by the number of shards, modulo
+            `parts` is this number.
+        parts: The number of parts.
+    """
+
+    name: str
+    size: int
+    digest: str
+    rows: int
+    deleted: int
+    first: str
+    last: str
+    shard: int | None
+    part: int
+    parts: int
+
+    def may_hold(self, key: bytes, key_hash: int, shards: int) -> bool:
+        """Return whether the segment is where a key with this hash would be."""
+        if self.shard is not None and key_hash % shards != self.shard:
+            return False
+        if key_hash // shards % self.parts != self.part:
+            return False
+        return bytes.fromhex(self.first) <= key <= bytes.fromhex(self.last)
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any], where: str) -> Self:
+        """Return the description of JSON values, after a check.
+
+        Raises:
+            FatalError: They describe no segment.
+        """
+        try:
+            found = cls(**facts)
+            bytes.fromhex(found.first + found.last)
+        except (TypeError, ValueError) as error:
+            raise FatalError(f"{where} describes the segment {facts!r:.300}: {error}") from error
+        numbers = (found.size, found.rows, found.deleted, found.part, found.parts)
+        if not is_safe_name(found.name) or not all(isinstance(each, int) for each in numbers) or found.parts < 1:
+            raise FatalError(f"{where} describes the segment {facts!r:.300}")
+        return found
+
+
+class _File:
+    """A segment that is being written."""
+
+    def __init__(self, path: Path, definition: ObjectType) -> None:
+        self.path = path
+        self._definition = definition
+        self._columns = list(definition.columns)
+        self._width = len(definition.keys)
+        self._texts = [self._columns.index(name) for name in definition.texts]
+        self.rows = self.deleted = 0
+        self.first: bytes | None = None
+        self.last = b""
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        names = ", ".join(f"c{place}" for place in range(len(self._columns)))
+        self._insert = f"INSERT INTO o VALUES (?, ?{', ?' * len(self._columns)})"
+        texts = [f"t{place}" for place in range(len(self._texts))]
+        self._insert_text = f"INSERT INTO f ({', '.join(['rowid', *texts])}) VALUES (?{', ?' * len(texts)})"
+        keys = ", ".join(f"c{place}" for place in range(self._width))
+        for statement in (
+            "PRAGMA journal_mode = OFF",
+            "PRAGMA synchronous = OFF",
+            "PRAGMA cache_size = -16384",
+            "BEGIN",
+            f"CREATE TABLE o (id INTEGER PRIMARY KEY, k BLOB NOT NULL, {names})",
+            f"CREATE TABLE d (k BLOB PRIMARY KEY, {keys}) WITHOUT ROWID",
+            "CREATE TABLE m (facts TEXT NOT NULL)",
+        ):
+            self._connection.execute(statement)
+        if self._texts:
+            _with_fts(
+                self._connection, f"CREATE VIRTUAL TABLE f USING fts5({', '.join(texts)}, content='', tokenize='ascii')"
+            )
+
+    def add(self, rows: Sequence[Row]) -> None:
+        alive = [(key, columns) for key, columns, exists in rows if exists]
+        numbered = list(enumerate(alive, self.rows + 1))
+        self._connection.executemany(self._insert, ((number, key, *columns) for number, (key, columns) in numbered))
+        if self._texts:
+            at = self._texts
+            self._connection.executemany(
+                self._insert_text, ((number, *_words(columns, at)) for number, (_, columns) in numbered)
+            )
+        gone = [(key, *columns) for key, columns, exists in rows if not exists]
+        self._connection.executemany(f"INSERT INTO d VALUES (?{', ?' * self._width})", gone)
+        self.rows += len(alive)
+        self.deleted += len(gone)
+        least = min(key for key, _, _ in rows)
+        self.first = least if self.first is None else min(self.first, least)
+        self.last = max(self.last, *(key for key, _, _ in rows))
+
+    def finish(self) -> None:
+        connection = self._connection
+        connection.execute("CREATE UNIQUE INDEX ok ON o (k)")
+        for name in self._definition.filters:
+            place = self._columns.index(name)
+            connection.execute(f"CREATE INDEX o{place} ON o (c{place}, k)")
+        facts = {"format": FORMAT, "definition": self._definition.fingerprint(), "unicode": UNICODE}
+        connection.execute("INSERT INTO m VALUES (?)", (json.dumps(facts),))
+        connection.execute("COMMIT")
+        connection.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _words(columns: Sequence[Any], texts: Sequence[int]) -> list[str | None]:
+    return [None if columns[place] is None else indexed_words(columns[place]) for place in texts]
+
+
+def _with_fts(connection: sqlite3.Connection, statement: str) -> None:
+    try:
+        connection.execute(statement)
+    except sqlite3.OperationalError as error:
+        raise ConfigurationError(
+            f"the sqlite3 of this Python has no full-text index: {error}",
+            option="text",
+            advice="use a Python whose sqlite3 has FTS5, such as that of python.org; or leave out text=True",
+        ) from error
+
+
+class RunWriter:
+    """Writes a run of segments, in a `with` block. Used on one thread.
+
+    Args:
+        store: The store.
+        prefix: The beginning of the names of the files.
+        definition: The definition of the object type.
+        shards: The number of shards.
+        shard: The shard of all keys; None: keys of all shards.
+        rows: The number of rows, about.
+    """
+
+    def __init__(
+        self, store: StateStore, prefix: str, definition: ObjectType, *, shards: int, shard: int | None, rows: int
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._definition = definition
+        self._codec = KeyCodec({name: definition.columns[name] for name in definition.keys})
+        self._shards = shards
+        self._shard = shard
+        self._parts = max(1, -(-rows // ROWS))
+        self._files: dict[int, _File] = {}
+        self._directory = tempfile.TemporaryDirectory(prefix="forebay-index-")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+        with suppress(OSError):
+            self._directory.cleanup()
+
+    def add(self, rows: Sequence[Row], hashes: Sequence[int]) -> None:
+        """Add rows, each key once in the run. `hashes` are the hashes of their keys (`KeyCodec.hash`)."""
+        if not rows:
+            return
+        if self._parts == 1:
+            self._file(0).add(rows)
+            return
+        divided: dict[int, list[Row]] = {}
+        for row, key_hash in zip(rows, hashes, strict=True):
+            divided.setdefault(key_hash // self._shards % self._parts, []).append(row)
+        for part, some in divided.items():
+            self._file(part).add(some)
+
+    def finish(self) -> tuple[IndexSegment, ...]:
+        """Put the files into the store under names that no other attempt has, and return their descriptions."""
+        return tuple(self._put(part, file) for part, file in sorted(self._files.items()))
+
+    def _file(self, part: int) -> _File:
+        if part not in self._files:
+            self._files[part] = _File(Path(self._directory.name) / f"{part}.db", self._definition)
+        return self._files[part]
+
+    def _put(self, part: int, file: _File) -> IndexSegment:
+        file.finish()
+        data = file.path.read_bytes()
+        file.path.unlink()
+        segment = IndexSegment(
+            name=f"{self._prefix}{uuid.uuid4().hex}.db",
+            size=len(data),
+            digest=hashlib.sha256(data).hexdigest(),
+            rows=file.rows,
+            deleted=file.deleted,
+            first=(file.first or b"").hex(),
+            last=file.last.hex(),
+            shard=self._shard,
+            part=part,
+            parts=self._parts,
+        )
+        self._store.put_if_absent(segment.name, data)
+        return segment
+
+
+def open_segment(path: Path) -> sqlite3.Connection:
+    """Open a segment to read it. Any thread may use the connection."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA mmap_size = 2147418112")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def segment_rows(connection: sqlite3.Connection) -> Iterator[Row]:
+    """Yield the rows of a segment in the order of their keys, deleted keys among them."""
+
+    def rows(table: str, start: int, *, exist: bool) -> Iterator[Row]:
+        with closing(connection.execute(f"SELECT * FROM {table} ORDER BY k")) as found:
+            for row in found:
+                yield row[start], row[start + 1 :], exist
+
+    return heapq.merge(rows("o", 1, exist=True), rows("d", 0, exist=False), key=lambda row: row[0])
+
+
+def newest_rows(segments: Iterable[Iterator[Row]], *, keep_deleted: bool) -> Iterator[Row]:
+    """Yield the newest row of each key of several segments, in the order of the keys.
+
+    Args:
+        segments: The rows of the segments, newest first, each in the order of the keys.
+        keep_deleted: Whether to yield deleted keys, because an older segment may still have them.
+    """
+    last: bytes | None = None
+    aged = [_aged(rows, age) for age, rows in enumerate(segments)]
+    for _, (key, columns, exists) in heapq.merge(*aged, key=lambda found: (found[1][0], found[0])):
+        if key != last and (exists or keep_deleted):
+            yield key, columns, exists
+        last = key
+
+
+def _aged(rows: Iterator[Row], age: int) -> Iterator[tuple[int, Row]]:
+    return ((age, row) for row in rows)

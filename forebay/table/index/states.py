@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the keyed states of datasources: the rows of some keys, and all rows by ranges of key hashes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.state.state_store import StateStore
+from forebay.table.changelog.state.entries import COUNT, FIXED, KIND, ORDER, PREFIX
+from forebay.table.changelog.state.facts import SegmentInfo
+from forebay.table.changelog.state.merging import Part, entries_between, newest_entries
+from forebay.table.changelog.state.segments import Ints, StoredSegments
+from forebay.table.changelog.state.snapshot import Entries, lookup
+from forebay.table.index.log import Run
+
+KEY: Final = "k_"
+"""Prefix of the key columns of an entry; the names are those of the object type's keys."""
+
+VALUE: Final = "v_"
+"""Prefix of the other columns; the names are those of the datasource."""
+
+SEQUENCE: Final = f"{ORDER}0"
+"""The column with the sequence of the change that wrote the entry."""
+
+LANE: Final = f"{ORDER}1"
+"""The log in which the sequence counts; NULL fits every log."""
+
+UNCHANGED: Final = -1
+"""The kind of an entry that only keeps a newer sequence."""
+
+
+def entry_fields(payload: pa.Schema, sequence: pa.DataType | None) -> pa.Schema:
+    """Return the schema of the entries of a state."""
+    return pa.schema([*FIXED, *order_fields(sequence), *payload])
+
+
+def order_fields(sequence: pa.DataType | None) -> list[pa.Field]:
+    """Return the columns that order the changes of a key: the sequence, and the log in which it counts."""
+    return [] if sequence is None else [pa.field(SEQUENCE, sequence), pa.field(LANE, pa.string())]
+
+
+def change_fields(payload: pa.Schema, sequence: pa.DataType | None) -> pa.Schema:
+    """Return the schema of changes: entries with their kind."""
+    return pa.schema([*entry_fields(payload, sequence), pa.field(KIND, pa.int8(), nullable=False)])
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """Return a schema as text, for the log."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def schema_of(text: str) -> pa.Schema:
+    """Return the schema of `schema_text`."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def payload_of(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a row: the fields of an entry without the state's own."""
+    return pa.schema([field for field in schema if not field.name.startswith(PREFIX)])
+
+
+class StateReader:
+    """Reads runs of keyed state.
+
+    Args:
+        store: The store.
+        verified: Whether to check the digest of each segment that is opened, not only of those that are copied.
+    """
+
+    def __init__(self, store: StateStore, *, verified: bool = False) -> None:
+        self.files = StoredSegments(store, verified=verified)
+
+    def part(self, segment: SegmentInfo) -> Part:
+        """Return a segment to merge, opened only while its range is read."""
+        return Part(segment.first, segment.last, lambda: self.files.open(segment))
+
+    def parts(self, runs: Sequence[Run]) -> list[list[Part]]:
+        """Return runs to merge, newest first."""
+        return [[self.part(segment) for segment in run] for run in reversed(runs)]
+
+    def lookup(self, runs: Sequence[Run], hashes: Ints) -> Entries:
+        """Return the entries of keys with these hashes; only segments that may have one are opened.
+
+        Args:
+            runs: The runs of a shard, oldest first.
+            hashes: Key hashes, sorted, without duplicates.
+        """
+        opened = [[self.files.open(each) for each in run if _hits(each, hashes)] for run in runs]
+        return lookup(opened, hashes, timed=False)
+
+    def live(self, runs: Sequence[Run], hashes: Ints, schema: pa.Schema) -> pa.RecordBatch:
+        """Return the rows of keys with these hashes, with the columns of `schema`."""
+        entries = self.lookup(runs, hashes)
+        which = np.flatnonzero(entries.counts > 0)
+        return pa.RecordBatch.from_arrays(_columns(entries, which, schema), schema=schema)
+
+    def live_between(self, runs: Sequence[Run], low: int | None, high: int | None, schema: pa.Schema) -> pa.RecordBatch:
+        """Return the rows with key hashes in a range, with the columns of `schema`, in the order of key hashes."""
+        found = newest_entries(entries_between(self.parts(runs), low, high, schema), keep_tombstones=False)
+        return found.filter(pa.array(found.column(COUNT).to_numpy() > 0))
+
+
+def _columns(entries: Entries, which: Ints, schema: pa.Schema) -> list[pa.Array]:
+    own = (entries.key_hashes, entries.row_hashes, entries.ordinals, entries.counts)
+    fixed = {field.name: pa.array(values[which], field.type) for field, values in zip(FIXED, own, strict=True)}
+    rest = [field for field in schema if field.name not in fixed]
+    taken = dict(zip((field.name for field in rest), entries.take(which, rest), strict=True))
+    return [(fixed | taken)[field.name] for field in schema]
+
+
+def _hits(segment: SegmentInfo, hashes: Ints) -> bool:
+    """Return whether a key hash is within the range of a segment."""
+    return bool(np.searchsorted(hashes, segment.first, "left") < np.searchsorted(hashes, segment.last, "right"))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What there is of an object type: datasources, the log, and the index of each pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.table.index.log import Entry
+from forebay.table.index.pipelines import IndexStore, IndexVersion
+
+
+@dataclass(frozen=True)
+class DatasourceStatus:
+    """A datasource: its rows, who feeds it, and the fact of the log that changed it last; None: nothing has."""
+
+    name: str
+    rows: int
+    owner: str | None
+    moved: int | None
+    runs: int
+    size: int
+
+
+@dataclass(frozen=True)
+class PipelineStatus:
+    """The index of a pipeline: its newest version, and how many facts of the log it has not seen."""
+
+    version: IndexVersion
+    behind: int
+    serving: bool
+    size: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of an object type: the newest fact of the log, the datasources and the pipelines."""
+
+    object_type: str
+    head: Entry
+    datasources: tuple[DatasourceStatus, ...]
+    pipelines: tuple[PipelineStatus, ...]
+
+
+def status(index: IndexStore) -> Status:
+    """Return what there is of an object type.
+
+    Raises:
+        ConfigurationError: Nothing was committed yet.
+    """
+    head = index.head()
+    definition = index.definition(head.serving)
+    sources = []
+    for source in definition.datasources if definition else ():
+        state = head.states.get(source.name)
+        if state is None:
+            sources.append(DatasourceStatus(source.name, 0, None, None, 0, 0))
+            continue
+        size = sum(segment.size for shard in state.shards for run in shard for segment in run)
+        runs = max(len(shard) for shard in state.shards)
+        sources.append(DatasourceStatus(source.name, state.live, state.owner, state.moved, runs, size))
+    prefix = f"{index.directory}pipelines/"
+    pipelines = []
+    for directory in index.store.directories(prefix):
+        name = directory.removeprefix(prefix).removesuffix("/")
+        newest = index.newest_version(name)
+        if newest is not None:
+            size = sum(segment.size for segment in newest.segments)
+            pipelines.append(PipelineStatus(newest, head.number - newest.data, name == head.serving, size))
+    return Status(index.object_type, head, tuple(sources), tuple(pipelines))

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words of texts and queries for the full-text index: folded, and pairs of characters in scripts without spaces.
+
+Text is normalised (NFKC) and case-folded, so `ｶﾀｶﾅ` is found by `カタカナ`, and `Straße` by `strasse`. A run of a
+script without spaces becomes pairs of neighbouring characters and its last character: `配送遅` is `配送 送遅 遅`. A
+query for such a run is a phrase of its pairs, so `配送` is found in `東京都の配送`, and `京配` is not.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+UNICODE: Final = unicodedata.unidata_version
+"""The version of Unicode by which this Python folds text. It is stored in each segment."""
+
+_SPACELESS: Final = (
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Japanese, Chinese
+    "\uac00-\ud7af\u1100-\u11ff"  # Korean
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\U00020000-\U0003ffff"  # rare ideographs
+)
+_RUN = re.compile(rf"([{_SPACELESS}]+)|([^\W_{_SPACELESS}](?:[^\W_{_SPACELESS}]|[\u0300-\u036f])*)")
+
+
+def indexed_words(text: str) -> str:
+    """Return the words of a text, joined by spaces, as the full-text index stores them."""
+    if text.isascii() and "\x00" not in text:
+        return text  # the tokenizer of the index finds the same words: it divides and folds ASCII
+    words: list[str] = []
+    for spaceless, word in _RUN.findall(_folded(text)):
+        if spaceless:
+            words += _pairs(spaceless)
+            words.append(spaceless[-1])
+        else:
+            words.append(word)
+    return " ".join(words)
+
+
+def match_expression(query: str, *, phrase: bool = False) -> str | None:
+    """Return the expression of FTS5 for a query; None if the query has no word. No character of it is syntax.
+
+    Args:
+        query: The words, all of which a text must have.
+        phrase: Whether the words must follow one another.
+    """
+    runs = _RUN.findall(_folded(query))
+    if not runs:
+        return None
+    if not phrase:
+        return " ".join(
+            _phrase([*_pairs(spaceless)], spaceless) if spaceless else f'"{word}"' for spaceless, word in runs
+        )
+    words: list[str] = []
+    for spaceless, word in runs[:-1]:
+        words += [*_pairs(spaceless), spaceless[-1]] if spaceless else [word]
+    spaceless, word = runs[-1]
+    return _phrase([*words, *(_pairs(spaceless) if spaceless else [word])], spaceless)
+
+
+def _phrase(words: list[str], last: str) -> str:
+    """Return a phrase of words; a last run of one character is the beginning of a pair, or a whole run."""
+    if len(last) == 1:
+        return f'"{" ".join([*words, last])}" *'
+    return f'"{" ".join(words)}"'
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
+def _pairs(run: str) -> list[str]:
+    return [run[place : place + 2] for place in range(len(run) - 1)]

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions on a datasource: what may be committed, in which shards, and the fact of the log that commits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, Literal, get_args
+
+import pyarrow as pa
+
+from forebay.errors import ConfigurationError
+from forebay.table.index.changelog import ShardResult, ShardTask, combined, refuse_duplicates
+from forebay.table.index.log import KNOWN, DatasourceState, Entry, id_digest
+from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.states import SEQUENCE, order_fields, payload_of, schema_of, schema_text
+
+Kind = Literal["snapshot", "append", "update", "delete"]
+
+KINDS: Final = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A transaction on a datasource.
+
+    Args:
+        datasource: The datasource.
+        id: The id. A known id is not applied again.
+        kind: `snapshot` has all rows; `append` and `update` have rows that replace those of their keys; `delete` has
+            keys to delete.
+        owner: The streaming query that it is of; None: `Funnel.commit`.
+        batch: The id of the micro-batch of the query.
+        adopt: Whether to take over a datasource that another owner feeds.
+        allow_empty: Whether a snapshot without rows may delete all rows.
+    """
+
+    datasource: str
+    id: str
+    kind: Kind
+    owner: str | None = None
+    batch: int = -1
+    adopt: bool = False
+    allow_empty: bool = False
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """The columns of the rows of a transaction.
+
+    Args:
+        payload: Keys, then values.
+        keys: The names of the key columns.
+        sequence: The type of the sequence; None: there is none.
+    """
+
+    payload: pa.Schema
+    keys: tuple[str, ...]
+    sequence: pa.DataType | None = None
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What became of a transaction.
+
+    Args:
+        transaction: Its id.
+        applied: Whether it was committed now; False: it was before.
+        number: The number of the fact of the log.
+        counts: Rows that were inserted, updated, deleted, or changed nothing, by name.
+    """
+
+    transaction: str
+    applied: bool
+    number: int
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def check_owner(head: Entry, transaction: Transaction) -> None:
+    """Check that nobody else feeds the datasource, unless the transaction adopts it.
+
+    Raises:
+        ConfigurationError: A streaming query, or another one, does.
+    """
+    state = head.states.get(transaction.datasource)
+    if state is None or transaction.adopt or state.owner in (None, transaction.owner):
+        return
+    this = f"the query {transaction.owner}" if transaction.owner else "Funnel.commit"
+    raise ConfigurationError(
+        f"the datasource {transaction.datasource!r} is fed by the streaming query {state.owner}, not by {this}",
+        option="adopt",
+        advice="continue with the checkpoint of that query; to take over, stop it and pass adopt=True",
+    )
+
+
+def known_digest(head: Entry, transaction: Transaction) -> str | None:
+    """Return the digest of the rows of the transaction if its id is known, else None.
+
+    Raises:
+        ConfigurationError: It is an old micro-batch of which nothing is known any more.
+    """
+    state = head.states.get(transaction.datasource)
+    if state is None:
+        return None
+    digest = state.digest_of(transaction.id)
+    if digest is None and transaction.owner is not None and state.owner == transaction.owner:
+        if transaction.batch > state.batch:
+            return None
+        raise ConfigurationError(
+            f"the micro-batch {transaction.batch} of the query {transaction.owner} is older than the last one of the "
+            f"datasource {transaction.datasource!r}, {state.batch}, and its rows are not known any more",
+            option="query_id",
+            advice="after a deleted checkpoint, give a new query id, and pass adopt=True",
+        )
+    return digest
+
+
+def refuse_other_rows(transaction: Transaction, known: str, digest: str) -> None:
+    """Check that a transaction with a known id has the rows that were committed with this id.
+
+    Raises:
+        ConfigurationError: It has others.
+    """
+    if known != digest:
+        raise ConfigurationError(
+            f"the transaction {transaction.id!r} of the datasource {transaction.datasource!r} was committed with other "
+            f"rows: their digest was {known}, and is {digest}",
+            option="transaction",
+            advice="give other rows another id; each id stands for the rows of one transaction",
+        )
+
+
+def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incoming: Incoming) -> list[ShardTask]:
+    """Return the task of each shard for a transaction.
+
+    Raises:
+        ConfigurationError: A column has another type than before, and the transaction is no snapshot.
+    """
+    state = base.states.get(transaction.datasource)
+    stored = None if state is None else schema_of(state.schema)
+    payload, fresh = _evolved(stored, incoming.payload, transaction)
+    kept = None
+    if stored is not None and SEQUENCE in stored.names:
+        kept = stored.field(SEQUENCE).type
+        if incoming.sequence is not None and incoming.sequence != kept:
+            raise ConfigurationError(
+                f"the sequence of the datasource {transaction.datasource!r} was {kept}, and is {incoming.sequence}",
+                option="sequence_by",
+                advice="cast it to the type it had; sequences of two types have no order",
+            )
+    return [
+        ShardTask(
+            index,
+            transaction.datasource,
+            shard,
+            base.number,
+            state.shards[shard] if state is not None else (),
+            payload,
+            incoming.keys,
+            snapshot=transaction.kind == "snapshot",
+            fresh=fresh,
+            sequence=incoming.sequence,
+            kept_sequence=kept,
+        )
+        for shard in range(base.shards)
+    ]
+
+
+def commit(
+    index: IndexStore, base: Entry, transaction: Transaction, tasks: Sequence[ShardTask], results: Iterable[ShardResult]
+) -> Committed:
+    """Commit what the tasks of a transaction wrote.
+
+    Args:
+        index: The store.
+        base: The fact of the log on which the tasks are based.
+        transaction: The transaction.
+        tasks: The task of each shard.
+        results: Their results, in any order.
+
+    Raises:
+        DataError: A key came twice.
+        ConfigurationError: A snapshot would delete all rows, or another writer changed the datasource meanwhile.
+        RetriableError: The transaction took so long that its files may be collected.
+    """
+    ordered = sorted(results, key=lambda result: result.shard)
+    refuse_duplicates(ordered, index.object_type, transaction.datasource, transaction.id)
+    counts, digest, rows = combined(ordered)
+    before = base.states.get(transaction.datasource)
+    live = before.live if before else 0
+    after = live + counts["inserted"] - counts["deleted"]
+    if transaction.kind == "snapshot" and live and not after and not transaction.allow_empty:
+        raise ConfigurationError(
+            f"the snapshot {transaction.id!r} has no row, and the datasource {transaction.datasource!r} has {live:,}: "
+            "it would delete all",
+            option="allow_empty",
+            advice="check that the DataFrame reads what it should; to delete all rows, pass allow_empty=True",
+        )
+    if transaction.owner is not None and not rows and before is not None and before.owner == transaction.owner:
+        return Committed(transaction.id, applied=True, number=base.number, counts=counts)
+    entry = index.log.append(
+        base, _change(base, transaction, tasks[0], ordered, counts, digest), transaction.datasource
+    )
+    return Committed(transaction.id, applied=True, number=entry.number, counts=counts)
+
+
+def _change(
+    base: Entry,
+    transaction: Transaction,
+    task: ShardTask,
+    results: Sequence[ShardResult],
+    counts: Mapping[str, int],
+    digest: str,
+) -> Callable[[Entry], Entry]:
+    name = transaction.datasource
+    before = base.states.get(name)
+    live = before.live if before else 0
+    kept = task.sequence if task.sequence is not None else task.kept_sequence
+    applied = (*(before.applied if before else ()), (id_digest(transaction.id), digest))[-KNOWN:]
+
+    def change(head: Entry) -> Entry:
+        state = DatasourceState(
+            schema=schema_text(pa.schema([*order_fields(kept), *task.payload])),
+            shards=tuple(result.runs for result in results),
+            live=live + counts["inserted"] - counts["deleted"],
+            moved=head.number + 1,
+            owner=transaction.owner,
+            batch=transaction.batch,
+            applied=applied,
+        )
+        return replace(
+            head,
+            kind="transaction",
+            states={**head.states, name: state},
+            datasource=name,
+            transaction=transaction.id,
+            micro_batch=transaction.owner is not None,
+            changes=tuple(result.changes for result in results),
+            before=live,
+            counts=dict(counts),
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    return change
+
+
+def _evolved(stored: pa.Schema | None, incoming: pa.Schema, transaction: Transaction) -> tuple[pa.Schema, bool]:
+    """Return the columns to keep, and whether they replace those of the state."""
+    if stored is None:
+        return incoming, False
+    kept = payload_of(stored)
+    if kept.equals(incoming) or transaction.kind == "delete":
+        return kept, False
+    types = {each.name: each.type for each in kept}
+    for each in incoming:
+        if each.name in types and each.type != types[each.name] and not _widens(each.type, types[each.name]):
+            if transaction.kind == "snapshot":
+                return incoming, True
+            raise ConfigurationError(
+                f"the column {each.name[2:]!r} of the datasource {transaction.datasource!r} is {each.type}, and was "
+                f"{types[each.name]}",
+                option="df",
+                advice="cast the column to the type it had, or commit a snapshot with the new type",
+            )
+    return pa.schema([pa.field(each.name, types.get(each.name, each.type)) for each in incoming]), False
+
+
+def _widens(given: pa.DataType, kept: pa.DataType) -> bool:
+    """Return whether a type has all values of another one."""
+    if pa.types.is_integer(given) and pa.types.is_integer(kept):
+        return bool(given.bit_width <= kept.bit_width)
+    if pa.types.is_decimal(given) and pa.types.is_decimal(kept):
+        return bool(given.scale <= kept.scale and given.precision - given.scale <= kept.precision - kept.scale)
+    return bool(pa.types.is_float32(given) and pa.types.is_float64(kept))

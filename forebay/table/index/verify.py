@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proves that an index is equal to the states of its datasources: by a scan of both, with the keys that differ."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from forebay.errors import ConfigurationError, ForebayError
+from forebay.table.index.compaction import local_copies
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.log import Entry
+from forebay.table.index.merge import Merge, RowEncoder
+from forebay.table.index.object_set import View
+from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.segments import newest_rows, open_segment, segment_rows
+from forebay.table.index.states import StateReader
+
+BUCKETS: Final = 256
+"""Parts of the keys whose sums are compared. Only the keys of parts that differ are kept in memory."""
+
+NAMED: Final = 20
+"""Differing keys that are named."""
+
+Columns = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of a comparison of an index with the states of its datasources.
+
+    Args:
+        version: The version of the index.
+        data: The number of the fact of the log whose states were compared.
+        objects: The number of objects of the states.
+        differing: The number of keys that are missing, that are not to be there, or whose object differs.
+        named: Some of these keys, each with what is wrong.
+        problems: Files that are missing or damaged; then nothing was compared.
+    """
+
+    version: int
+    data: int
+    objects: int = 0
+    differing: int = 0
+    named: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the index is equal to the states."""
+        return not self.differing and not self.problems
+
+    def __str__(self) -> str:
+        what = f"version {self.version}, at fact {self.data} of the log"
+        if self.is_equal:
+            return f"{what}: equal to the states of all datasources, {self.objects:,} objects"
+        if self.problems:
+            return "\n  ".join([f"{what}: damaged", *self.problems])
+        return "\n  ".join([f"{what}: {self.differing:,} keys differ", *self.named])
+
+
+def verify(index: IndexStore, view: View | None = None) -> Verification:
+    """Compare the newest version of the serving pipeline with the states; or the version that a node answers from.
+
+    Args:
+        index: The store.
+        view: What a node reads (`SearchNode.view`); None: the segments of the store.
+
+    Raises:
+        ConfigurationError: There is no index yet, or the states of the version were collected.
+    """
+    version = view.version if view is not None else index.serving(index.head())
+    entry = index.log.get(version.data)
+    definition = index.definition(version.pipeline)
+    if entry is None or definition is None:
+        raise ConfigurationError(
+            f"the states of version {version.number} of {index.object_type!r} were collected",
+            option="location",
+            advice="bring the node up to date with refresh, and verify again",
+        )
+    problems = tuple(_damaged(index, version, entry))
+    if problems:
+        return Verification(version.number, version.data, problems=problems)
+    return _compared(index, version, entry, definition, view)
+
+
+def _damaged(index: IndexStore, version: IndexVersion, entry: Entry) -> Iterator[str]:
+    for segment in version.segments:
+        data = index.store.get(segment.name)
+        if data is None:
+            yield f"{segment.name} does not exist"
+        elif len(data) != segment.size or hashlib.sha256(data).hexdigest() != segment.digest:
+            yield f"{segment.name} has not the bytes that its version names"
+    files = StateReader(index.store, verified=True).files
+    for info in {each for state in entry.states.values() for runs in state.shards for run in runs for each in run}:
+        try:
+            files.open(info)
+        except ForebayError as error:
+            yield error.message
+
+
+def _compared(
+    index: IndexStore, version: IndexVersion, entry: Entry, definition: ObjectType, view: View | None
+) -> Verification:
+    encoder = RowEncoder(definition, entry.shards)
+    width, key_hash = len(definition.keys), encoder.codec.hasher()
+
+    def stored() -> Iterator[Columns]:
+        merge = Merge(definition, entry, StateReader(index.store))
+        for shard in range(entry.shards):
+            for batch in merge.of_all(shard):
+                for _, columns, _ in encoder.alive(batch, shard)[0]:
+                    yield columns
+
+    def indexed() -> Iterator[Columns]:
+        return _of_segments(index, version) if view is None else _of_view(view)
+
+    def bucket(columns: Columns) -> int:
+        return key_hash(columns[:width]) // entry.shards % BUCKETS
+
+    (sums, objects), (others, _) = _sums(stored(), bucket), _sums(indexed(), bucket)
+    wrong = {place for place in range(BUCKETS) if sums[place] != others[place]}
+    if not wrong:
+        return Verification(version.number, version.data, objects)
+    expected = {columns[:width]: columns for columns in stored() if bucket(columns) in wrong}
+    named: list[str] = []
+    differing = 0
+    for key, problem in _differences(expected, (columns for columns in indexed() if bucket(columns) in wrong), width):
+        differing += 1
+        if len(named) < NAMED:
+            named.append(f"({encoder.codec.shown(key)}) {problem}")
+    return Verification(version.number, version.data, objects, differing, tuple(named))
+
+
+def _sums(rows: Iterable[Columns], bucket: Callable[[Columns], int]) -> tuple[list[int], int]:
+    """Return for each bucket a sum of the digests of its rows, and the number of all rows."""
+    sums, count = [0] * BUCKETS, 0
+    for columns in rows:
+        sums[bucket(columns)] += int.from_bytes(hashlib.blake2b(repr(columns).encode(), digest_size=16).digest())
+        count += 1
+    return sums, count
+
+
+def _differences(
+    expected: Mapping[Columns, Columns], found: Iterable[Columns], width: int
+) -> Iterator[tuple[Columns, str]]:
+    left, seen = dict(expected), set()
+    for columns in found:
+        key = columns[:width]
+        if key in seen:
+            yield key, "is there twice"
+        elif key not in left:
+            yield key, "is in the index, and in no datasource"
+        elif repr(left.pop(key)) != repr(columns):
+            yield key, "differs from the rows of its datasources"
+        seen.add(key)
+    for key in left:
+        yield key, "is missing in the index"
+
+
+def _of_segments(index: IndexStore, version: IndexVersion) -> Iterator[Columns]:
+    with ExitStack() as stack:
+        opened = [
+            segment_rows(stack.enter_context(closing(open_segment(path))))
+            for run in reversed(version.runs)
+            for path in local_copies(index, run)
+        ]
+        for _, columns, _ in newest_rows(opened, keep_deleted=False):
+            yield columns
+
+
+def _of_view(view: View) -> Iterator[Columns]:
+    """Yield the rows as the queries of a node find them."""
+    for opened in view.segments:
+        alive = opened.alive(view.flip)
+        where, parameters = ("", ()) if alive is None else (f" WHERE {alive.sql}", alive.parameters)
+        with closing(opened.connection.execute(f"SELECT o.* FROM o{where}", parameters)) as rows:
+            for _, _, *columns in rows:
+                yield tuple(columns)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explains an object: its row in each datasource, where its properties come from, and the segment that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.table.changelog.state.entries import PREFIX
+from forebay.table.changelog.state.segments import Ints
+from forebay.table.index.compaction import local_copies
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.log import Entry, Run
+from forebay.table.index.merge import Merge
+from forebay.table.index.object_set import OpenedSegment, View
+from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.segments import open_segment
+from forebay.table.index.states import KEY, StateReader
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why an object is what it is.
+
+    Args:
+        key: The key as text.
+        shard: The shard of the key.
+        version: The version of the index.
+        data: The number of the fact of the log that the version follows.
+        head: The number of the newest fact of the log.
+        rows: The row in each datasource, None if it has none; then keys and columns have the names of the datasource.
+        sources: The datasource and the column of each property.
+        segment: The segment that answers; None: no segment has the key.
+        run: The number of the run of the segment, from the oldest one on; 0 without a segment.
+        runs: The number of runs.
+        found: The object in the index; None: there is none.
+    """
+
+    key: str
+    shard: int
+    version: int
+    data: int
+    head: int
+    rows: Mapping[str, Mapping[str, Any] | None]
+    sources: Mapping[str, tuple[str, str]]
+    segment: str | None
+    run: int
+    runs: int
+    found: Mapping[str, Any] | None
+
+    def __str__(self) -> str:
+        lines = [f"({self.key}), shard {self.shard}, version {self.version}, fact {self.data} of the log"]
+        if self.data < self.head:
+            lines[0] += f"; the log is at {self.head}"
+        for source, row in self.rows.items():
+            lines.append(f"  datasource {source}: {'no row' if row is None else _shown(row)}")
+        if self.segment is None:
+            lines.append(f"  index: none of {self.runs} runs has the key")
+        else:
+            what = "deleted" if self.found is None else _shown(self.found)
+            lines.append(f"  index: {what}, by {self.segment} (run {self.run} of {self.runs})")
+        if all(row is None for row in self.rows.values()):
+            lines.append("  rule: an object exists while a datasource has a row with its key; none has")
+        else:
+            lines.append("  rule: a property comes from the row of its datasource; without a row it is NULL")
+            lines += [f"    {name}: {source}.{column}" for name, (source, column) in self.sources.items()]
+        return "\n".join(lines)
+
+
+def explain(index: IndexStore, key: object) -> Explanation:
+    """Explain the object with a key. It reads all files of the shard of the key.
+
+    Args:
+        index: The store.
+        key: The value of the key; for several columns a tuple or a mapping.
+
+    Raises:
+        ConfigurationError: There is no index yet, or it is no key of the object type.
+    """
+    head = index.head()
+    version = index.serving(head)
+    definition = index.definition(version.pipeline)
+    assert definition is not None  # noqa: S101 - there is a version
+    opened = tuple(
+        OpenedSegment(segment, open_segment(path))
+        for run in reversed(version.runs)
+        for segment, path in zip(run, local_copies(index, run), strict=True)
+    )
+    view = View(version, definition, opened, 0, head.shards)
+    values = view.codec.values(key)
+    shard = view.codec.hash(values) % head.shards
+    segment, found = view.find(key)
+    entry = index.log.get(version.data) or head
+    return Explanation(
+        key=view.codec.shown(values),
+        shard=shard,
+        version=version.number,
+        data=version.data,
+        head=head.number,
+        rows=_rows(index, definition, entry, shard, dict(zip(definition.keys, values, strict=True))),
+        sources={
+            name: (source.name, each.column or name)
+            for source in definition.datasources
+            for name, each in source.properties.items()
+        },
+        segment=None if segment is None else segment.name,
+        run=_place(version, segment),
+        runs=len(version.runs),
+        found=found,
+    )
+
+
+def _place(version: IndexVersion, segment: object) -> int:
+    return next((number for number, run in enumerate(version.runs, 1) if segment in run), 0)
+
+
+def _rows(
+    index: IndexStore, definition: ObjectType, entry: Entry, shard: int, values: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any] | None]:
+    reader = StateReader(index.store)
+    kinds = definition.columns
+    wanted = {f"{KEY}{name}": kinds[name].decode(value) for name, value in values.items()}
+    found: dict[str, Mapping[str, Any] | None] = {source.name: None for source in definition.datasources}
+    for name, state in entry.states.items():
+        hashes = _hashes(reader, state.shards[shard], wanted)
+        batch = Merge(definition, entry, reader).rows_of(hashes, shard)[name]
+        for row in batch.filter(_mask(batch, wanted)).to_pylist():
+            found[name] = {column[2:]: value for column, value in row.items() if not column.startswith(PREFIX)}
+    return found
+
+
+def _hashes(reader: StateReader, runs: tuple[Run, ...], wanted: Mapping[str, Any]) -> Ints:
+    """Return the key hashes of entries with a key: Spark computes these hashes, and nothing else can."""
+    found = [np.empty(0, np.int64)]
+    for info in (each for run in runs for each in run):
+        segment = reader.files.open(info)
+        found.append(segment.hashes[_mask(segment.batch, wanted).to_numpy(zero_copy_only=False)])
+    return np.unique(np.concatenate(found))
+
+
+def _mask(batch: pa.RecordBatch, wanted: Mapping[str, Any]) -> pa.Array:
+    same = pa.array(np.ones(batch.num_rows, np.bool_))
+    for name, value in wanted.items():
+        column = batch.column(name)
+        same = pc.and_(same, pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), fill_value=False))
+    return same
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={'NULL' if value is None else repr(value)}" for name, value in row.items())

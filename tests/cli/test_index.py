@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`forebay index`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql import SparkSession
+
+from forebay.cli import main
+from forebay.index import Datasource, Funnel, ObjectType, Property
+
+THING = ObjectType(
+    "Thing", {"id": "bigint", "code": "string"}, [Datasource("a", {"v": Property("int")}), Datasource("b")]
+)
+
+
+@pytest.fixture(scope="module")
+def location(tmp_path_factory):
+    """A location with two objects, and files of the next day."""
+    directory = tmp_path_factory.mktemp("index")
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    schema = "id long, code string, v int"
+    Funnel(str(directory / "objects"), THING, shards=1).commit(
+        "a", spark.createDataFrame([(1, "x", 5), (2, "y", 6)], schema), kind="snapshot", transaction="mon"
+    )
+    spark.createDataFrame([(1, "x", 50)], schema).coalesce(1).write.csv(str(directory / "next"), header=True)
+    yield directory
+    spark.stop()
+
+
+def test_status_commit_verify_why_and_gc(location, capsys):
+    where = (str(location / "objects"), "Thing")
+
+    def shown(*arguments, code=0):
+        assert main(["index", arguments[0], *where, *arguments[1:]]) == code
+        return " ".join(capsys.readouterr().out.split())
+
+    text = shown("status")
+    assert "Thing: fact 1 of the log, mon on a at" in text and "FULL" in text and "000001 (serves)" in text
+    assert json.loads(shown("status", "--json"))["pipelines"][0]["objects"] == 2
+    options = ["--kind", "append", "--format", "csv", "-r", "header=true", "-r", "inferSchema=true"]
+    again = ["commit", "a", str(location / "next"), "--transaction", "tue", *options]
+    assert "transaction tue: fact 2 of the log; 1 updated" in shown(*again)
+    assert "it was committed before" in shown(*again)
+    assert "equal to the states of all datasources, 2 objects" in shown("verify")
+    assert json.loads(shown("verify", "--json"))["differing"] == 0
+    assert "version 2" in shown("verify", "--cache", str(location / "cache"))
+    why = shown("why", "id=1", "code=x")
+    assert "datasource a: id=1, code='x', v=50" in why and "datasource b: no row" in why
+    assert json.loads(shown("why", "--json", "id=1", "code=x"))["found"]["v"] == 50
+    assert "log/000000000000.json" in shown("gc", "--keep", "1", "--dry-run")
+    assert shown("gc", "--keep", "1") == "Thing: removed 2 facts and 0 files"
+
+
+def test_errors_are_paragraphs(location, capsys):
+    where = str(location / "objects")
+    for arguments, text in (
+        (["status", where, "Nothing"], "nothing of 'Nothing' is below"),
+        (["why", where, "Thing", "id=one", "code=x"], "'one' is no bigint"),
+        (["why", where, "Thing", "id=1"], "is no key: the key is (id bigint, code string)"),
+        (["commit", where, "Thing", "a", "/nowhere", "--kind", "append"], "Spark cannot read '/nowhere' as parquet"),
+    ):
+        assert main(["index", *arguments]) == 1
+        assert text in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Object types without Spark: rows are Python dictionaries, and this process does what tasks do."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forebay.index import Datasource, ObjectType, Property, SearchNode
+from forebay.table.changelog.state.entries import KEY_HASH, KIND
+from forebay.table.index.beginning import begin
+from forebay.table.index.changelog import DELETED, DIGESTS, rows_digest, run_shard
+from forebay.table.index.columns import arrow_type
+from forebay.table.index.follower import Follower, FullRule
+from forebay.table.index.keys import KeyCodec
+from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.states import KEY, LANE, SEQUENCE, VALUE, StateReader
+from forebay.table.index.transactions import (
+    Committed,
+    Incoming,
+    Transaction,
+    check_owner,
+    commit,
+    known_digest,
+    refuse_other_rows,
+    shard_tasks,
+)
+from forebay.table.index.types import parse_type
+
+OBJECT = ObjectType(
+    "O",
+    key={"id": "bigint"},
+    datasources=[
+        Datasource("a", {"name": Property("string", filter=True), "note": Property("string", text=True)}),
+        Datasource("b", {"city": Property("string", filter=True)}),
+    ],
+)
+
+
+def hashed(*parts: object) -> int:
+    """A 64-bit hash of values, signed as Arrow's."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), signed=True)
+
+
+class Objects:
+    """An object type below a location. `commit` does what `Funnel.commit` does, for rows of Python."""
+
+    def __init__(self, location: Path | str, cache: Path, definition: ObjectType, **options: Any) -> None:
+        self.location, self.definition = str(location), definition
+        self.index = IndexStore(self.location, definition.name, options.pop("storage", None))
+        self.shards = options.pop("shards", 2)
+        self.rule = options.pop("rule", FullRule())
+        self.key_hash: Callable[[Sequence[Any]], int] = options.pop("key_hash", lambda key: hashed("key", *key))
+        self.types: dict[str, dict[str, str]] = options.pop("types", {})
+        self.small = options.pop("small", 50_000)
+        assert not options
+        self._cache, self._numbers = cache, itertools.count()
+        self.nodes: list[SearchNode] = []
+
+    def begin(self):
+        return begin(self.index, self.definition, self.shards, lambda: self.definition.keys)
+
+    def commit(
+        self,
+        source: str,
+        rows: Sequence[Mapping[str, Any]],
+        kind: str = "update",
+        transaction: str | None = None,
+        *,
+        follow: bool = True,
+        base: Any = None,
+        **options: Any,
+    ) -> Committed:
+        """Commit rows: `deleted` marks a delete, `sequence` orders the changes of a key."""
+        head, definition = self.begin()
+        head = base or head
+        wanted = Transaction(source, transaction or uuid.uuid4().hex, kind, **options)
+        check_owner(head, wanted)
+        table, incoming, shards = self._prepared(definition.datasource(source), rows, head.shards, kind)
+        digests = [int(np.asarray(table.column(name)).view(np.uint64).sum(dtype=np.uint64)) for name in DIGESTS]
+        known = known_digest(head, wanted)
+        if known is not None:
+            refuse_other_rows(wanted, known, rows_digest(len(rows), *digests))
+            committed = Committed(wanted.id, applied=False, number=head.number)
+        else:
+            tasks = shard_tasks(self.index, head, wanted, incoming)
+            results = [
+                run_shard(task, table.filter(pa.array(shards == task.shard)).to_batches(max_chunksize=3))
+                for task in tasks
+            ]
+            committed = commit(self.index, head, wanted, tasks, results)
+        if follow:
+            self.follow()
+        return committed
+
+    def follow(self, **options: Any):
+        """Bring the index up to date."""
+        head, _ = self.begin()
+        return Follower(self.index, head.serving, self.rule, small=self.small).follow(**options)
+
+    def node(self, **options: Any) -> SearchNode:
+        """A new node."""
+        options.setdefault("cache", self._cache / f"node{next(self._numbers)}")
+        self.nodes.append(SearchNode(self.location, self.definition.name, **options))
+        return self.nodes[-1]
+
+    @staticmethod
+    def rows(node: SearchNode, *names: str):
+        """The objects of a node as tuples, in the order of their keys."""
+        page, found = node.objects.limit(7).fetch(), []
+        while page.rows:
+            found += [tuple(row[name] for name in names) if names else dict(row) for row in page.rows]
+            page = page.next_page()
+        return found
+
+    def changes(self, number: int):
+        """The changes of a fact of the log, as pairs of key and kind."""
+        entry = self.index.log.get(number)
+        assert entry is not None
+        files = StateReader(self.index.store).files
+        batches = [files.open(info).batch for run in entry.changes for info in run]
+        return sorted((row[f"{KEY}id"], row[KIND]) for batch in batches for row in batch.to_pylist() if row[KIND] >= 0)
+
+    def _prepared(self, source: Datasource, rows: Sequence[Mapping[str, Any]], shards: int, kind: str):
+        kinds = {name: parse_type(text) for name, text in self.definition.keys.items()}
+        codec = KeyCodec(kinds)
+        types = {name: arrow_type(each.kind) for name, each in source.properties.items()}
+        types |= {name: arrow_type(parse_type(text)) for name, text in self.types.get(source.name, {}).items()}
+        payload = pa.schema(
+            [
+                *(pa.field(f"{KEY}{name}", arrow_type(each)) for name, each in kinds.items()),
+                *(pa.field(f"{VALUE}{name}", types[name]) for name in source.columns if kind != "delete"),
+            ]
+        )
+        keys = [[row[name] for name in kinds] for row in rows]
+        encoded = [[each.encode(value) for each, value in zip(kinds.values(), key, strict=True)] for key in keys]
+        columns = {
+            KEY_HASH: pa.array([self.key_hash(key) for key in keys], pa.int64()),
+            DELETED: pa.array([bool(row.get("deleted")) or kind == "delete" for row in rows], pa.bool_()),
+            **{name: pa.array([hashed(name, sorted(row.items())) for row in rows], pa.int64()) for name in DIGESTS},
+        }
+        sequence = pa.int64() if any("sequence" in row for row in rows) else None
+        if sequence is not None:
+            columns[SEQUENCE] = pa.array([row["sequence"] for row in rows], sequence)
+            columns[LANE] = pa.array([row.get("log") for row in rows], pa.string())
+        for field in payload:
+            columns[field.name] = pa.array([row.get(field.name[2:]) for row in rows], field.type)
+        hashes = [codec.hash(key) if None not in key else 0 for key in encoded]
+        divided = np.array([each % shards for each in hashes], np.int64)
+        return pa.table(columns), Incoming(payload, tuple(f"{KEY}{name}" for name in kinds), sequence), divided
+
+
+@pytest.fixture
+def objects_at(tmp_path):
+    """Make object types below a location of their own."""
+    made: list[Objects] = []
+
+    def make(definition: ObjectType = OBJECT, location: Any = None, **options: Any) -> Objects:
+        place = tmp_path / f"o{len(made)}"
+        made.append(Objects(location or place / "store", place, definition, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        for node in each.nodes:
+            node.close()
+
+
+@pytest.fixture
+def objects(objects_at) -> Objects:
+    """Two datasources `a` and `b`, two shards."""
+    return objects_at()
+
+
+@pytest.fixture(scope="session")
+def new_objects():
+    """Make object types below any location, for property tests, which need several."""
+    return lambda store, cache, definition=OBJECT, **options: Objects(store, cache, definition, **options)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions: refused before any access to the store, and the same after a round trip."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.errors import ConfigurationError
+from forebay.index import Datasource, ObjectType, Property
+from forebay.table.index.types import parse_type
+
+TEXT = Property("string")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {"x": TEXT}), Datasource("b", {"X": TEXT})]),
+            "the property 'X' comes from the datasources 'a' and 'b'",
+        ),
+        (lambda: ObjectType("O", "id", [Datasource("a", {"id": TEXT})]), "'id' is a key of 'O', and a property of"),
+        (lambda: ObjectType("O", "id", []), "has no datasource"),
+        (lambda: ObjectType("O", [], [Datasource("a")]), "has no key"),
+        (lambda: ObjectType("O", "id", [Datasource("a"), Datasource("A")]), "two datasources have the name"),
+        (lambda: ObjectType("../x", "id", [Datasource("a")]), "'../x' of the object type cannot be used"),
+        (lambda: ObjectType("O", "id", [Datasource("a/b")]), "'a/b' of the datasource cannot be used"),
+        (lambda: ObjectType("O", "id", [Datasource("a", key={"x": "y"})]), "maps 'x', which is no key of 'O'"),
+        (lambda: ObjectType("O", {"id": "double"}, [Datasource("a")]), "the key 'id' cannot have the type double"),
+        (lambda: ObjectType("O", {"id": "decimal(20,7)"}, [Datasource("a")]), r"cannot have the type decimal\(20,7\)"),
+        (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("strng")})]), "the type 'strng' cannot be used"),
+        (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("variant")})]), "the type 'variant' cannot be"),
+        (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("int", text=True)})]), "words of strings alone"),
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("array<int>", filter=True)})]),
+            "which has no order to filter by",
+        ),
+        (lambda: ObjectType("O", "id", [Datasource("a", conflict="most_recent")]), "needs both conflict='most_recent'"),
+        (lambda: ObjectType("O", "id", [Datasource("a", timestamp="t")]), "needs both conflict='most_recent'"),
+        (lambda: ObjectType("O", "id", [Datasource("a", conflict="newest", timestamp="t")]), "unknown conflict rule"),
+        (
+            lambda: ObjectType(
+                "O", "id", [Datasource("a", {"t": Property("date")}, conflict="most_recent", timestamp="t")]
+            ),
+            "the timestamp 't' of the datasource 'a' is date",
+        ),
+    ],
+)
+def test_a_wrong_definition_is_refused(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def test_a_definition_survives_its_facts():
+    given = ObjectType(
+        "O",
+        {"id": "bigint", "code": "string"},
+        [
+            Datasource(
+                "a", {"x": Property("decimal(12, 2)", "amount", filter=True), "n": Property("STRING", text=True)}
+            ),
+            Datasource("b", {"y": TEXT}, {"id": "no"}, "gone", "most_recent", "at"),
+        ],
+    )
+    again = ObjectType.from_facts(given.to_facts())
+    assert again.fingerprint() == given.fingerprint()
+    assert (again.filters, again.texts) == (("id", "code", "x"), ("n",))
+    assert again.datasource("b").columns == ("at", "y")
+    assert ObjectType("O", "id", [Datasource("a")]).with_key_types({"id": "bigint"}).keys == {"id": "bigint"}
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("decimal(12, 2)", "decimal(12,2)"),
+        ("DECIMAL", "decimal(10,0)"),
+        ("varchar(5)", "string"),
+        ("long", "bigint"),
+        ("array<struct<a: int, `b c`:map<string, array<date>>>>", "array<struct<a:int,`b c`:map<string,array<date>>>>"),
+        ("timestamp_ltz", "timestamp"),
+        ("struct<>", "struct<>"),
+    ],
+)
+def test_types_are_read_as_spark_writes_them(text, written):
+    assert parse_type(text).text == written
+    assert parse_type(written).text == written
+
+
+@pytest.mark.parametrize(
+    "text", ["", "int int", "decimal(39,0)", "decimal(2,3)", "array<>", "map<int>", "array<int", "int(3)", "a;b"]
+)
+def test_what_is_no_type_is_refused(text):
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        parse_type(text)

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that are killed or stopped at each write of a transaction, of its index, and of a collection."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+
+import pytest
+
+from forebay.errors import ConfigurationError, RetriableError
+from forebay.state.local_state_store import LocalStateStore
+from forebay.table.index import gc as collection
+from forebay.table.index import log as log_module
+from forebay.table.index.gc import collect, files_of
+from forebay.table.index.verify import verify
+
+BASE = [{"id": number, "name": f"name {number}", "note": "late"} for number in range(20)]
+CHANGE = [{"id": number, "name": "changed"} for number in (1, 2, 3)] + [{"id": 4, "deleted": True}, {"id": 99}]
+AFTER = {**{number: f"name {number}" for number in range(20)}, 1: "changed", 2: "changed", 3: "changed", 99: None}
+del AFTER[4]
+
+
+class Child:
+    """A forked process that sends itself a signal at a write: before or after it."""
+
+    def __init__(self, work, at, when, number):
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                self._arm(at, when, number)
+                code = work() or 0
+            except BaseException:  # noqa: BLE001 - the child must not go on with the test
+                traceback.print_exc(file=sys.stderr)
+            finally:
+                os._exit(code)
+
+    @staticmethod
+    def _arm(at, when, number):
+        put, delete, seen = LocalStateStore.put_if_absent, LocalStateStore.delete, [0]
+
+        def met(write):
+            seen[0] += 1
+            if seen[0] != at:
+                return write()
+            if when == "before":
+                os.kill(os.getpid(), number)
+            done = write()
+            if when == "after":
+                os.kill(os.getpid(), number)
+            return done
+
+        for name, write in (("put_if_absent", put), ("delete", delete)):
+            setattr(LocalStateStore, name, lambda *given, write=write: met(lambda: write(*given)))
+
+    def wait(self):
+        """Return what ended the process, or the signal that stopped it."""
+        _, status = os.waitpid(self.pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            return os.WSTOPSIG(status)
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def named(objects):
+    """Every file that a fact names, and every fact."""
+    index = objects.index
+    names = {index.log.name(number) for number in index.log.numbers()}
+    for number in index.log.numbers():
+        names |= set(files_of(index.log.get(number)))
+    for number in index.versions("000001"):
+        version = index.version("000001", number)
+        names |= {index.version_name("000001", number), *(segment.name for segment in version.segments)}
+        names |= {version.merged} if version.merged else set()
+    return names
+
+
+def everything(objects):
+    root = objects.index.store.local_path("O").parent
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")}
+
+
+def writes(objects_at, work):
+    """The number of writes that work makes."""
+    objects = objects_at()
+    objects.commit("a", BASE, "snapshot")
+    put, delete, seen = LocalStateStore.put_if_absent, LocalStateStore.delete, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStateStore, "put_if_absent", lambda *arguments: seen.append(1) or put(*arguments))
+        patch.setattr(LocalStateStore, "delete", lambda *arguments: seen.append(1) or delete(*arguments))
+        work(objects)
+    return len(seen)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("follows", ["the same transaction", "another transaction"])
+def test_a_kill_at_any_write_of_a_commit_loses_and_doubles_nothing(objects_at, monkeypatch, when, follows):
+    """K1-K9, K18, K19, on a local directory: also if a different transaction comes next."""
+    monkeypatch.setattr(log_module, "KEPT", 1)
+    monkeypatch.setattr(collection, "KEPT", 1)
+
+    def work(objects):
+        objects.commit("a", CHANGE, transaction="killed")
+
+    for at in range(1, writes(objects_at, work) + 1):
+        objects = objects_at()
+        objects.commit("a", BASE, "snapshot")
+        node = objects.node()
+        before = objects.rows(node, "id", "name")
+        assert Child(lambda: work(objects), at, when, signal.SIGKILL).wait() == -signal.SIGKILL  # noqa: B023 - now
+        node.refresh()
+        committed = objects.index.log.head().number == 2
+        if node.version.data == 1:
+            assert objects.rows(node, "id", "name") == before
+        expected = dict(AFTER)
+        if follows == "the same transaction":
+            done = objects.commit("a", CHANGE, transaction="killed")
+            assert done.applied is not committed
+        else:
+            if not committed:
+                expected = {row["id"]: row["name"] for row in BASE}
+            objects.commit("a", [{"id": 7, "name": "next"}], transaction="next")
+            expected[7] = "next"
+        objects.follow()
+        node.refresh()
+        assert dict(objects.rows(node, "id", "name")) == expected
+        assert verify(objects.index).is_equal and verify(objects.index, node.view()).is_equal
+        # Nothing unnamed remains, once the log has gone on.
+        objects.commit("b", [{"id": 1, "city": "x"}])
+        objects.commit("b", [{"id": 1, "city": "y"}])
+        collect(objects.index, keep=1, versions=1)
+        assert everything(objects) == named(objects)
+        assert verify(objects.index).is_equal
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_any_write_of_a_collection_leaves_an_index(objects_at, monkeypatch, when):
+    """K14."""
+    monkeypatch.setattr(collection, "KEPT", 1)
+
+    def fill(objects):
+        for number in range(4):
+            objects.commit("a", [{"id": number, "name": "new"}])
+
+    def work(objects):
+        collect(objects.index, keep=1, versions=1)
+
+    def filled(objects):
+        fill(objects)
+        work(objects)
+
+    for at in range(1, writes(objects_at, filled) - writes(objects_at, fill) + 1):
+        objects = objects_at()
+        objects.commit("a", BASE, "snapshot")
+        fill(objects)
+        expected = objects.rows(objects.node(), "id", "name")
+        assert Child(lambda: work(objects), at, when, signal.SIGKILL).wait() == -signal.SIGKILL  # noqa: B023 - now
+        assert objects.rows(objects.node(), "id", "name") == expected
+        work(objects)
+        assert everything(objects) == named(objects)
+        objects.commit("a", [{"id": 0, "name": "after"}])
+        assert verify(objects.index).is_equal
+
+
+@pytest.mark.parametrize("source", ["a", "b"])
+def test_a_process_that_was_stopped_past_the_retention_commits_nothing_that_is_lost(objects, monkeypatch, source):
+    """K20: it is stopped before its put of the log; meanwhile others go on and everything old is collected."""
+    monkeypatch.setattr(log_module, "KEPT", 3)
+    monkeypatch.setattr(collection, "KEPT", 3)
+    objects.commit("a", BASE, "snapshot")
+
+    def work():
+        try:
+            objects.commit("a", CHANGE, transaction="stopped", follow=False)
+        except (ConfigurationError, RetriableError) as error:
+            return 40 if isinstance(error, ConfigurationError) else 41
+        return 0
+
+    child = Child(work, 3, "before", signal.SIGSTOP)  # two shards, then the log
+    assert child.wait() == signal.SIGSTOP
+    for number in range(6):
+        objects.commit(source, [{"id": 50 + number, "name": "other", "city": "c"}])
+    collect(objects.index, keep=1, versions=1)
+    os.kill(child.pid, signal.SIGCONT)
+    # Its datasource moved: it is refused. Another one did: its files are gone, and it is refused too.
+    assert child.wait() == (40 if source == "a" else 41)
+    objects.follow()
+    assert verify(objects.index).is_equal
+    assert objects.node().get(1)["name"] == "name 1"
+    assert objects.index.log.numbers() == [7]
+    objects.commit("a", CHANGE, transaction="stopped")
+    assert objects.node().get(1)["name"] == "changed"
+
+
+@pytest.mark.soak
+def test_kills_at_random_moments_lose_nothing(objects_at):
+    """Processes that commit to two datasources are killed after random times, not at writes."""
+    objects = objects_at()
+    expected = {"a": {}, "b": {}}
+    for number in range(150):
+        source, column = ("a", "name") if number % 2 else ("b", "city")
+        rows = [{"id": (number * 7 + place) % 40, column: str(number)} for place in range(5)]
+        child = Child(lambda: objects.commit(source, rows, transaction=str(number)) and 0, -1, "", 0)  # noqa: B023 - now
+        time.sleep((number * 37 % 100) / 800)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        objects.commit(source, rows, transaction=str(number))
+        expected[source] |= {row["id"]: row[column] for row in rows}
+        if number % 10 == 9:
+            collect(objects.index)
+            assert verify(objects.index).is_equal
+    node = objects.node()
+    keys = expected["a"].keys() | expected["b"].keys()
+    assert objects.rows(node, "id", "name", "city") == [
+        (key, expected["a"].get(key), expected["b"].get(key)) for key in sorted(keys)
+    ]
