@@ -243,6 +243,63 @@ def test_generated_files_read_as_spark_reads_them(spark_utc, memory_file, tmp_pa
         )
 
 
+WHITE = [" ", "\t", "\0", "  \x01", "\x0b \x1f"]
+
+
+def file_of_white_lines(chance: random.Random, end: str) -> bytes:
+    """A file whose lines are mostly of white space, or have another number of fields than most schemas.
+
+    More than 64 of a kind, because then the splitter learns how many fields a record has.
+    """
+    fields = chance.choice([["1"], ["1", "2"], ["1", "2", "3"], ['"1"', '"x""y"'], ['"1"2', "3"], ["1", '"a,b" "c"']])
+    record, blanks = ",".join(fields), chance.choice([WHITE, WHITE[:1], [*WHITE, ""]])
+    lines = [record] * chance.choice([1, 10, 70, 130]) + chance.choices(blanks, k=chance.choice([0, 1, 9, 70, 150]))
+    lines += chance.choices(["1", "1,2", "1,2,3,4", '"'], k=chance.choice([0, 0, 1, 70]))
+    chance.shuffle(lines)
+    return end.join(lines).encode()
+
+
+@settings(
+    max_examples=settings().max_examples // 10,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(st.integers(0, 10**9))
+def test_lines_of_white_space_are_no_records_as_for_spark(spark_utc, memory_file, tmp_path_factory, seed) -> None:
+    chance = random.Random(seed)
+    options = {
+        name: chance.choice(values)
+        for name, *values in [
+            ("header", True),
+            ("line_sep", "\n", "\x1e"),
+            ("sep", " ", "\t"),
+            ("comment", "#"),
+            ("empty_value", "EV"),
+            ("null_value", " "),
+            ("ignore_leading_white_space", True),
+            ("multi_line", True),
+        ]
+        if chance.random() < 0.2
+    }
+    if "ignore_leading_white_space" in options:  # Spark itself fails where only white space at the end is trimmed
+        options["ignore_trailing_white_space"] = chance.choice([True, False])
+    end = options.get("line_sep") or chance.choice(["\n", "\r\n"])
+    width = chance.randint(1, 4)
+    columns = [("a", "int"), ("b", "string"), ("c", "string"), ("d", "int")][:width]
+    schema = pa.schema([*((name, ARROW[kind]) for name, kind in columns), ("_corrupt_record", pa.string())])
+    ddl = ", ".join(f"{name} {kind}" for name, kind in [*columns, ("_corrupt_record", "string")])
+    files = [data for _ in range(40) if len(data := file_of_white_lines(chance, end)) > 8]
+    expected = of_spark(spark_utc, tmp_path_factory.mktemp("csv") / "files", files, ddl, options)
+    for data, rows in zip(files, expected, strict=True):
+        case = (options, width, data)
+        block_bytes = chance.choice([1 << 20, 200])
+        assert of_ours(memory_file, data, schema, {**options, "block_bytes": block_bytes}) == rows, case
+        reader = CsvFormat(CsvOptions(**options, block_bytes=block_bytes))
+        for some in (["a"], ["_corrupt_record"], []):
+            read = reader.read(memory_file(data), schema, columns=some)
+            assert sum(batch.num_rows for batch, _ in read) == len(rows), (some, case)
+
+
 # A value with all characters that could replace others, and with escapes.
 RESERVED = f'1,"{"".join(map(chr, range(0xFDD0, 0xFDF0)))}\\"b\r\n"|'.encode()
 TORTURE: list[tuple[dict[str, Any], list[bytes]]] = [
