@@ -16,7 +16,7 @@ from forebay.stores.file_status import FileStatus, spark_file_name, spark_file_p
 
 METADATA = "_metadata"
 _ROW_INDEX = "row_index"
-_INSIDE = b"forebay.inside"
+_INSIDE = b"files.inside"  # without the prefix of what `stamp` adds, which hosts pass on to Spark
 """Field metadata key: for a partition column that is also in the files, the column's field in the files."""
 _FIELDS = (
     pa.field("file_path", pa.string()),
