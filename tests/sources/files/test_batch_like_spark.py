@@ -132,6 +132,16 @@ def test_compressed_files(both: Both, write: Write, kind: Any) -> None:
     assert len(both.same(root)) == len(ROWS)
 
 
+@pytest.mark.parametrize("kind", ["csv", "json", "text"], indirect=True)
+def test_files_with_the_long_suffixes_of_compression(both: Both, tmp_path: Path, kind: Any) -> None:
+    lines = {"csv": b"k,v\n1,a\n2,b\n", "json": b'{"k":1}\n{"k":2}\n', "text": b"1\n2\n"}[kind.name]
+    zstd = bytes(pa.Codec("zstd").compress(lines))
+    names = {".gzip": gzip.compress(lines), ".zstd": zstd, ".gz": gzip.compress(lines), ".zst": zstd, "": lines}
+    for number, (suffix, data) in enumerate(names.items()):
+        (tmp_path / f"{number}{kind.suffix}{suffix}").write_bytes(data)
+    assert len(both.same(str(tmp_path))) == 10
+
+
 PARTITIONED = [
     "i=1/d=2024-01-02/n=1.5/s=x y/",
     "i=2/d=2024-01-03/n=2/s=a%2Fb/",
