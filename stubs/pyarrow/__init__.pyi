@@ -222,6 +222,7 @@ from pyarrow.lib import (
 )
 from pyarrow.lib import (
     LargeListArray as LargeListArray,
+    LargeListViewArray as LargeListViewArray,
 )
 from pyarrow.lib import (
     LargeListType as LargeListType,
@@ -234,6 +235,7 @@ from pyarrow.lib import (
 )
 from pyarrow.lib import (
     ListArray as ListArray,
+    ListViewArray as ListViewArray,
 )
 from pyarrow.lib import (
     ListScalar as ListScalar,

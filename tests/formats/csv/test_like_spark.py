@@ -267,8 +267,8 @@ def file_of_white_lines(chance: random.Random, end: str) -> bytes:
 @given(st.integers(0, 10**9))
 def test_lines_of_white_space_are_no_records_as_for_spark(spark_utc, memory_file, tmp_path_factory, seed) -> None:
     chance = random.Random(seed)
-    options = {
-        name: chance.choice(values)
+    options: dict[str, Any] = {
+        str(name): chance.choice(values)
         for name, *values in [
             ("header", True),
             ("line_sep", "\n", "\x1e"),
