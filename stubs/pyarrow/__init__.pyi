@@ -222,10 +222,12 @@ from pyarrow.lib import (
 )
 from pyarrow.lib import (
     LargeListArray as LargeListArray,
-    LargeListViewArray as LargeListViewArray,
 )
 from pyarrow.lib import (
     LargeListType as LargeListType,
+)
+from pyarrow.lib import (
+    LargeListViewArray as LargeListViewArray,
 )
 from pyarrow.lib import (
     LargeListViewType as LargeListViewType,
@@ -235,13 +237,15 @@ from pyarrow.lib import (
 )
 from pyarrow.lib import (
     ListArray as ListArray,
-    ListViewArray as ListViewArray,
 )
 from pyarrow.lib import (
     ListScalar as ListScalar,
 )
 from pyarrow.lib import (
     ListType as ListType,
+)
+from pyarrow.lib import (
+    ListViewArray as ListViewArray,
 )
 from pyarrow.lib import (
     ListViewType as ListViewType,

@@ -318,6 +318,10 @@ TORTURE: list[tuple[dict[str, Any], list[bytes]]] = [
         b'"a, ""b"" \\"c",x\n', b'1,"a""b#\n', b'"a ""b"" c\nd ""e""",x\n']),
     ({"header": True}, [b"a,b\n1,2\n", b"\n\na,b\n1,2\n", b"a\n1,2\n", b"a,b,c\n1,2\n", b'"a\n1,2\n',
         b"\xef\xbb\xbfa,b\n1,2\n", b"a,b"]),
+    ({}, [marks + line for marks in (b"\xef\xbb\xbf" * 2, b"\xef\xbb\xbf" * 3)
+        for line in (b"a,b\n", b'"a",b\n"c",d\n', b'"",b\n', b",b\n", b"a,b\n\xef\xbb\xbf\xef\xbb\xbfc,d\n", b"#c\n")]),
+    ({"header": True}, [b"\xef\xbb\xbf" * 2 + b"a,b\n1,2\n", b"\xef\xbb\xbf" * 2 + b'"a",b\n1,2\n']),
+    ({"multi_line": True}, [b"\xef\xbb\xbf" * 2 + b"a,b\nc,d\n", b"\xef\xbb\xbf" * 2 + b'"a\n",b\nc,d\n']),
     ({"null_value": "NA"}, [b'"",x\n', b",x\n", b'x,""\n', b"x,\n", b'NA,"NA"\n', b'x," NA"\n']),
     ({"null_value": "NA", "empty_value": "EV"}, [b'"",x\n', b",x\n", b'x,""\n', b"EV,NA\n"]),
     ({"escape": '"'}, [b'"a""b",c\n', b'"""a""",b\n', b'"a"b",c\n', b'"",b\n', b'"""",b\n', b'"a\\",b\n', b'"a""\n',
@@ -334,7 +338,9 @@ TORTURE: list[tuple[dict[str, Any], list[bytes]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "files"), TORTURE, ids=[str(options) for options, _ in TORTURE])
+@pytest.mark.parametrize(
+    ("options", "files"), TORTURE, ids=[f"{number} {options}" for number, (options, _) in enumerate(TORTURE)]
+)
 def test_hand_written_cases_read_as_spark_reads_them(spark_utc, memory_file, tmp_path, options, files) -> None:
     schema = pa.schema([(name, pa.string()) for name in ("a", "b", "_corrupt_record")])
     expected = of_spark(spark_utc, tmp_path / "files", files, "a string, b string, _corrupt_record string", options)

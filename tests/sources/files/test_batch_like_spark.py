@@ -6,11 +6,13 @@ What the format gives Spark is asked of its data source in this process, task by
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import os
 import pickle
 import shutil
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -140,6 +142,23 @@ def test_files_with_the_long_suffixes_of_compression(both: Both, tmp_path: Path,
     for number, (suffix, data) in enumerate(names.items()):
         (tmp_path / f"{number}{kind.suffix}{suffix}").write_bytes(data)
     assert len(both.same(str(tmp_path))) == 10
+
+
+@pytest.mark.parametrize("kind", ["text"], indirect=True)
+def test_whole_files_that_decompress_to_nothing_are_rows(both: Both, tmp_path: Path, kind: Any) -> None:
+    empty = {
+        "gz": gzip.compress(b""),
+        "bz2": bz2.compress(b""),
+        "deflate": zlib.compress(b""),
+        "zst": bytes(pa.Codec("zstd").compress(b"")),
+    }
+    for suffix, data in empty.items():
+        (tmp_path / f"x.txt.{suffix}").write_bytes(data)
+    (tmp_path / "no bytes.txt").write_bytes(b"")
+    (tmp_path / "no bytes.txt.gz").write_bytes(b"")
+    (tmp_path / "mark.txt").write_bytes(b"\xef\xbb\xbf")
+    assert len(both.same(str(tmp_path), wholetext=True)) == 5
+    assert both.same(str(tmp_path), wholetext=False) == []
 
 
 PARTITIONED = [
