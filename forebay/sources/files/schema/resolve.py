@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.values.column_names import same_names
+from forebay.framework.arrow.nesting import refuse_deep
 from forebay.sources.files.format_hint import unknown_format
 from forebay.sources.files.read_errors import is_readable, with_file
 from forebay.sources.files.scan import FileScan
@@ -20,6 +21,10 @@ from forebay.sources.files.small_files import AHEAD, SmallFiles
 from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus
 from forebay.stores.stored_file import StoredFile
+
+_MOST_LEVELS = 200
+"""Readers of formats and converters of types recurse, some by three calls a level; Python allows 1,000."""
+_DEEPEST = "file formats read"
 
 
 def inferred_schema(source: FileScan) -> pa.Schema:
@@ -49,6 +54,7 @@ def inferred_schema(source: FileScan) -> pa.Schema:
             option="path",
             advice="give a schema",
         )
+    refuse_deep(schema, _MOST_LEVELS, _DEEPEST, source.name)
     if not source.include_metadata:
         return schema
     if METADATA in schema.names:
@@ -136,6 +142,7 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
     Raises:
         ConfigurationError: A column is refused. The error names it.
     """
+    refuse_deep(schema, _MOST_LEVELS, _DEEPEST, source.name)
     for field in schema:
         if field.name == METADATA and not is_metadata_type(field.type, source.format_name()):
             raise ConfigurationError(
