@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from generated_files.outcomes import plain
 
@@ -159,6 +160,20 @@ def test_whole_files_that_decompress_to_nothing_are_rows(both: Both, tmp_path: P
     (tmp_path / "mark.txt").write_bytes(b"\xef\xbb\xbf")
     assert len(both.same(str(tmp_path), wholetext=True)) == 5
     assert both.same(str(tmp_path), wholetext=False) == []
+
+
+@pytest.mark.parametrize("kind", ["parquet"], indirect=True)
+def test_a_column_of_the_files_may_be_called_metadata(both: Both, tmp_path: Path, kind: Any) -> None:
+    paths = pa.array([{"file_path": "a"}, {"file_path": "b"}, {"file_path": None}])
+    for number, values in enumerate((pa.array([1, None, 3]), paths)):
+        root = tmp_path / str(number)
+        root.mkdir()
+        pq.write_table(pa.table({"k": [1, 2, 3], "_metadata": values}), root / "a.parquet")
+        assert len(both.same(str(root))) == 3
+        assert len(both.same(str(root), "k bigint")) == 3
+        frame = both.on_spark(str(root), rowFilter="k > 1").select("_metadata")
+        assert frame.toArrow().to_pylist() == [{"_metadata": value} for value in values.to_pylist()[1:]]
+    assert [row["_metadata"] for row in both.same(str(tmp_path / "0"), "k bigint, _metadata bigint")] == [1, None, 3]
 
 
 PARTITIONED = [
