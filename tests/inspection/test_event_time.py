@@ -69,6 +69,7 @@ def test_the_slowest_split_is_not_held_for_itself():
     state.update("q", report(source({**ALIGNED, "held": 3, "splits": [{**first, "held": True}, second]})))
     assert "2 splits held for orders/7" in one_line(state)
     found = state.sources[0].event_time
+    assert found is not None
     assert [split.held for split in found.splits] == [False, True]
     alone = {**ALIGNED, "held": 1, "splits": [{**first, "held": True}]}
     state = QueryProgress()
