@@ -8,6 +8,7 @@ import keyword
 import re
 from importlib import resources
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -67,7 +68,7 @@ def write_project(name: str, directory: Path) -> list[Path]:
     if find_spec(name) is not None:
         raise ConfigurationError(
             f"{name!r} is the name of a module that Python can already import, and the connector would hide it",
-            advice="choose another name, such as shop_orders",
+            advice="choose another name, such as " + _free_name(name),
         )
     names = {
         "package": name,
@@ -90,3 +91,9 @@ def write_project(name: str, directory: Path) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     return list(texts)
+
+
+def _free_name(name: str) -> str:
+    """Return a name for a package that begins with `name` and that Python cannot import."""
+    candidates = (f"{name}_source{number or ''}" for number in count())
+    return next(candidate for candidate in candidates if find_spec(candidate) is None)

@@ -54,10 +54,11 @@ def _reached(name: str, given: dict[str, str]) -> str:
 
 
 def _findings(found: list[Finding]) -> str:
-    table = text_table(("check", "state", "found"), [(one.check, one.state, one.found) for one in found])
+    rows = [(one.check, one.state, one.found) for one in found]
+    table = text_table(("check", "state", "found"), rows, whole=(2,))
     wrong = [one for one in found if one.state == "wrong"]
     missing = [one for one in found if one.state == "missing"]
-    steps = [f"{one.check}: {one.found}\n  next step: {one.advice}" for one in wrong]
+    steps = [f"{one.check}: next step: {one.advice}" for one in wrong]
     optional = [f"{one.check}: {one.advice}" for one in missing]
     return "\n".join([table, *steps, *(["optional:", *(f"  {one}" for one in optional)] if optional else [])])
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ class SplitEventTime:
     Args:
         split: The id of the split.
         watermark: The split's watermark: no unread record that is on time has an earlier event time.
-        held: Whether alignment stops reading the split before its present end.
+        held: Whether the split waits for the slowest one: alignment stops reading it before its present end.
         idle: Whether the split is idle: no other split waits for it.
     """
 
@@ -37,7 +37,7 @@ class EventTimeState:
         drift: Seconds between the lowest and the highest watermark of active splits.
         max_drift: `alignmentMaxDrift`, in seconds.
         delay: `watermarkDelay`, in seconds.
-        held: The number of splits that alignment stops before their present ends.
+        held: The number of splits that wait for the slowest one: alignment stops them before their present ends.
         idle: The number of splits that no other split waits for.
         late: How often an idle or new split had records before the watermark of the other splits. If splits are read in
             order: how many began more than `watermarkDelay` earlier in event time than splits that were read before.
@@ -70,17 +70,21 @@ class EventTimeState:
         if not isinstance(report, Mapping):
             return None
         slowest = report.get("slowest") or {}
+        found = [_split(each) for each in report.get("splits", ())]
+        # The slowest split sets the limit for all, also for itself, but waits for no other.
+        splits = [replace(each, held=each.held and each.split != slowest.get("split")) for each in found]
+        held = int(report["held"]) - sum(each.held for each in found) + sum(each.held for each in splits)
         return cls(
             watermark=_time(report["watermark"]) if "watermark" in report else None,
             drift=float(report.get("drift", 0.0)),
             max_drift=float(report.get("maxDrift", 0.0)),
             delay=float(report.get("delay", 0.0)),
-            held=int(report["held"]),
+            held=held,
             idle=int(report["idle"]),
             late=int(report.get("late", 0)),
             slowest=str(slowest.get("split", "")),
             why=str(slowest.get("why", "")),
-            splits=tuple(_split(each) for each in report.get("splits", ())),
+            splits=tuple(splits),
             limit=_time(report["limit"]) if "limit" in report else None,
         )
 

@@ -125,20 +125,25 @@ class QueryProgress:
 
 
 class _Backlog:
-    """The backlog of a source over time. The progress bar's length is its maximum since the source last caught up."""
+    """The backlog of a source over time.
+
+    The progress bar's length is all that there was to read since the source last caught up: what was read, and the
+    backlog, which may grow.
+    """
 
     def __init__(self) -> None:
-        self._whole = 0
+        self._read = self._whole = 0
         self._unit = ""
         self._history: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
 
     def add(self, now: float, behind: int, read: int, unit: str) -> None:
         if unit != self._unit:
-            self._whole, self._unit = 0, unit
+            self._read, self._whole, self._unit = 0, 0, unit
             self._history.clear()
-        if not self._whole:
-            self._whole = behind + read  # include the rows of the first micro-batch
-        self._whole = max(self._whole, behind) if behind else 0
+        self._read += read
+        self._whole = max(self._whole, self._read + behind)
+        if not behind:
+            self._read = self._whole = 0
         self._history.append((now, behind))
 
     def share(self) -> float:

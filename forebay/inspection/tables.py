@@ -12,12 +12,17 @@ from forebay.errors import printable
 _WIDEST = 80
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[int] = ()) -> str:
+def text_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[int] = (), whole: Container[int] = ()
+) -> str:
     """Return a table in box characters; long cells are cut, line breaks and control characters escaped.
 
-    The columns in `right` are aligned right.
+    The columns in `right` are aligned right. The cells of the columns in `whole` are never cut.
     """
-    cells = [[_short(cell) for cell in row] for row in (header, *rows)]
+    cells = [
+        [printable(cell) if column in whole else _short(cell) for column, cell in enumerate(row)]
+        for row in (header, *rows)
+    ]
     widths = [max(_width(row[column]) for row in cells) for column in range(len(header))]
 
     def line(left: str, middle: str, right: str) -> str:

@@ -17,7 +17,7 @@ from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.retry import RetryPolicy
-from forebay.spark.arrow.conform import arrow_schema, check_user_schema, spark_schema
+from forebay.spark.arrow.conform import arrow_schema, check_levels, check_user_schema, spark_schema
 from forebay.spark.batch import BatchReader, Readable
 from forebay.spark.errors import as_spark_error
 from forebay.spark.processes.planner_profiles import skip_empty_profiles
@@ -107,6 +107,7 @@ class ForebayDataSource(DataSource):
 
     def _readable(self, schema: StructType) -> tuple[Readable, pa.Schema]:
         target = arrow_schema(schema)
+        check_levels(target, self._source.name)
         source, promised = self._source, self._promised
         if promised is None:
             source, promised = self._with_user_schema(target)

@@ -227,6 +227,9 @@ from pyarrow.lib import (
     LargeListType as LargeListType,
 )
 from pyarrow.lib import (
+    LargeListViewArray as LargeListViewArray,
+)
+from pyarrow.lib import (
     LargeListViewType as LargeListViewType,
 )
 from pyarrow.lib import (
@@ -240,6 +243,9 @@ from pyarrow.lib import (
 )
 from pyarrow.lib import (
     ListType as ListType,
+)
+from pyarrow.lib import (
+    ListViewArray as ListViewArray,
 )
 from pyarrow.lib import (
     ListViewType as ListViewType,

@@ -94,6 +94,15 @@ def test_names_that_cannot_be_packages_are_refused(capsys, tmp_path, name):
     assert "cannot be the name of a connector" in capsys.readouterr().err and not (tmp_path / "p").exists()
 
 
+def test_the_advice_is_not_what_was_refused(capsys, tmp_path, monkeypatch):
+    for name in ("shop_orders", "shop_orders_source"):
+        (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["new", "shop_orders", "--directory", str(tmp_path / "p")]) == 1
+    assert "choose another name, such as shop_orders_source1" in " ".join(capsys.readouterr().err.split())
+    assert main(["new", "shop_orders_source1", "--directory", str(tmp_path / "p")]) == 0
+
+
 @pytest.mark.parametrize("name", ["json", "pyarrow"])
 def test_names_that_would_hide_a_package_are_refused(capsys, tmp_path, name):
     assert main(["new", name, "--directory", str(tmp_path / "p")]) == 1

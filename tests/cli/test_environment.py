@@ -135,6 +135,20 @@ def test_a_connector_that_raises_anything_is_a_finding(capsys, monkeypatch, heal
     assert last["state"] == "wrong" and "no route to the service" in last["found"]
 
 
+def test_what_is_wrong_is_shown_whole_and_once(capsys, monkeypatch, healthy):
+    words = "no route to " + "x" * 300
+
+    def refuse(source, rows):
+        raise OSError(words)
+
+    monkeypatch.setattr(sources, "peek", refuse)
+    assert main(["doctor", "forebay_rate"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.count(words) == 1 and "…" not in shown
+    assert "forebay_rate: next step:" in shown
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kafka-python, when it is imported
 def test_a_broker_that_cannot_be_reached_is_named(capsys, healthy):
     options = ["subscribe=t", "kafka.bootstrap.servers=127.0.0.1:1", "fetchOffset.numRetries=0"]
     options += ["kafka.default.api.timeout.ms=500"]

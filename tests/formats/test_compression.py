@@ -8,6 +8,7 @@ import gzip
 import io
 import lzma
 import pickle
+import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ from forebay.errors import ConfigurationError, DataError
 from forebay.formats.compression.codecs import REFUSED_SUFFIXES, codec_of, open_decompressed
 from forebay.formats.csv.format import CsvFormat
 from forebay.formats.csv.options import CsvOptions
+from forebay.formats.json.format import JsonFormat
+from forebay.formats.json.options import JsonOptions
+from forebay.formats.text import TextFormat, TextOptions
 
 TEXT = b"".join(b"%d,hello %d\n" % (number, number * 7919) for number in range(20_000))
 
@@ -103,6 +107,76 @@ def test_zero_padding_after_gzip_members_is_skipped(memory_file) -> None:
 def test_lz4_frames_of_the_command_line_tool_are_read_too(memory_file) -> None:
     data = pa.Codec("lz4").compress(TEXT, asbytes=True)
     assert open_decompressed(memory_file(data, "/data/x.lz4")).read() == TEXT
+
+
+def test_lz4_frames_may_begin_with_a_skippable_frame(memory_file) -> None:
+    data = struct.pack("<II", 0x184D2A50, 4) + b"abcd" + pa.Codec("lz4").compress(TEXT, asbytes=True)
+    assert open_decompressed(memory_file(data, "/data/x.lz4")).read() == TEXT
+
+
+@pytest.mark.parametrize("name", ["x.csv.gzip", "x.GZIP", "x.csv.zstd", "x.Zstd"])
+def test_the_long_suffixes_of_spark_4_2_are_decompressed(memory_file, name) -> None:
+    compress = COMPRESS["gz" if "gz" in name.lower() else "zst"]
+    assert open_decompressed(memory_file(compress(TEXT), f"/data/{name}")).read() == TEXT
+
+
+MAGIC = {
+    **{name: COMPRESS[name](TEXT) for name in ("gz", "bz2", "xz", "deflate", "zst")},
+    "empty bz2": bz2.compress(b""),
+    "short deflate": zlib.compress(b"x\n"),
+    "fast deflate": zlib.compress(TEXT, 1),
+    "lz4 frame": pa.Codec("lz4").compress(TEXT, asbytes=True),
+    "skippable frame": struct.pack("<II", 0x184D2A5F, 4) + b"abcd" + COMPRESS["zst"](TEXT),
+    "lzma": lzma.compress(TEXT, format=lzma.FORMAT_ALONE),
+    "zip": b"PK\x03\x04\x14\x00",
+    "7z": b"7z\xbc\xaf\x27\x1c\0",
+    "rar": b"Rar!\x1a\x07\x01\0",
+    "lzip": b"LZIP\x01\x0c",
+    "compress": b"\x1f\x9d\x90",
+    "lzo": b"\x89LZO\0\r\n\x1a\n",
+    "framed snappy": b"\xff\x06\0\0sNaPpY",
+}
+READERS = {
+    "csv": CsvFormat(CsvOptions()),
+    "csv, header": CsvFormat(CsvOptions(header=True)),
+    "csv, multiLine": CsvFormat(CsvOptions(multi_line=True)),
+    "csv, encoding": CsvFormat(CsvOptions(encoding="ISO-8859-1")),
+    "json": JsonFormat(JsonOptions()),
+    "json, multiLine": JsonFormat(JsonOptions(multi_line=True)),
+    "text": TextFormat(TextOptions()),
+    "text, wholetext": TextFormat(TextOptions(wholetext=True)),
+}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("data", MAGIC.values(), ids=MAGIC)
+def test_compressed_data_under_a_name_of_text_are_refused_and_not_read_as_text(memory_file, data, reader) -> None:
+    """Spark reads bytes as text here, and so makes up rows."""
+    schema = pa.schema({"a": pa.string()})
+    for file in (memory_file(data, "/data/x.csv.bgz"), memory_file(gzip.compress(data), "/data/x.csv.gz")):
+        with pytest.raises(ConfigurationError, match=rf"{file.path} (holds data compressed by|is compressed twice)"):
+            list(reader.read(file, schema))
+        with pytest.raises(ConfigurationError, match=file.path):
+            if reader.fixed_schema:
+                list(reader.read(file, schema))
+            else:
+                reader.infer_schema([file])
+    text = b"x,1\n"
+    assert reader.join([text, data]) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"x^2 + 1\n", b"x^2" * 5000, b"x\x01,1\n", b"x\xda\x80,\n", b"BZh9 is a magic number\n", b"PK\n", b"x", b"]\n"],
+)
+def test_text_that_begins_like_a_magic_number_is_text(memory_file, text) -> None:
+    assert open_decompressed(memory_file(text)).read() == text
+    stream = open_decompressed(memory_file(text))
+    assert stream.seek(1) == 1
+    assert stream.read() == text[1:]
+    assert stream.seek(0) == 0
+    assert stream.read(3) == text[:3]
+    assert stream.tell() == len(text[:3])
 
 
 @pytest.mark.parametrize("suffix", REFUSED_SUFFIXES)

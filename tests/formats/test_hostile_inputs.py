@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.errors import DataError
+from forebay.errors import ConfigurationError, DataError
 from forebay.formats.csv.format import CsvFormat
 from forebay.formats.csv.header import names_of
 from forebay.formats.csv.options import CsvOptions
@@ -209,8 +209,11 @@ def test_deeper_nesting_than_jackson_takes_is_a_malformed_record_to_inference(me
     fmt = JsonFormat(JsonOptions())
     schema = fmt.infer_schema([memory_file(f'{{"b":1}}\n{before * 5000}\n'.encode())])
     assert schema.names == ["_corrupt_record", "b"]
-    with pytest.raises(DataError, match="nested too deeply to infer a schema"):
-        fmt.infer_schema([memory_file(('{"a":' * 900 + "1" + "}" * 900).encode())])
+    value = '{"a":' * 900 + "1" + "}" * 900
+    for lines in (f'{{"c":{value}}}\n{{"b":1}}', f'{{"b":1}}\n{{"b":2,"c":{value}}}', f'{{"c":{value}}}\n' * 3):
+        with pytest.raises(ConfigurationError, match="column 'c' of .* is nested too deeply") as caught:
+            fmt.infer_schema([memory_file(lines.encode())])
+        assert "declares 'c' as string" in (caught.value.advice or "")
 
 
 def test_inference_names_the_file_that_goes_beyond_a_limit(memory_file: Files) -> None:

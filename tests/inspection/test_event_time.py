@@ -63,6 +63,20 @@ def test_progress_shows_what_waits_for_what():
     assert f"<p>{words}</p>" in html(state)
 
 
+def test_the_slowest_split_is_not_held_for_itself():
+    first, second = ALIGNED["splits"]
+    state = QueryProgress()
+    state.update("q", report(source({**ALIGNED, "held": 3, "splits": [{**first, "held": True}, second]})))
+    assert "2 splits held for orders/7" in one_line(state)
+    found = state.sources[0].event_time
+    assert found is not None
+    assert [split.held for split in found.splits] == [False, True]
+    alone = {**ALIGNED, "held": 1, "splits": [{**first, "held": True}]}
+    state = QueryProgress()
+    state.update("q", report(source(alone)))
+    assert "held" not in one_line(state)
+
+
 def test_a_source_that_is_held_back_is_not_called_slow():
     state = QueryProgress()
     for second in (1, 2):

@@ -120,6 +120,15 @@ def test_the_same_in_one_line_and_as_html():
     assert "&lt;q&gt;" in shown and '<progress value="0.200" max="1">' in shown and "<td>2,100</td>" in shown
 
 
+def test_a_growing_backlog_moves_the_bar_by_what_was_read():
+    state = QueryProgress()
+    shares = []
+    for batch, behind in enumerate((900, 950, 1_000, 500, 0)):
+        state.update("q", report(batch, ours(batch, behind, read=100), second=batch))
+        shares.append(state.sources[0].share)
+    assert shares == [100 / 1_000, 200 / 1_150, 300 / 1_300, 800 / 1_300, 1.0]
+
+
 @pytest.mark.parametrize(
     ("behind", "words"),
     [

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
@@ -23,7 +24,7 @@ def event_time(second, name="eu"):
         {"split": "us", "watermark": at, "ahead": 0.0, "idle": second > 2},
     ]
     state = {"held": 1, "idle": 0, "watermark": at, "drift": 0.0, "maxDrift": 9.0}
-    return {**state, "slowest": {"split": name, "why": "unread"}, "splits": splits}
+    return {**state, "slowest": {"split": "asia", "why": "unread"}, "splits": splits}
 
 
 def progress(second, *, dropped=0, name="eu"):
@@ -96,6 +97,22 @@ def test_lines_and_spans_stop_where_the_query_did(tmp_path):
     # All seven lines are in two parts but one: "us" is idle after the gap, and not ahead of active splits then.
     assert text.count("<polyline") == 13
     assert text.count('class="held"') == 2, "one bar for each run of reports"
+
+
+def test_all_charts_of_a_page_have_one_axis_of_time(tmp_path):
+    """Watermarks are known later than the lag, and rows are dropped in the last micro-batch only."""
+    reports = [progress(second, dropped=second == 50) for second in (0, 10, 20, 30, 40, 50)]
+    for report in reports[:2]:
+        latest = json.loads(report["sources"][0]["latestOffset"])
+        del latest["eventTime"]
+        report["sources"][0]["latestOffset"] = json.dumps(latest)
+    text = written(SimpleNamespace(recentProgress=reports), tmp_path)
+    charts = [chart.partition("</svg>")[0] for chart in text.split("<svg")[1:]]
+    axes = [
+        re.findall(r'x="([\d.]+)"[^>]*text-anchor="middle">([\d:]+)<', chart) for chart in charts if "<text" in chart
+    ]
+    assert len(axes) == 5, "watermarks, ahead, held and idle, lag, dropped rows"
+    assert all(axis == axes[0] for axis in axes) and len(axes[0]) > 2
 
 
 def test_a_line_has_a_colour_of_its_own_or_none(tmp_path):

@@ -9,21 +9,22 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import damaged_file
 from forebay.formats.compression.byte_streams import STEP_BYTES, decoded_stream, read_fully
+from forebay.formats.compression.magic_numbers import HEAD_BYTES, LZ4_FRAME, is_skippable_frame, refuse_compressed
 from forebay.stores.paths import last_name
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from forebay.formats.base import InputFile
 
 _MAX_BLOCK_BYTES = 1 << 30
-
-_LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 
 _ARCHIVE = "it is an archive, not a compressed stream"
 REFUSED_SUFFIXES = {
@@ -49,7 +50,7 @@ def codec_of(path: str) -> str | None:
         ConfigurationError: The suffix names a compression or an archive that cannot be read.
     """
     stem, dot, last = last_name(path).lower().rpartition(".")
-    codec = last if dot and last in CODECS else None
+    codec = _ALIASES.get(last, last) if dot and last in CODECS else None
     refused = _REFUSED.get(dot + last) if codec is None else _ARCHIVE if stem.endswith(".tar") else None
     if refused is not None:
         raise ConfigurationError(
@@ -62,17 +63,75 @@ def codec_of(path: str) -> str | None:
 
 
 def open_decompressed(file: InputFile) -> BinaryIO:
-    """Open a file and return a stream of its decompressed bytes. Only an uncompressed file supports `seek`.
+    """Open a file of text and return a stream of its decompressed bytes. Only an uncompressed file supports `seek`.
 
-    If the file is damaged, reading raises a DataError with its path. The caller closes the stream.
+    If the file is damaged, reading raises a DataError with its path. If what would be read as text is compressed,
+    reading it from its start raises a ConfigurationError. The caller closes the stream.
     """
     codec = codec_of(file.path)
     raw = file.open()
-    return raw if codec is None else decoded_stream(raw, _decompressed(raw, file.path, codec))
+    if codec is None:
+        return cast("BinaryIO", _PlainBytes(raw, file.path))
+    chunks = wrap_damage(_DECODERS[codec](RawBytes(raw)), file.path, codec)
+    return decoded_stream(raw, once_decompressed(chunks, file.path))
 
 
-def _decompressed(file: BinaryIO, path: str, codec: str) -> Iterator[bytes]:
-    return wrap_damage(_DECODERS[codec](RawBytes(file)), path, codec)
+class _PlainBytes(io.RawIOBase):
+    """The bytes of an uncompressed file. A read at its start refuses compressed data."""
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self._file = file
+        self._path = path
+        self._head: bytes | None = None
+        """The part of the checked bytes that was not read yet; None before the check."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        at = self._file.seek(offset, whence)
+        self._head = None if at == 0 else b""
+        return at
+
+    def tell(self) -> int:
+        return self._file.tell() - len(self._head or b"")
+
+    def read(self, size: int = -1, /) -> bytes:
+        if self._head is None:
+            self._head = read_fully(self._file.read, HEAD_BYTES)
+            refuse_compressed(self._head, self._path, decompressed=False)
+        if not self._head:
+            return self._file.read(size)
+        part = self._head if size < 0 else self._head[:size]
+        self._head = self._head[len(part) :]
+        return part + self._file.read(size if size < 0 else size - len(part))
+
+    def readinto(self, target: Buffer, /) -> int:
+        out = memoryview(target).cast("B")
+        part = self.read(len(out))
+        out[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def once_decompressed(chunks: Iterator[bytes], path: str) -> Iterator[bytes]:
+    """Yield decompressed chunks from the start of a file. Refuse them if they are compressed data again."""
+    head = b""
+    for chunk in chunks:
+        head += chunk
+        if len(head) >= HEAD_BYTES:
+            break
+    refuse_compressed(head[:HEAD_BYTES], path, decompressed=True)
+    if head:
+        yield head
+    yield from chunks
 
 
 def wrap_damage(chunks: Iterator[bytes], path: str, codec: str) -> Iterator[bytes]:
@@ -204,7 +263,7 @@ def _hadoop_blocks(
 def _length(head: bytes) -> int:
     size = int.from_bytes(head, "big")
     if len(head) < 4 or size > _MAX_BLOCK_BYTES:
-        raise ValueError("the file is not in Hadoop's block format, the only one that is supported for this suffix")
+        raise ValueError("its data are no blocks as Hadoop writes them")
     return size
 
 
@@ -246,7 +305,8 @@ def lz4_run(chunk: bytes, at: int, length: int) -> tuple[int, int]:
 
 def _lz4(raw: RawBytes) -> Iterator[bytes]:
     """Decode LZ4: Hadoop's blocks, as Spark writes them, or frames, as the `lz4` command writes them."""
-    framed = raw.peek(4) == _LZ4_FRAME_MAGIC
+    head = raw.peek(4)
+    framed = head == LZ4_FRAME or is_skippable_frame(head)
     yield from _arrow_stream("lz4")(raw) if framed else _hadoop_blocks(_lz4_size, "lz4_raw")(raw)
 
 
@@ -260,5 +320,7 @@ _DECODERS: dict[str, Callable[[RawBytes], Iterator[bytes]]] = {
     "snappy": _hadoop_blocks(snappy_size, "snappy"),
 }
 
-CODECS: frozenset[str] = frozenset(_DECODERS)
+_ALIASES = {"gzip": "gz", "zstd": "zst"}  # as in Spark 4.2
+
+CODECS: frozenset[str] = frozenset({*_DECODERS, *_ALIASES})
 """The file suffixes of the supported codecs, in lower case and without the dot."""

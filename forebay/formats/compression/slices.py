@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from forebay.formats.base import even_borders
 from forebay.formats.compression.byte_streams import decoded_stream
 from forebay.formats.compression.bzip2_blocks import Bzip2Blocks
-from forebay.formats.compression.codecs import RawBytes, ReadFailed, codec_of, open_decompressed, wrap_damage
+from forebay.formats.compression.codecs import (
+    RawBytes,
+    ReadFailed,
+    codec_of,
+    once_decompressed,
+    open_decompressed,
+    wrap_damage,
+)
 from forebay.formats.compression.xz_blocks import XzBlocks, has_several_blocks
 from forebay.formats.compression.zstd_frames import ZstdFrames, has_seek_table
 
@@ -73,6 +80,8 @@ def open_slice(file: InputFile, position: int, end: int | None) -> OpenSlice:
         return None if blocks.border is None else first * _SLICE + blocks.border + end % _SLICE
 
     chunks = wrap_damage(blocks.decode(), file.path, codec)
+    if not first:
+        chunks = once_decompressed(chunks, file.path)
     return OpenSlice(decoded_stream(raw, chunks), first * _SLICE, found_end)
 
 

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from forebay.formats.csv.univocity.rules import NUL, CsvRules
-from forebay.formats.records.record_blocks import BLOCK_BYTES
+from forebay.formats.records.record_blocks import BLOCK_BYTES, RecordBlocks
 from forebay.formats.records.record_options import RecordOptions
 from forebay.options import option
 
@@ -84,6 +84,10 @@ class CsvOptions(RecordOptions):
         if sep in "\n\r":
             raise self._wrong("sep", "a line end cannot separate columns")
         return sep
+
+    def blocks(self, block_bytes: int | None = None) -> RecordBlocks:
+        """See `RecordOptions.blocks`. Hadoop's line reader and Spark's parser each drop a byte order mark."""
+        return replace(super().blocks(block_bytes), marks=2)
 
     def rules(self) -> CsvRules:
         """Return the settings of the CSV tokenizer that follow from these options."""

@@ -10,7 +10,7 @@ from enum import IntEnum
 from forebay.formats.orc import wire
 from forebay.formats.orc.wire import Malformed
 
-_MOST_DEPTH = 100
+_MOST_DEPTH = 250
 
 
 class Kind(IntEnum):

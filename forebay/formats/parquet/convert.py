@@ -7,6 +7,7 @@ for which Spark silently reinterprets bits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import damaged_file
-from forebay.formats.parquet.schema import LISTS, Leaf, Node
+from forebay.formats.parquet.schema import LISTS, Leaf, Node, unreadable_column
 from forebay.formats.values.column_names import ambiguous, folded
 from forebay.formats.values.decimals import exceeds_precision
 from forebay.formats.values.rebase import Rebase
@@ -44,6 +45,8 @@ class Converter:
     path: str
     case_sensitive: bool
     rebase: Rebase
+    unreadable: Mapping[str, str]
+    """The columns of the file that Arrow cannot express, and why."""
 
     def column(self, field: pa.Field, columns: tuple[Node, ...]) -> Wanted:
         """Return the part of the file to read for a column of the schema; `columns` are all columns of the file.
@@ -51,6 +54,10 @@ class Converter:
         Raises:
             ConfigurationError: The column cannot be read as the schema's type, or two columns have this name.
         """
+        key = folded(field.name, self.case_sensitive)
+        for name, reason in self.unreadable.items():
+            if folded(name, self.case_sensitive) == key:
+                raise unreadable_column(name, self.path, reason)
         node = self._named(field.name, columns, field.name)
         if node is None:
             return Wanted(None, (), None)
@@ -102,6 +109,8 @@ class Converter:
         return struct_of(children, target)
 
     def _leaf(self, node: Node, leaf: Leaf, target: pa.DataType, column: str) -> Convert | None:
+        if leaf.lost_values:
+            raise unreadable_column(column, self.path, leaf.lost_values)
         source, decode = _plain(node.type)
         if pa.types.is_null(source):
             return None if source == target else lambda array: pa.nulls(len(array), target)
@@ -219,6 +228,9 @@ def _plain(data_type: pa.DataType) -> tuple[pa.DataType, Convert | None]:
         return inner, _chain(pc.dictionary_decode, decode)
     if types.is_large_string(data_type) or types.is_string_view(data_type):
         return pa.string(), _cast(pa.string())
+    if types.is_decimal32(data_type) or types.is_decimal64(data_type):
+        wide = pa.decimal128(data_type.precision, data_type.scale)
+        return wide, _cast(wide)
     if types.is_large_binary(data_type) or types.is_binary_view(data_type):
         return pa.binary(), _cast(pa.binary())
     return data_type, None
@@ -255,13 +267,23 @@ def _chain(*steps: Convert | None) -> Convert | None:
 
 def _list_of(inside: Convert | None, target: pa.ListType) -> Convert:
     def convert(array: pa.Array) -> pa.Array:
-        if not isinstance(array, pa.ListArray):
+        if isinstance(array, (pa.ListViewArray, pa.LargeListViewArray)):
+            array = _without_views(array)
+        elif not isinstance(array, pa.ListArray):
             array = array.cast(pa.list_(cast("pa.ListType", array.type).value_field))
         lists = cast("pa.ListArray", array)
         values = lists.values if inside is None else inside(lists.values)
         return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [values])
 
     return convert
+
+
+def _without_views(array: pa.ListViewArray | pa.LargeListViewArray) -> pa.ListArray:
+    """Return lists whose values follow one another. Arrow's own cast returns too short a buffer of offsets."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pc.cumulative_sum(pa.concat_arrays([pa.array([0], lengths.type), lengths])).cast(pa.int32())
+    mask = array.is_null() if array.null_count else None
+    return pa.ListArray.from_arrays(offsets, array.flatten(), mask=mask)
 
 
 def _map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Convert:

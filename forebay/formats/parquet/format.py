@@ -19,7 +19,7 @@ from forebay.formats.filters.statistics import kept_ranges
 from forebay.formats.parquet.convert import Converter, Wanted
 from forebay.formats.parquet.groups import check_groups, group_bytes, longest_chunk, row_starts, wrong_footer
 from forebay.formats.parquet.open import OpenParquet, opened
-from forebay.formats.parquet.schema import columns_of, inferred_schema
+from forebay.formats.parquet.schema import Leaf, columns_of, inferred_schema, unreadable_column
 from forebay.formats.parquet.skipping import FilteredColumn, matching_groups
 from forebay.formats.values.rebase import RebaseMode, rebase_of
 from forebay.formats.values.spark_types import merged
@@ -78,7 +78,7 @@ class ParquetFormat(FileFormat):
         first = () if not files else (min(files, key=lambda file: file.path),)
         for file in sorted(files, key=lambda file: file.path) if self.options.merge_schema else first:
             with opened(file) as parquet:
-                found = inferred_schema(parquet.file(), file.path, self.options.case_sensitive)
+                found = inferred_schema(parquet.file(), file.path, self.options.case_sensitive, parquet.unreadable)
             schema = found if schema is None else merged(schema, found, file.path, self.options.case_sensitive)
         if schema is None:
             raise ValueError("infer_schema needs at least one file")
@@ -150,7 +150,7 @@ class ParquetFormat(FileFormat):
     def _converter(self, file: InputFile, parquet: OpenParquet) -> Converter:
         metadata = parquet.metadata.metadata or {}
         rebase = rebase_of(metadata, self.options.datetime_rebase_mode, self.options.int96_rebase_mode)
-        return Converter(file.path, self.options.case_sensitive, rebase)
+        return Converter(file.path, self.options.case_sensitive, rebase, parquet.unreadable)
 
 
 class _Reader:
@@ -228,8 +228,7 @@ class _Reader:
     def _from(self, group: int, skip: int, rows: int) -> Iterator[pa.RecordBatch]:
         """Yield up to `rows` rows of row group `group`, starting at its row `skip`, as batches before conversion."""
         groups = [group] if self._one_group_at_a_time else list(range(group, self._parquet.metadata.num_row_groups))
-        paths = [leaf.path for leaf in self._leaves]
-        for batch in self._parquet.iter_batches(self._rows_per_batch, groups, paths, use_threads=False):
+        for batch in self._batches(groups):
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
                 continue
@@ -239,6 +238,24 @@ class _Reader:
             yield part
             if not rows:
                 return
+
+    def _batches(self, groups: list[int]) -> Iterator[pa.RecordBatch]:
+        paths = [leaf.path for leaf in self._leaves]
+        try:
+            yield from self._parquet.iter_batches(self._rows_per_batch, groups, paths, use_threads=False)
+        except pa.ArrowInvalid:
+            for leaf in self._leaves:
+                # Only their values tell how long decimals of BYTE_ARRAY are; Arrow reads at most 16 bytes.
+                if leaf.kind == "DECIMAL" and leaf.physical == "BYTE_ARRAY":
+                    self._check_readable(leaf, groups)
+            raise
+
+    def _check_readable(self, leaf: Leaf, groups: list[int]) -> None:
+        try:
+            for _ in self._parquet.iter_batches(self._rows_per_batch, groups, [leaf.path], use_threads=False):
+                pass
+        except pa.ArrowInvalid as error:
+            raise unreadable_column(leaf.path, self._open.path, str(error)) from error
 
     def _converted(self, batch: pa.RecordBatch, position: int) -> pa.RecordBatch:
         arrays = []

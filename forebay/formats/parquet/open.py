@@ -7,7 +7,7 @@ import inspect
 import io
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from forebay.errors import ConfigurationError, ForebayError
 from forebay.formats.base import damaged_file
 from forebay.formats.compression.byte_streams import read_fully
+from forebay.formats.parquet.footer import Footer
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _FOOTER_BUFFER = 64 << 10
 _RELEASE_SECONDS = 1.0
 _RELEASE_POLL_SECONDS = 50e-6
+_MAGIC = b"PAR1"
 _ENCRYPTED_FOOTER = b"PARE"
 # Since pyarrow 21, types such as UUID or JSON are extension types by default.
 _EXTENSIONS: dict[str, Any] = {"arrow_extensions_enabled": False}
@@ -41,11 +43,14 @@ class OpenParquet:
         metadata: The footer. `metadata.row_group(i).column(j)` ends the process if the metadata of the column are
             encrypted or damaged: call `check_columns` before.
         signed: Whether a signature follows the footer, which only files with encrypted columns have.
+        unreadable: The columns of the file that Arrow cannot express, with what it says of each. `metadata` has only
+            the other columns.
     """
 
     path: str
     metadata: pq.FileMetaData
     signed: bool
+    unreadable: Mapping[str, str]
     _source: pa.PythonFile
     _checked: _Checked
 
@@ -112,8 +117,7 @@ def opened(file: InputFile) -> Iterator[OpenParquet]:
         checked = _Checked(raw)
         try:
             source = pa.PythonFile(checked, mode="r")
-            metadata = _footer(source, checked, file.path)
-            yield OpenParquet(file.path, metadata, metadata.serialized_size < checked.footer_bytes, source, checked)
+            yield _opened(source, checked, file)
         except (ForebayError, MemoryError):
             raise
         except pa.ArrowNotImplementedError as error:
@@ -125,6 +129,61 @@ def opened(file: InputFile) -> Iterator[OpenParquet]:
             if checked.failure is not None:
                 raise checked.failure from None
             raise damaged_file(f"{file.path} is not a complete Parquet file: {error}") from error
+
+
+def _opened(source: pa.PythonFile, checked: _Checked, file: InputFile) -> OpenParquet:
+    try:
+        metadata = _footer(source, checked, file.path)
+        pq.ParquetFile(source, metadata=metadata, **_EXTENSIONS)  # converts the schema
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        start = file.size - 8 - checked.footer_bytes
+        if checked.failure is not None or start < 0 or checked.tail[4:] != _MAGIC:
+            raise
+        checked.seek(start)
+        footer = _parsed(checked.read(checked.footer_bytes))
+        unreadable = {} if footer is None else _unreadable(footer)
+        if footer is None or not unreadable:
+            raise
+        rest = footer.file_with([index for index in range(len(footer.columns)) if index not in unreadable])
+        reasons = {footer.columns[index].name: reason for index, reason in unreadable.items()}
+        return OpenParquet(file.path, pq.read_metadata(pa.BufferReader(rest)), footer.signed, reasons, source, checked)
+    signed = metadata.serialized_size < checked.footer_bytes
+    return OpenParquet(file.path, metadata, signed, {}, source, checked)
+
+
+def _parsed(data: bytes) -> Footer | None:
+    try:
+        return Footer(data)
+    except ValueError:
+        return None
+
+
+def _unreadable(footer: Footer) -> dict[int, str]:
+    """Return the columns that Arrow cannot express, with its reasons; none if the fault is not in columns alone."""
+    if _problem(footer.file_with(())) is not None:
+        return {}
+    unreadable: dict[int, str] = {}
+
+    def search(columns: Sequence[int]) -> None:
+        problem = _problem(footer.file_with(columns))
+        if problem is not None and len(columns) == 1:
+            unreadable[columns[0]] = problem
+        elif problem is not None:
+            search(columns[: len(columns) // 2])
+            search(columns[len(columns) // 2 :])
+
+    search(range(len(footer.columns)))
+    rest = [index for index in range(len(footer.columns)) if index not in unreadable]
+    return unreadable if _problem(footer.file_with(rest)) is None else {}
+
+
+def _problem(file: bytes) -> str | None:
+    """Return what Arrow says of the schema of a file; None if it can express it."""
+    try:
+        pq.ParquetFile(pa.BufferReader(file), **_EXTENSIONS)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        return str(error)
+    return None
 
 
 def _footer(source: pa.PythonFile, checked: _Checked, path: str) -> pq.FileMetaData:

@@ -38,6 +38,8 @@ class Leaf:
     """The index among the file's leaves."""
     repeated: bool
     """Whether a row may have several values, in a list or a map."""
+    lost_values: str = ""
+    """Why Arrow returns no values, or fails at them; empty if it returns them."""
 
     def __str__(self) -> str:
         inside = ", ".join(f"{key}={value}" for key, value in self.details.items() if key != "Type")
@@ -89,10 +91,21 @@ def columns_of(file: pq.ParquetFile) -> tuple[Node, ...]:
     return tuple(_node(field.name, field.type, leaves) for field in file.schema_arrow)
 
 
+_LONGEST_DECIMAL = 16  # bytes of a decimal128
+_INTERVAL_BYTES = 12
+_BYTES = "FIXED_LEN_BYTE_ARRAY"
+
+
 def _leaf(column: pq.ColumnSchema, index: int) -> Leaf:
     details = json.loads(column.logical_type.to_json())
     kind = str(details["Type"]).upper()
-    return Leaf(column.path, column.physical_type, kind, details, index, column.max_repetition_level > 0)
+    lost = ""
+    # parquet-java annotates an INTERVAL as UNKNOWN too, which Arrow prefers. Nobody writes UNKNOWN as 12 bytes.
+    if kind == "INTERVAL" or (kind == "NULL" and column.physical_type == _BYTES and column.length == _INTERVAL_BYTES):
+        lost = "it is an INTERVAL, for which Arrow returns null"
+    elif kind == "DECIMAL" and column.length > _LONGEST_DECIMAL and details["precision"] <= 38:
+        lost = f"Arrow reads no DECIMAL({details['precision']}) of {column.length} bytes"
+    return Leaf(column.path, column.physical_type, kind, details, index, column.max_repetition_level > 0, lost)
 
 
 def _node(name: str, data_type: pa.DataType, leaves: Iterator[Leaf]) -> Node:
@@ -108,12 +121,29 @@ def _node(name: str, data_type: pa.DataType, leaves: Iterator[Leaf]) -> Node:
     return Node(name, data_type, tuple(_node(field.name, field.type, leaves) for field in inside))
 
 
-def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa.Schema:
+def unreadable_column(column: str, path: str, reason: str) -> ConfigurationError:
+    """Return the error for a column of a healthy file that Arrow cannot express; `reason` says why."""
+    return ConfigurationError(
+        f"column {column!r} of {path} cannot be read: {reason}",
+        source=path,
+        advice="read the file with a schema that leaves this column out, or with Spark's own Parquet source",
+    )
+
+
+def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool, unreadable: Mapping[str, str]) -> pa.Schema:
     """Return the schema that Spark would infer from one open file; every column is nullable. `path` is for errors.
 
+    Args:
+        file: The open file.
+        path: The path of the file, for errors.
+        case_sensitive: Whether two names may differ in case only.
+        unreadable: The columns of the file that Arrow cannot express, and why; `file` is without them.
+
     Raises:
-        ConfigurationError: Spark cannot infer the type of a column, or two columns have the same name.
+        ConfigurationError: Spark or Arrow cannot infer the type of a column, or two columns have the same name.
     """
+    for column, reason in unreadable.items():
+        raise unreadable_column(column, path, reason)
     text = (file.metadata.metadata or {}).get(SPARK_SCHEMA_KEY)
     try:
         schema = None if text is None else _footer_schema(text)
@@ -147,6 +177,8 @@ def _stored_type(found: dict[str, Any]) -> object:
 def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
     inside = [_spark_type(child, f"{column}.{child.name}", path) for child in node.children]
     if node.leaf is not None:
+        if node.leaf.lost_values:
+            raise unreadable_column(column, path, node.leaf.lost_values)
         found = _leaf_type(node.leaf)
         if found is None:
             raise ConfigurationError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forebay.formats.base import JoinedContents
+from forebay.formats.compression.magic_numbers import is_compressed
 from forebay.formats.records.record_blocks import BOM
 
 
@@ -19,6 +20,8 @@ def join_lines(
         header: Whether the first line of a file is a header. All files must have the same header.
         not_one_row: How lines may begin that give no row or several rows.
     """
+    if any(is_compressed(content) for content in contents):
+        return None  # a read of the file alone refuses it
     contents = [content.replace(b"\r\n", b"\n") for content in contents]
     first = contents[0][: contents[0].find(b"\n") + 1] if header else b""
     if header and not first.strip():

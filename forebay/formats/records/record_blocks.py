@@ -59,12 +59,14 @@ class RecordBlocks:
         block_bytes: How many bytes to read at a time.
         max_record_bytes: The most bytes of a record. For a longer one, a block with `cut` holds only its start.
         encoding: The encoding of the file. Blocks and positions refer to its text as UTF-8.
+        marks: How many byte order marks at the start of the file are no text.
     """
 
     separator: bytes | None = None
     block_bytes: int = BLOCK_BYTES
     max_record_bytes: int = MAX_RECORD_BYTES
     encoding: str = "UTF-8"
+    marks: int = 1
 
     def sliceable(self, file: InputFile) -> bool:
         """Return whether a read can start at any position of a file.
@@ -170,8 +172,9 @@ class RecordBlocks:
     def _block(self, window: Window, stop: int) -> Block | None:
         first = window.base == 0
         data = window.take(stop)
-        if first and data.startswith(BOM):
-            del data[: len(BOM)]
+        for _ in range(self.marks if first else 0):
+            if data.startswith(BOM):
+                del data[: len(BOM)]
         return Block(data, window.base) if data else None
 
     def _skip_record(self, window: Window) -> Block:

@@ -47,20 +47,22 @@ class Line:
     title: str = ""
 
 
-def lines(drawn: Sequence[Line], label: Callable[[float], str] | None = None) -> str:
+def lines(drawn: Sequence[Line], first: datetime, last: datetime, label: Callable[[float], str] | None = None) -> str:
     """Return a line chart as SVG, with a legend if it has several lines; an empty text if no line has a value.
 
     Args:
         drawn: The lines; the last one is drawn above the others.
+        first: Where the axis of processing time begins.
+        last: Where it ends. No point is outside.
         label: Returns the text of a value. The axis then begins at 0. Without `label`, values are times in seconds
             since 1970.
     """
     drawn = [line for line in drawn if any(value is not None for _, value in line.points)]
-    known = [(at.timestamp(), value) for line in drawn for at, value in line.points if value is not None]
+    known = [value for line in drawn for _, value in line.points if value is not None]
     if not known:
         return ""
-    first, last = min(at for at, _ in known), max(at for at, _ in known)
-    low, high = min(value for _, value in known), max(value for _, value in known)
+    start, end = first.timestamp(), last.timestamp()
+    low, high = min(known), max(known)
     if label is None:
         label, values = _date_time, _time_ticks(low, high)
     else:
@@ -75,10 +77,10 @@ def lines(drawn: Sequence[Line], label: Callable[[float], str] | None = None) ->
     for line in drawn:
         title = f"<title>{escape(line.title or line.name)}</title>"
         for piece in _pieces(line.points):
-            pairs = " ".join(f"{_x(at, first, last):.1f},{_y(value, low, high):.1f}" for at, value in piece)
+            pairs = " ".join(f"{_x(at, start, end):.1f},{_y(value, low, high):.1f}" for at, value in piece)
             parts.append(f'<polyline class="{line.style}" points="{pairs}">{title}</polyline>')
     legend = {line.name: line.style for line in sorted(drawn, key=lambda line: line.style == "rest")}
-    svg = _svg(_HEIGHT, [*grid, *_time_axis(first, last, _HEIGHT), *parts])
+    svg = _svg(_HEIGHT, [*grid, *_time_axis(start, end, _HEIGHT), *parts])
     return svg + (_legend(legend) if len(legend) > 1 else "")
 
 

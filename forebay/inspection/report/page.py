@@ -59,7 +59,7 @@ def _query(history: History) -> str:
         total = sum(rows for _, rows in history.dropped)
         parts.append(f"<h2>Rows dropped by Spark's watermark: {total:,}</h2>")
         if total:
-            parts.append(lines([Line("rows dropped", "c1", history.dropped)], _number))
+            parts.append(lines([Line("rows dropped", "c1", history.dropped)], first, last, _number))
             parts.append(f"<p>{_text(history.advice)}</p>")
     else:
         parts.append("<p>A checkpoint has neither lag nor dropped rows; forebay.record_progress records them.</p>")
@@ -71,9 +71,9 @@ def _source(history: History, source: SourceHistory, first: datetime, last: date
     splits = sorted({split.split for _, state in source.states for split in state.splits}, key=_natural)
     if source.states:
         parts.append(f"<p>{escape(event_time_words(source.states[-1][1]))}</p>")
-    if chart := lines(_watermarks(history, source, splits)):
+    if chart := lines(_watermarks(history, source, splits), first, last):
         parts.append(f'<h3>Watermarks</h3><p class="note">Event time over processing time, both in UTC.</p>{chart}')
-    if chart := lines(_ahead(source, splits), span):
+    if chart := lines(_ahead(source, splits), first, last, span):
         note = "Active splits, and alignmentMaxDrift as the limit. At the limit a split is held."
         parts.append(f'<h3>Event time ahead of the slowest active split</h3><p class="note">{note}</p>{chart}')
     rows = {printable(name): _spans(source, name, last) for name in splits}
@@ -85,7 +85,7 @@ def _source(history: History, source: SourceHistory, first: datetime, last: date
         )
         parts.append(f"<h3>Held and idle</h3>{spans(rows, first, last)}{legend}")
     if source.lag:
-        chart = lines([Line("behind", "c0", source.lag)], _number)
+        chart = lines([Line("behind", "c0", source.lag)], first, last, _number)
         parts.append(f"<h3>Lag, in {escape(source.unit)}</h3>{chart}")
     if source.states and (final := source.states[-1][1].splits):
         table = [(one.split, moment(one.watermark), "held" * one.held or "idle" * one.idle) for one in final]

@@ -15,7 +15,7 @@ from forebay.framework.split import Split
 from forebay.sources.files.listed_splits import ListedSplits
 from forebay.sources.files.listing.file_index import FileIndex
 from forebay.sources.files.scan import FileScan
-from forebay.sources.files.schema.columns import METADATA
+from forebay.sources.files.schema.columns import adds_metadata
 from forebay.sources.files.split import FileSplit, offset_and_rows
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class FileEnumerator(DiscoveryEnumerator):
         if len(cuts) == 2:
             return [split]
         # Only if `_metadata` is read: the planner can join slices only if they differ in nothing but their borders.
-        with_block = whole and METADATA in self._source.schema().names
+        with_block = whole and adds_metadata(self._source.schema())
         shares = [size * number // (len(cuts) - 1) for number in range(len(cuts))]
         return [
             replace(

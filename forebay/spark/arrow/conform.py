@@ -23,8 +23,12 @@ from forebay.framework.arrow.casting import (
     refuse_nulls,
     schema_problems,
 )
+from forebay.framework.arrow.nesting import refuse_deep
 from forebay.spark.arrow.arrays import normal_type
 from forebay.table.keys.stamping import stamped
+
+_MOST_LEVELS = 63
+"""kMaxNestingDepth of Arrow's IPC is 64, with the record batch as the first level."""
 
 
 def spark_schema(schema: pa.Schema, source: str) -> StructType:
@@ -48,6 +52,7 @@ def spark_schema(schema: pa.Schema, source: str) -> StructType:
             source=source,
             advice="give every column a unique name: Spark finds columns by name",
         )
+    check_levels(schema, source)
     fields = []
     for field in schema:
         try:
@@ -62,6 +67,11 @@ def spark_schema(schema: pa.Schema, source: str) -> StructType:
     for column, field in zip(found, schema, strict=True):
         column.metadata = stamped(field)
     return found
+
+
+def check_levels(schema: pa.Schema, source: str) -> None:
+    """Raise a ConfigurationError for a column with more levels than Arrow sends to Spark."""
+    refuse_deep(schema, _MOST_LEVELS, "Arrow sends to Spark", source)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

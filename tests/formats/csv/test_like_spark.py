@@ -243,6 +243,63 @@ def test_generated_files_read_as_spark_reads_them(spark_utc, memory_file, tmp_pa
         )
 
 
+WHITE = [" ", "\t", "\0", "  \x01", "\x0b \x1f"]
+
+
+def file_of_white_lines(chance: random.Random, end: str) -> bytes:
+    """A file whose lines are mostly of white space, or have another number of fields than most schemas.
+
+    More than 64 of a kind, because then the splitter learns how many fields a record has.
+    """
+    fields = chance.choice([["1"], ["1", "2"], ["1", "2", "3"], ['"1"', '"x""y"'], ['"1"2', "3"], ["1", '"a,b" "c"']])
+    record, blanks = ",".join(fields), chance.choice([WHITE, WHITE[:1], [*WHITE, ""]])
+    lines = [record] * chance.choice([1, 10, 70, 130]) + chance.choices(blanks, k=chance.choice([0, 1, 9, 70, 150]))
+    lines += chance.choices(["1", "1,2", "1,2,3,4", '"'], k=chance.choice([0, 0, 1, 70]))
+    chance.shuffle(lines)
+    return end.join(lines).encode()
+
+
+@settings(
+    max_examples=settings().max_examples // 10,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(st.integers(0, 10**9))
+def test_lines_of_white_space_are_no_records_as_for_spark(spark_utc, memory_file, tmp_path_factory, seed) -> None:
+    chance = random.Random(seed)
+    options: dict[str, Any] = {
+        str(name): chance.choice(values)
+        for name, *values in [
+            ("header", True),
+            ("line_sep", "\n", "\x1e"),
+            ("sep", " ", "\t"),
+            ("comment", "#"),
+            ("empty_value", "EV"),
+            ("null_value", " "),
+            ("ignore_leading_white_space", True),
+            ("multi_line", True),
+        ]
+        if chance.random() < 0.2
+    }
+    if "ignore_leading_white_space" in options:  # Spark itself fails where only white space at the end is trimmed
+        options["ignore_trailing_white_space"] = chance.choice([True, False])
+    end = options.get("line_sep") or chance.choice(["\n", "\r\n"])
+    width = chance.randint(1, 4)
+    columns = [("a", "int"), ("b", "string"), ("c", "string"), ("d", "int")][:width]
+    schema = pa.schema([*((name, ARROW[kind]) for name, kind in columns), ("_corrupt_record", pa.string())])
+    ddl = ", ".join(f"{name} {kind}" for name, kind in [*columns, ("_corrupt_record", "string")])
+    files = [data for _ in range(40) if len(data := file_of_white_lines(chance, end)) > 8]
+    expected = of_spark(spark_utc, tmp_path_factory.mktemp("csv") / "files", files, ddl, options)
+    for data, rows in zip(files, expected, strict=True):
+        case = (options, width, data)
+        block_bytes = chance.choice([1 << 20, 200])
+        assert of_ours(memory_file, data, schema, {**options, "block_bytes": block_bytes}) == rows, case
+        reader = CsvFormat(CsvOptions(**options, block_bytes=block_bytes))
+        for some in (["a"], ["_corrupt_record"], []):
+            read = reader.read(memory_file(data), schema, columns=some)
+            assert sum(batch.num_rows for batch, _ in read) == len(rows), (some, case)
+
+
 # A value with all characters that could replace others, and with escapes.
 RESERVED = f'1,"{"".join(map(chr, range(0xFDD0, 0xFDF0)))}\\"b\r\n"|'.encode()
 TORTURE: list[tuple[dict[str, Any], list[bytes]]] = [
@@ -261,6 +318,10 @@ TORTURE: list[tuple[dict[str, Any], list[bytes]]] = [
         b'"a, ""b"" \\"c",x\n', b'1,"a""b#\n', b'"a ""b"" c\nd ""e""",x\n']),
     ({"header": True}, [b"a,b\n1,2\n", b"\n\na,b\n1,2\n", b"a\n1,2\n", b"a,b,c\n1,2\n", b'"a\n1,2\n',
         b"\xef\xbb\xbfa,b\n1,2\n", b"a,b"]),
+    ({}, [marks + line for marks in (b"\xef\xbb\xbf" * 2, b"\xef\xbb\xbf" * 3)
+        for line in (b"a,b\n", b'"a",b\n"c",d\n', b'"",b\n', b",b\n", b"a,b\n\xef\xbb\xbf\xef\xbb\xbfc,d\n", b"#c\n")]),
+    ({"header": True}, [b"\xef\xbb\xbf" * 2 + b"a,b\n1,2\n", b"\xef\xbb\xbf" * 2 + b'"a",b\n1,2\n']),
+    ({"multi_line": True}, [b"\xef\xbb\xbf" * 2 + b"a,b\nc,d\n", b"\xef\xbb\xbf" * 2 + b'"a\n",b\nc,d\n']),
     ({"null_value": "NA"}, [b'"",x\n', b",x\n", b'x,""\n', b"x,\n", b'NA,"NA"\n', b'x," NA"\n']),
     ({"null_value": "NA", "empty_value": "EV"}, [b'"",x\n', b",x\n", b'x,""\n', b"EV,NA\n"]),
     ({"escape": '"'}, [b'"a""b",c\n', b'"""a""",b\n', b'"a"b",c\n', b'"",b\n', b'"""",b\n', b'"a\\",b\n', b'"a""\n',
@@ -277,7 +338,9 @@ TORTURE: list[tuple[dict[str, Any], list[bytes]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "files"), TORTURE, ids=[str(options) for options, _ in TORTURE])
+@pytest.mark.parametrize(
+    ("options", "files"), TORTURE, ids=[f"{number} {options}" for number, (options, _) in enumerate(TORTURE)]
+)
 def test_hand_written_cases_read_as_spark_reads_them(spark_utc, memory_file, tmp_path, options, files) -> None:
     schema = pa.schema([(name, pa.string()) for name in ("a", "b", "_corrupt_record")])
     expected = of_spark(spark_utc, tmp_path / "files", files, "a string, b string, _corrupt_record string", options)

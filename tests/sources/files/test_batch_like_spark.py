@@ -6,16 +6,19 @@ What the format gives Spark is asked of its data source in this process, task by
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import os
 import pickle
 import shutil
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from generated_files.outcomes import plain
 
@@ -130,6 +133,47 @@ def test_compressed_files(both: Both, write: Write, kind: Any) -> None:
     suffix = kind.suffix + ".gz"
     root = write(kind.name, {"a" + suffix: ROWS, "b" + suffix: []}, compressed=True)
     assert len(both.same(root)) == len(ROWS)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "text"], indirect=True)
+def test_files_with_the_long_suffixes_of_compression(both: Both, tmp_path: Path, kind: Any) -> None:
+    lines = {"csv": b"k,v\n1,a\n2,b\n", "json": b'{"k":1}\n{"k":2}\n', "text": b"1\n2\n"}[kind.name]
+    zstd = bytes(pa.Codec("zstd").compress(lines))
+    names = {".gzip": gzip.compress(lines), ".zstd": zstd, ".gz": gzip.compress(lines), ".zst": zstd, "": lines}
+    for number, (suffix, data) in enumerate(names.items()):
+        (tmp_path / f"{number}{kind.suffix}{suffix}").write_bytes(data)
+    assert len(both.same(str(tmp_path))) == 10
+
+
+@pytest.mark.parametrize("kind", ["text"], indirect=True)
+def test_whole_files_that_decompress_to_nothing_are_rows(both: Both, tmp_path: Path, kind: Any) -> None:
+    empty = {
+        "gz": gzip.compress(b""),
+        "bz2": bz2.compress(b""),
+        "deflate": zlib.compress(b""),
+        "zst": bytes(pa.Codec("zstd").compress(b"")),
+    }
+    for suffix, data in empty.items():
+        (tmp_path / f"x.txt.{suffix}").write_bytes(data)
+    (tmp_path / "no bytes.txt").write_bytes(b"")
+    (tmp_path / "no bytes.txt.gz").write_bytes(b"")
+    (tmp_path / "mark.txt").write_bytes(b"\xef\xbb\xbf")
+    assert len(both.same(str(tmp_path), wholetext=True)) == 5
+    assert both.same(str(tmp_path), wholetext=False) == []
+
+
+@pytest.mark.parametrize("kind", ["parquet"], indirect=True)
+def test_a_column_of_the_files_may_be_called_metadata(both: Both, tmp_path: Path, kind: Any) -> None:
+    paths = pa.array([{"file_path": "a"}, {"file_path": "b"}, {"file_path": None}])
+    for number, values in enumerate((pa.array([1, None, 3]), paths)):
+        root = tmp_path / str(number)
+        root.mkdir()
+        pq.write_table(pa.table({"k": [1, 2, 3], "_metadata": values}), root / "a.parquet")
+        assert len(both.same(str(root))) == 3
+        assert len(both.same(str(root), "k bigint")) == 3
+        frame = both.on_spark(str(root), rowFilter="k > 1").select("_metadata")
+        assert frame.toArrow().to_pylist() == [{"_metadata": value} for value in values.to_pylist()[1:]]
+    assert [row["_metadata"] for row in both.same(str(tmp_path / "0"), "k bigint, _metadata bigint")] == [1, None, 3]
 
 
 PARTITIONED = [

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.splitting.arrow import ArrowRows
+from forebay.formats.csv.splitting.blank_lines import without_blank_lines
 from forebay.formats.csv.splitting.placeholders import NoPlaceholder, Placeholders
 from forebay.formats.csv.splitting.safe_blocks import Quoting
-from forebay.formats.csv.splitting.splitter import FallbackRow, Splitter, Tokens, may_have_blank_rows
+from forebay.formats.csv.splitting.splitter import FallbackRow, Splitter, Tokens
 from forebay.formats.csv.univocity.cursor import WHITESPACE, strip_line_end
 from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
 from forebay.formats.records.encodings import valid_utf8
@@ -31,8 +32,6 @@ class LineSplitter(Splitter):
         if options.line_sep is not None and len(options.line_sep) == 1:
             # LF is then an ordinary character, also in quotes.
             self.tokenizer = CsvTokenizer(replace(self.rules, line_sep=self.rules.newline))
-        # In these cases a blank line cannot be told from a record by its number of fields.
-        self._blank_lines_hide = width <= 1 or self.rules.sep <= " "
 
     def split(self, data: bytes | bytearray) -> Tokens:
         """Return the records of a block of complete lines."""
@@ -45,11 +44,8 @@ class LineSplitter(Splitter):
     def _by_arrow(self, data: bytes | bytearray) -> Tokens:
         placeholders = Placeholders()
         data = self._without_comments(self._with_newlines(data, placeholders))
+        data = without_blank_lines(data, placeholders)
         found, fallback_rows = self._split(data, placeholders)
-        if self._blank_lines_hide and may_have_blank_rows(found):
-            lines = data.split(b"\n")
-            data = b"\n".join([line for line in lines if placeholders.restored_text(line.decode()).strip(WHITESPACE)])
-            found, fallback_rows = self._split(data, placeholders)
         return self.merged(found, fallback_rows, lambda: self._raw(data, placeholders))
 
     def _by_tokenizer(self, data: bytes | bytearray) -> Tokens:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +32,11 @@ class Placeholders:
     def used(self) -> bool:
         """Whether any character was replaced."""
         return bool(self._originals)
+
+    @property
+    def marks(self) -> Iterable[bytes]:
+        """The placeholders that stand in the block, in UTF-8."""
+        return self._originals
 
     def avoid(self, data: bytes | bytearray) -> None:
         """Exclude the characters that occur in `data` from use as placeholders.

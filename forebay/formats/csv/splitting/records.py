@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from forebay.formats.csv.options import CsvOptions
+from forebay.formats.csv.splitting.blank_lines import has_blank_lines
 from forebay.formats.csv.splitting.placeholders import NoPlaceholder, Placeholders
 from forebay.formats.csv.splitting.safe_blocks import Quoting
-from forebay.formats.csv.splitting.splitter import FallbackRow, Splitter, Tokens, may_have_blank_rows
+from forebay.formats.csv.splitting.splitter import FallbackRow, Splitter, Tokens
 from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
 from forebay.formats.records.encodings import decoded, valid_utf8
 
@@ -85,15 +86,13 @@ class RecordSplitter(Splitter):
         placeholders = Placeholders()
         try:
             data = self._with_newlines(valid_utf8(block), placeholders)
-            if data is None:
+            if data is None or (self.rules.trim_leading and has_blank_lines(data, placeholders)):
                 return None
             quoting = self.safe_blocks.quoting(data)
             if quoting is Quoting.NOT_SAFE:
                 return None
             found = self.by_arrow(data, quoting, placeholders)
         except NoPlaceholder:
-            return None
-        if self.rules.trim_leading and may_have_blank_rows(found):
             return None
         fallback_rows: list[FallbackRow] = []
         for index, text in found.fallback_rows:

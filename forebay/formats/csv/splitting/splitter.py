@@ -108,14 +108,3 @@ def _merged_column(column: pa.Array, others: pa.Array, runs: list[tuple[int, int
         parts += [column.slice(at, stop - at), others.slice(other, count)]
         at, other = stop, other + count
     return pa.concat_arrays([*parts, column.slice(at)])
-
-
-def may_have_blank_rows(found: ArrowRows) -> bool:
-    """Return whether any row may have null or only white space in every column."""
-    blank: pa.BooleanArray | None = None
-    for column in found.columns:
-        empty = pc.fill_null(pc.match_substring_regex(column, r"\A[\x00-\x20]*\z"), True)
-        blank = empty if blank is None else pc.and_(blank, empty)
-        if not blank.true_count:
-            return False
-    return blank is not None

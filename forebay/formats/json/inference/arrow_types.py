@@ -36,7 +36,7 @@ def types_by_arrow(data: bytes | bytearray, options: JsonOptions) -> Kind | None
             return None
         columns = zip(table.column_names, table.columns, strict=True)
         return Struct.of([(name, _kind(column.combine_chunks(), options)) for name, column in columns])
-    except NotSafe:
+    except (NotSafe, RecursionError):
         return None
 
 

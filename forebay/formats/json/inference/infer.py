@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.errors import DataError
+from forebay.errors import ConfigurationError, DataError
 from forebay.formats.json.arrow import is_utf8
 from forebay.formats.json.blocks import split_lines
 from forebay.formats.json.documents import document_bytes
 from forebay.formats.json.inference.arrow_types import types_by_arrow
-from forebay.formats.json.inference.kinds import NULL, STRING, Kind, ListOf, Merging, Struct, arrow_type
+from forebay.formats.json.inference.kinds import NULL, STRING, Kind, ListOf, Merging, Struct, arrow_type, levels
 from forebay.formats.json.inference.record_kinds import KindReader
 from forebay.formats.json.jackson.text import Malformed
 from forebay.formats.json.options import JsonOptions
@@ -40,9 +40,10 @@ def infer_schema(
 
     Raises:
         DataError: A record is malformed and the mode is FAILFAST.
-        ConfigurationError: The names of two columns differ only in case.
+        ConfigurationError: The names of two columns differ only in case, or a column is nested too deeply.
     """
     inference = _Inference(options)
+    place = files[0].path if len(files) == 1 else "the files"
     try:
         for file in files:
             if options.multi_line:
@@ -52,14 +53,16 @@ def infer_schema(
             for block in blocks(file):
                 inference.block(block, file.path)
         found = arrow_type(inference.root, options)
+        schema = pa.schema(list(found) if isinstance(found, pa.StructType) else [])
+        check_names(schema, place, case_sensitive=False)
     except RecursionError:
-        raise DataError(
-            f"a record of {files[0].path if len(files) == 1 else 'the files'} is nested too deeply to infer a schema",
+        column = inference.deepest
+        raise ConfigurationError(
+            f"the column {column!r} of {place} is nested too deeply to infer its type",
             option="schema",
-            advice="give a schema; a column of the type string holds a nested value as JSON text",
+            advice=f"give a schema that leaves the column out, or declares {column!r} as string: its values are then "
+            "the JSON text",
         ) from None
-    schema = pa.schema(list(found) if isinstance(found, pa.StructType) else [])
-    check_names(schema, files[0].path if len(files) == 1 else "the files", case_sensitive=False)
     return schema
 
 
@@ -71,6 +74,7 @@ class _Inference:
         self._merging = Merging()
         self._names: set[str] = set()
         self._kinds = KindReader(options)
+        self._last: Kind = NULL
         self._random = random.Random(1)
         self._sampled = options.sampling_ratio <= _ALL
 
@@ -78,6 +82,13 @@ class _Inference:
     def root(self) -> Kind:
         """The kind that covers all records so far."""
         return self._merging.result()
+
+    @property
+    def deepest(self) -> str:
+        """The column that is nested most deeply, also after a merge that failed."""
+        records = [kind for kind in (self._last, *self._merging.parts) if isinstance(kind, Struct)]
+        fields = [field for record in records for field in record.fields]
+        return max(fields, key=lambda field: levels(field[1]), default=("", NULL))[0]
 
     def block(self, block: Block, path: str) -> None:
         """Add the records of a block of lines. `path` is the path of its file, for errors."""
@@ -122,6 +133,7 @@ class _Inference:
         """
         while isinstance(kind, ListOf):
             kind = kind.element
+        self._last = kind
         if kind == NULL:
             return
         if not isinstance(kind, Struct):

@@ -114,6 +114,19 @@ def _merged_structs(left: Struct, right: Struct) -> Struct:
     return Struct((*fields, *ones[one:], *others[other:]))
 
 
+def levels(kind: Kind) -> int:
+    """Return the number of levels of a kind. Does not recurse, because a record may have a thousand."""
+    most, waiting = 0, [(kind, 1)]
+    while waiting:
+        found, level = waiting.pop()
+        most = max(most, level)
+        if isinstance(found, ListOf):
+            waiting.append((found.element, level + 1))
+        elif isinstance(found, Struct):
+            waiting += [(inside, level + 1) for _, inside in found.fields]
+    return most
+
+
 class Merging:
     """Merges many kinds into one.
 
@@ -122,6 +135,11 @@ class Merging:
 
     def __init__(self) -> None:
         self._parts: list[tuple[int, Kind]] = []  # count and kind; counts descend
+
+    @property
+    def parts(self) -> list[Kind]:
+        """The kinds that are not merged with one another yet."""
+        return [kind for _, kind in self._parts]
 
     def add(self, kind: Kind) -> None:
         """Add one kind to merge."""

@@ -22,7 +22,14 @@ from forebay.sources.files.read_errors import is_ignored, with_file
 from forebay.sources.files.reading.file_read import Batches, FileRead, ReadRange
 from forebay.sources.files.reading.joined_files import JoinedFiles
 from forebay.sources.files.scan import FileScan
-from forebay.sources.files.schema.columns import METADATA, assemble, data_schema, metadata_value, partition_scalars
+from forebay.sources.files.schema.columns import (
+    METADATA,
+    adds_metadata,
+    assemble,
+    data_schema,
+    metadata_value,
+    partition_scalars,
+)
 from forebay.sources.files.schema.evolution import check_new_columns
 from forebay.sources.files.small_files import SmallFiles
 from forebay.sources.files.split import FileSplit
@@ -117,16 +124,16 @@ class FileSplitReader(SplitReader):
         """Return the schema of all columns in the file of a split, and the schema of the columns to read, in order."""
         full, schema, _ = self._schemas
         data = data_schema(full, (name for name, _ in split.partitions))
-        outside = {METADATA, *(name.lower() for name, _ in split.partitions)}
+        outside = {*([METADATA] if adds_metadata(full) else []), *(name.lower() for name, _ in split.partitions)}
         wanted = [field.name for field in schema if field.name.lower() not in outside]
         # If no column of the file is selected, one column is read to count the rows.
         return data, pa.schema([data.field(name) for name in wanted or data.names[:1]])
 
     def _constants(self, split: FileSplit) -> dict[str, pa.Scalar]:
         """Return the values of a split's partition columns and of `_metadata`, by column name."""
-        _, schema, _ = self._schemas
+        full, schema, _ = self._schemas
         constants = partition_scalars(dict(split.partitions), schema, self._source.time_zone)
-        if METADATA in schema.names:
+        if METADATA in schema.names and adds_metadata(full):
             start, length = split.block or (0, split.size)
             constants[METADATA] = metadata_value(split.status, start, length, schema.field(METADATA).type)
         return constants

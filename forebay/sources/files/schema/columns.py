@@ -16,8 +16,10 @@ from forebay.stores.file_status import FileStatus, spark_file_name, spark_file_p
 
 METADATA = "_metadata"
 _ROW_INDEX = "row_index"
-_INSIDE = b"forebay.inside"
+_INSIDE = b"files.inside"  # without the prefix of what `stamp` adds, which hosts pass on to Spark
 """Field metadata key: for a partition column that is also in the files, the column's field in the files."""
+_OF_FILE = b"files.own"
+"""Field metadata key: marks an inferred column `_metadata` that the files themselves have."""
 _FIELDS = (
     pa.field("file_path", pa.string()),
     pa.field("file_name", pa.string()),
@@ -31,6 +33,19 @@ _FIELDS = (
 def metadata_type(format_name: str) -> pa.StructType:
     """Return the type of Spark's hidden column `_metadata` for a file format. For Parquet it also has `row_index`."""
     return pa.struct([*_FIELDS, *([pa.field(_ROW_INDEX, pa.int64())] if format_name == "parquet" else [])])
+
+
+def adds_metadata(schema: pa.Schema) -> bool:
+    """Return whether `_metadata` in a schema is Spark's hidden column. Of another type, it is a column of the files."""
+    at = schema.get_field_index(METADATA)
+    field = None if at < 0 else schema.field(at)
+    return field is not None and isinstance(field.type, pa.StructType) and _OF_FILE not in (field.metadata or {})
+
+
+def with_own_metadata(schema: pa.Schema) -> pa.Schema:
+    """Return a schema inferred from files whose column `_metadata`, if they have one, is read from them."""
+    at = schema.get_field_index(METADATA)
+    return schema if at < 0 else schema.set(at, schema.field(at).with_metadata({_OF_FILE: b"1"}))
 
 
 def is_metadata_type(data_type: pa.DataType, format_name: str) -> bool:
@@ -100,7 +115,7 @@ def with_partitions(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
 
 def data_schema(full: pa.Schema, partitions: Iterable[str]) -> pa.Schema:
     """Return the schema of the columns that are in the files. `partitions` are the names of the partition columns."""
-    outside = {METADATA, *(name.lower() for name in partitions)}
+    outside = {*([METADATA] if adds_metadata(full) else []), *(name.lower() for name in partitions)}
     fields = []
     for field in full:
         inside = (field.metadata or {}).get(_INSIDE)

@@ -12,14 +12,26 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.values.column_names import same_names
+from forebay.framework.arrow.nesting import refuse_deep
 from forebay.sources.files.format_hint import unknown_format
 from forebay.sources.files.read_errors import is_readable, with_file
 from forebay.sources.files.scan import FileScan
-from forebay.sources.files.schema.columns import METADATA, is_metadata_type, metadata_type, with_partitions
+from forebay.sources.files.schema.columns import (
+    METADATA,
+    adds_metadata,
+    is_metadata_type,
+    metadata_type,
+    with_own_metadata,
+    with_partitions,
+)
 from forebay.sources.files.small_files import AHEAD, SmallFiles
 from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus
 from forebay.stores.stored_file import StoredFile
+
+_MOST_LEVELS = 200
+"""Readers of formats and converters of types recurse, some by three calls a level; Python allows 1,000."""
+_DEEPEST = "file formats read"
 
 
 def inferred_schema(source: FileScan) -> pa.Schema:
@@ -44,13 +56,15 @@ def inferred_schema(source: FileScan) -> pa.Schema:
     schema = with_partitions(_inside(source, index.files), index.partition_schema)
     if not schema.names:
         raise ConfigurationError(
-            f"no column can be inferred from the files below {', '.join(source.all_paths())}: they hold no record",
+            f"no column can be inferred from the files below {', '.join(source.all_paths())}: they hold no record, or "
+            "records without a field",
             source=source.name,
             option="path",
             advice="give a schema",
         )
+    refuse_deep(schema, _MOST_LEVELS, _DEEPEST, source.name)
     if not source.include_metadata:
-        return schema
+        return with_own_metadata(schema)
     if METADATA in schema.names:
         raise ConfigurationError(
             f"includeMetadata=true adds a column {METADATA}, but the files already have a column of this name",
@@ -136,15 +150,16 @@ def check_schema(source: FileScan, schema: pa.Schema) -> None:
     Raises:
         ConfigurationError: A column is refused. The error names it.
     """
-    for field in schema:
-        if field.name == METADATA and not is_metadata_type(field.type, source.format_name()):
-            raise ConfigurationError(
-                f"the schema gives the column {METADATA} the type {field.type}, which has other fields than Spark's "
-                f"type {metadata_type(source.format_name())}",
-                source=source.name,
-                option="schema",
-                advice="remove the column from the schema and set includeMetadata=true",
-            )
+    refuse_deep(schema, _MOST_LEVELS, _DEEPEST, source.name)
+    if adds_metadata(schema) and not is_metadata_type(schema.field(METADATA).type, source.format_name()):
+        raise ConfigurationError(
+            f"the schema gives the column {METADATA} the type {schema.field(METADATA).type}, which has other fields "
+            f"than Spark's type {metadata_type(source.format_name())}",
+            source=source.name,
+            option="schema",
+            advice="remove the column from the schema and set includeMetadata=true; or, if the files have a column of "
+            "this name, give no schema",
+        )
     variant = _variant_in(schema)
     if variant is not None:
         raise ConfigurationError(
