@@ -179,6 +179,8 @@ def require_order(df: DataFrame, key: Sequence[str], function: str, *, ordered: 
     proof = _Proof.of(df, key)
     if ordered:
         proof.refuse_other_key("key")
+        if proof.changes is not None and proof.changes.images is None:
+            proof.refuse_doubt()
     elif proof.in_order is None or proof.problem:
         raise ConfigurationError(
             f"{function} passes changes on as they come, and nothing proves that those of ({proof.shown}) are in "
@@ -256,12 +258,14 @@ def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool) -> ChangeO
 
 
 def refuse_broken(df: DataFrame) -> None:
-    """Check that no operator of the plan makes a wrong table of the changes.
+    """Check that no operator of the plan makes a wrong table of the changes, or may make one of undeclared changes.
 
     Raises:
-        ConfigurationError: One does.
+        ConfigurationError: One does, or may.
     """
-    _Proof.of(df, ())
+    proof = _Proof.of(df, ())
+    if proof.changes is not None and proof.changes.images is None:
+        proof.refuse_doubt()
 
 
 @dataclass(frozen=True)

@@ -309,7 +309,8 @@ def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of
                 why = f"{text} drops the old rows of updates, also those whose new row was left out before"
                 return changes.broke(why, "apply it before other filters and joins")
             told = f"images: {text} drops the old rows of updates"
-            changes = replace(changes, images=Images.UPSERT, complete=False, lost=(*changes.lost, told))
+            images = None if changes.images is None else Images.UPSERT
+            changes = replace(changes, images=images, complete=False, lost=(*changes.lost, told))
             continue
         keyed = {before.origins.get(number, number) for number in used} <= (changes.identity or frozenset())
         if changes.images is None:

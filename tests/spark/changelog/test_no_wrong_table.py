@@ -21,6 +21,7 @@ from forebay.changelog import (
     latest_per_key,
     materialize,
     normalize,
+    to_delta_cdf,
     to_is_deleted,
     to_upsert_kafka,
 )
@@ -459,6 +460,9 @@ def test_a_filter_over_undeclared_changes_is_refused(spark):
     opened = changes.where("s = 'open'")
     for function in (latest_per_key, materialize):
         refused(lambda function=function: function(opened, "id", sequence_by="_sequence"), "left out", "from_changes")
+    for converted in (to_is_deleted, to_delta_cdf, lambda df: to_upsert_kafka(df, "id", ordered=True)):
+        assert converted(changes).columns
+        refused(lambda converted=converted: converted(opened), "left out", "from_changes")
 
 
 def test_columns_that_belong_to_a_change_are_not_of_its_row(spark):
