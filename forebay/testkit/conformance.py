@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from forebay.errors import ConfigurationError, DataError, DataLossError, RetriableError
 from forebay.framework.inprocess.preparation import require_source
@@ -18,7 +19,14 @@ from forebay.testkit.harness.subject import Subject
 from forebay.testkit.outcomes import ConformanceError, ConformanceWarning, NotProvenWarning, Report, Result
 
 
-def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collection[str] | None = None) -> Report:
+def check(
+    source: Source,
+    *,
+    seconds: float = 30.0,
+    seed: int = 0,
+    rules: Collection[str] | None = None,
+    stored: Sequence[Mapping[str, Any]] = (),
+) -> Report:
     """Run every conformance check that needs only a source and its present input.
 
     Use it in a test or at a prompt: ``print(testkit.check(Orders(url=…)))``. The checks discover and read the source
@@ -33,6 +41,8 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
         seed: Seeds the random positions and steps at which checks interrupt a read. The same seed repeats them.
         rules: The ids of the rules to check, such as those that failed before; None for all. The plain read, with which
             the checks compare, always runs.
+        stored: Splits that older versions of the connector stored, as the dicts that `Split.to_json` returned. Needed
+            for a verdict "passed" if the version of the split class is above 1.
 
     Returns:
         The report, whose `verdict` is "passed" or "not proven". When printed, the report shows the verdict with the
@@ -47,7 +57,7 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
     """
     require_source(source, "check()")
     started = time.monotonic()
-    subject = Subject(source, seconds=seconds, seed=seed, live=True)
+    subject = Subject(source, seconds=seconds, seed=seed, live=True, stored=stored)
     chosen = [each for each in ALL if rules is None or not set(rules).isdisjoint(each.rules) or each is READ]
     with unclosed():  # the checks of leaks count these warnings
         try:

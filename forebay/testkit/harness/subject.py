@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -23,10 +23,23 @@ _BATCHES = 60
 
 
 class Subject(SourceCalls):
-    """The source under test and the results that its checks share. It takes the arguments of `SourceCalls`."""
+    """The source under test and the results that its checks share.
 
-    def __init__(self, source: Source, *, seconds: float, seed: int, live: bool) -> None:
+    It takes the arguments of `SourceCalls`, and splits that older versions of the connector stored.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        seconds: float,
+        seed: int,
+        live: bool,
+        stored: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         super().__init__(source, seconds=seconds, seed=seed, live=live)
+        self.stored = stored
+        """Splits that older versions of the connector stored, as `Split.to_json` returned them."""
         self.blocked = ""
         """Why checks cannot run the enumerator with readers; set once a check has found it."""
         self.plain: PlainRead | None = None

@@ -79,6 +79,25 @@ class TakesNewerSplits(broken.TakesNewerSplits):
     """Its splits are of any version."""
 
 
+class Lossy(Split):
+    version = 2
+    key: str = ""
+
+    @classmethod
+    def from_json(cls, data):
+        fields = {name: value for name, value in data.items() if name != "v"}
+        return cls(**(fields if data["v"] == 2 else {"id": fields["id"], "key": fields["key"]}))
+
+
+STORED = {"older_versions_restored": [{"v": 1, "id": "a", "position": 2, "key": "k"}]}
+"""The splits of older versions that the check of a connector is given, by the name of the check."""
+
+
+@only("older_versions_restored")
+class ForgetsThePositionOfOlderSplits(Numbers):
+    split_class = Lossy
+
+
 @only("round_trip")
 class ItsSplitsLoseAField(broken.ItsSplitsLoseAField):
     """A stored split has a field less."""
@@ -414,6 +433,12 @@ class ReadsToTheEndOfAnotherSplit(Reader):
         super().add_splits(
             [split if split.position == split.end else split.slice(split.position, end) for split in splits]
         )
+
+
+@only("own_ends_are_reached", endless=True)
+class ItsOwnEndIsNotThereYet(Finder):
+    def discover(self, known, first):
+        return Discovered([Split(split_id, 0, self.source.count + 5) for split_id in ("a", "b")])
 
 
 @only("fetch_pauses")

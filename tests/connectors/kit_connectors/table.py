@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from forebay.testkit import ConformanceError, check
 from forebay.testkit.checks import ALL
-from kit_connectors.alone import ALONE
+from kit_connectors.alone import ALONE, STORED
 from kit_connectors.broken import RELEASE
 from kit_connectors.written import WRITTEN, caught_by
 
@@ -39,7 +39,7 @@ def line(name: str) -> Line:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning of the kit is in the report
-            report = check(source, seconds=30)
+            report = check(source, seconds=30, stored=STORED.get(name, ()))
     except ConformanceError as error:
         report = error.report
     finally:
