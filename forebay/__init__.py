@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from forebay.framework.inprocess import Run as Run
     from forebay.framework.inprocess import run as run
     from forebay.framework.reading.source_reader import SourceReaderBase as SourceReaderBase
+    from forebay.framework.runtime.http_errors import http_errors as http_errors
     from forebay.inspection.describe import describe as describe
     from forebay.inspection.metrics import record_metrics as record_metrics
     from forebay.inspection.offsets import offsets as offsets
@@ -65,6 +66,7 @@ _LAZY = {
     "SourceReaderBase": "forebay.framework.reading.source_reader",
     "WatermarkStrategy": "forebay.watermarks.strategy",
     "describe": "forebay.inspection.describe",
+    "http_errors": "forebay.framework.runtime.http_errors",
     "offsets": "forebay.inspection.offsets",
     "peek": "forebay.inspection.peek",
     "progress": "forebay.inspection.progress",
@@ -119,6 +121,7 @@ __all__ = [
     "cached",
     "describe",
     "discard",
+    "http_errors",
     "offsets",
     "option",
     "peek",

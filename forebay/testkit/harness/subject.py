@@ -43,6 +43,8 @@ class Subject(SourceCalls):
         self.blocked = ""
         """Why checks cannot run the enumerator with readers; set once a check has found it."""
         self.plain: PlainRead | None = None
+        self.small_pages: Source | None = None
+        """A copy of the source that reads the same rows in smaller pages, if one of its options sets their size."""
 
     def on(self, source: Source, *, patience: float | None = None) -> Subject:
         """Return a subject for another source of the same input, with the deadline of this one and no plain read.
@@ -178,7 +180,8 @@ class Subject(SourceCalls):
             return found
         raise Skip(
             "no split has two record batches, so no read could be stopped and resumed in the middle",
-            "run the checks on a source with more rows, or with smaller pages, such as pages of 3 rows",
+            "run the checks on a source with more rows; or make the size of a page an option, such as page_rows: int = "
+            "option(default=500), so that check() reads smaller pages too",
         )
 
     def coordinated(self) -> tuple[Source, HostOptions]:

@@ -15,6 +15,7 @@ from forebay.testkit import ConformanceError, check
 from forebay.testkit.checks import ALL
 from kit_connectors.alone import ALONE, STORED
 from kit_connectors.broken import RELEASE
+from kit_connectors.trial import BUGS, HARMLESS
 from kit_connectors.written import WRITTEN, caught_by
 
 
@@ -76,7 +77,15 @@ def main() -> int:
         gaps += not each.alone
         verdict = "yes" if each.alone else f"no: {', '.join(each.caught_by) or 'by none'}"
         print(f"| {each.rule} | `{each.check}` | `{each.connector}` | {verdict} |", flush=True)
-    print(f"\n{len(ALL)} checks and {len(WRITTEN)} tests that write, {gaps} gaps")
+    print("\n| planted bug | first line of the verdict of `check` alone |")
+    print("|---|---|")
+    for planted in [*BUGS, *HARMLESS]:
+        report = verdict(planted)
+        gaps += report.verdict != ("failed" if planted.rules else "passed")
+        print(f"| {planted.name} | {report.headline[:160].replace('|', '/')} |".replace("\n", " "), flush=True)
+    print(
+        f"\n{len(BUGS)} bugs, {len(HARMLESS)} harmless; {len(ALL)} checks and {len(WRITTEN)} tests that write, {gaps} gaps"
+    )
     return min(gaps, 1)
 
 
