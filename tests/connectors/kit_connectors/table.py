@@ -83,9 +83,8 @@ def main() -> int:
         report = verdict(planted)
         gaps += report.verdict != ("failed" if planted.rules else "passed")
         print(f"| {planted.name} | {report.headline[:160].replace('|', '/')} |".replace("\n", " "), flush=True)
-    print(
-        f"\n{len(BUGS)} bugs, {len(HARMLESS)} harmless; {len(ALL)} checks and {len(WRITTEN)} tests that write, {gaps} gaps"
-    )
+    print(f"\n{len(BUGS)} bugs and {len(HARMLESS)} harmless changes")
+    print(f"{len(ALL)} checks and {len(WRITTEN)} tests that write, {gaps} gaps")
     return min(gaps, 1)
 
 

@@ -608,7 +608,7 @@ class Hello(SourceEvent):
     """An event that the reader does not know."""
 
 
-@planted("an event that the reader does not know", "EVT-1", "ENU-8")
+@planted("an event that the reader does not know", "EVT-1", "ENU-3")
 class SaysHello(Segments):
     def add_reader(self, subtask):
         super().add_reader(subtask)
