@@ -116,6 +116,18 @@ def test_the_snippet_of_upgrade_keeps_what_an_older_version_stored():
     assert kind.from_json({"v": 1, "id": "orders-0", "topic": "orders"}) == kind("orders-0", log="orders")
 
 
+def test_the_snippet_of_events_defines_events_that_carry_their_fields():
+    scope: dict[str, Any] = {"forebay": forebay, "__name__": "guide"}
+    exec(compile(snippet("class Progress(forebay.SourceEvent)"), "guide", "exec", dont_inherit=True), scope)
+    assert scope["Progress"](rows=3).rows == 3
+    sent: list[Any] = []
+    enumerator: Any = type("Fake", (), {})()
+    enumerator.rows, enumerator.context = {0: 1, 1: 1}, type("Context", (), {})()
+    enumerator.context.send_event_to_reader = lambda subtask, event: sent.append((subtask, event))
+    scope["Enumerator"].handle_source_event(enumerator, 1, scope["Progress"](rows=3))
+    assert sent == [(1, scope["Throttle"](seconds=1.0))]
+
+
 def test_the_snippet_of_http_errors_reads_the_service_of_the_examples():
     sys.path.append(str(ROOT / "examples"))
     from order_service import OrderService  # type: ignore[import-not-found]

@@ -16,7 +16,8 @@ def named(bugs):
 def rule_of(report):
     assert report.verdict == "failed", report.headline
     assert "; next step: " in report.headline
-    return re.match(r"\w+ breaks ([A-Z]+[0-9]?-?[0-9]*): ", report.headline)[1]
+    (rule,) = re.findall(r"^\w+ breaks ([A-Z]+[0-9]?-?[0-9]*): ", report.headline)
+    return rule
 
 
 @pytest.mark.parametrize("bug", named(BUGS))

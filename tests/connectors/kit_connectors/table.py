@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from forebay.testkit import ConformanceError, check
 from forebay.testkit.checks import ALL
+from kit_connectors import trial
 from kit_connectors.alone import ALONE, STORED
 from kit_connectors.broken import RELEASE
-from kit_connectors.trial import BUGS, HARMLESS
 from kit_connectors.written import WRITTEN, caught_by
 
 
@@ -79,11 +79,11 @@ def main() -> int:
         print(f"| {each.rule} | `{each.check}` | `{each.connector}` | {verdict} |", flush=True)
     print("\n| planted bug | first line of the verdict of `check` alone |")
     print("|---|---|")
-    for planted in [*BUGS, *HARMLESS]:
-        report = verdict(planted)
+    for planted in [*trial.BUGS, *trial.HARMLESS]:
+        report = trial.verdict(planted)
         gaps += report.verdict != ("failed" if planted.rules else "passed")
         print(f"| {planted.name} | {report.headline[:160].replace('|', '/')} |".replace("\n", " "), flush=True)
-    print(f"\n{len(BUGS)} bugs and {len(HARMLESS)} harmless changes")
+    print(f"\n{len(trial.BUGS)} bugs and {len(trial.HARMLESS)} harmless changes")
     print(f"{len(ALL)} checks and {len(WRITTEN)} tests that write, {gaps} gaps")
     return min(gaps, 1)
 
