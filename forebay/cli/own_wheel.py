@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
-import forebay
-
 _LEFT_OUT = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
 """Files of the metadata that describe this installation, not the package."""
 
@@ -39,7 +37,7 @@ def own_wheel() -> tuple[str, bytes]:
 
 def _package() -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each file of the package, and of the modules by which Spark finds formats."""
-    place = Path(forebay.__file__).parent
+    place = Path(__file__).parents[1]
     for path in [*place.rglob("*"), *place.parent.glob("pyspark_forebay_*.py")]:
         if path.is_file() and path.suffix != ".pyc":
             yield path.relative_to(place.parent).as_posix(), path.read_bytes()
