@@ -41,11 +41,8 @@ class Orders(SimpleSource):
 
     def get(self, path: str, **query: object):
         request = Request(f"{self.url}/{path}?{urlencode(query)}", headers={"Authorization": self.token.reveal()})
-        try:
-            with urlopen(request, timeout=10) as response:
-                return json.load(response)
-        except OSError as error:
-            raise forebay.RetriableError(f"{path}: {error}") from error
+        with forebay.http_errors(path, option="token"), urlopen(request, timeout=10) as response:
+            return json.load(response)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,17 @@ An error's text has a fixed format, because Spark keeps only the text of an exce
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import takewhile
 from typing import Any, Self
+
+_log = logging.getLogger(__name__)
 
 _LABELS = ("source", "split", "position", "option", "rule", "advice")
 _PRINTED = {"advice": "next step"}
@@ -108,11 +112,9 @@ class RetriableError(ForebayError):
     Args:
         message: What went wrong.
         retry_after: The minimum delay that the service requests: seconds, a timedelta, or the text of an HTTP
-            `Retry-After` header. It applies to all readers of the source in this process.
+            `Retry-After` header, as it came. What is neither a number nor a date is ignored, with a warning in the log.
+            It applies to all readers of the source in this process.
         where: The labels of `ForebayError`.
-
-    Raises:
-        ValueError: `retry_after` is not finite, or is not the text of such a header.
     """
 
     def __init__(
@@ -255,15 +257,29 @@ def _escaped_line(line: str) -> str:
     return INDENT + line if line.startswith(INDENT) or _ends_message(line) or _HEAD.search(line) else line
 
 
-def _seconds(asked: float | timedelta | str) -> float:
-    """Return `retry_after` in seconds. RFC 9110, 10.2.3: `Retry-After` is a number of seconds, or a date."""
-    if isinstance(asked, str):
-        text = asked.strip()
-        asked = float(text) if text.isdecimal() else parsedate_to_datetime(text) - datetime.now(UTC)
-    seconds = asked.total_seconds() if isinstance(asked, timedelta) else float(asked)
-    if not math.isfinite(seconds):
-        raise ValueError(f"retry_after is {seconds}: give a finite number of seconds")
-    return max(0.0, seconds)
+def _seconds(asked: object) -> float | None:
+    """Return `retry_after` in seconds; None, with a warning, for what is neither a number of seconds nor a date.
+
+    RFC 9110, 10.2.3 allows whole seconds and HTTP dates. Services also send fractions, and texts of their own: such a
+    header must not hide the failure that it came with.
+    """
+    seconds = asked.total_seconds() if isinstance(asked, timedelta) else asked
+    if isinstance(asked, (str, bytes)):
+        seconds = _header_seconds(asked.decode("latin-1") if isinstance(asked, bytes) else asked)
+    if isinstance(seconds, (int, float)) and math.isfinite(seconds):
+        return max(0.0, float(seconds))
+    _log.warning("retry_after %r is neither seconds nor an HTTP date; it is ignored, and the usual pauses apply", asked)
+    return None
+
+
+def _header_seconds(text: str) -> float | None:
+    """Return the seconds that a `Retry-After` header asks for; None if it is neither a number nor a date."""
+    with suppress(ValueError):
+        return float(text)
+    with suppress(ValueError, TypeError, IndexError, OverflowError):
+        at = parsedate_to_datetime(text)
+        return (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return None
 
 
 def _redacted(text: str) -> str:

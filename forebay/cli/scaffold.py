@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from forebay.cli.arguments import Json, say
+from forebay.cli.own_wheel import comes_from_an_index, own_wheel
 from forebay.errors import ConfigurationError
 from forebay.version import __version__
 
@@ -29,6 +30,11 @@ FILES = {
     "tests/test_source.py": "test_source.py.tmpl",
 }
 """The template of each file of a project."""
+
+
+_VENDOR = "vendor"
+_FIND_LINKS = f"--find-links {_VENDOR}"
+"""How pip finds the wheel of forebay in a project, if no index has this version."""
 
 
 def new(
@@ -45,11 +51,15 @@ def new(
         say(json.dumps({"name": name, "files": [str(path) for path in written]}, indent=2))
         return
     say("\n".join(f"wrote {path}" for path in written))
-    say(f"\nnext:\n  cd {written[0].parent}\n  pip install -e '.[test]'\n  pytest")
+    links = "" if comes_from_an_index() else f"{_FIND_LINKS} "
+    say(f"\nnext:\n  cd {written[0].parent}\n  pip install {links}-e '.[test]'\n  pytest")
 
 
 def write_project(name: str, directory: Path) -> list[Path]:
     """Write the files of a connector's project, and return their paths.
+
+    If the installed forebay is no release of an index, such as that of a checkout, its wheel goes into the project too:
+    there, `pip install` and the CI find no other one.
 
     Args:
         name: The format name, which is also the name of the package.
@@ -75,6 +85,7 @@ def write_project(name: str, directory: Path) -> list[Path]:
         "cls": "".join(part.capitalize() for part in name.split("_")) + "Source",
         "project": name.replace("_", "-"),
         "version": __version__,
+        "links": "" if comes_from_an_index() else f"{_FIND_LINKS} ",
     }
     templates = resources.files("forebay.cli") / "template"
     texts = {
@@ -90,7 +101,12 @@ def write_project(name: str, directory: Path) -> list[Path]:
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
-    return list(texts)
+    if comes_from_an_index():
+        return list(texts)
+    wheel, content = own_wheel()
+    (directory / _VENDOR).mkdir(exist_ok=True)
+    (directory / _VENDOR / wheel).write_bytes(content)
+    return [*texts, directory / _VENDOR / wheel]
 
 
 def _free_name(name: str) -> str:

@@ -74,11 +74,13 @@ def verify(
 ) -> None:
     """Run the conformance kit on a source. The exit code is 1 if it breaks a rule.
 
-    The source is read many times, and not changed.
+    The source is read many times, and not changed; a source that consumes its input, such as a queue, loses records.
     """
     from forebay.testkit import ConformanceError, check
 
     source = target_source(target, option_texts(option))
+    if source.consumes:
+        typer.echo(f"warning: {source.name} consumes its input: verify takes its records", err=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the report shows the warnings
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar, dataclass_transform
 
 from forebay.clock import Clock
 from forebay.errors import ContractError
@@ -14,13 +15,25 @@ from forebay.framework.split import Json, Split
 T = TypeVar("T")
 
 
+@dataclass_transform(frozen_default=True)
 class SourceEvent:
-    """A message between a source's enumerator and its readers (EVT-1). Subclass it as a frozen, picklable class.
+    """A message between a source's enumerator and its readers (EVT-1). Subclass it with annotated, picklable fields.
+
+    A subclass becomes a frozen dataclass without a decorator: ``class Done(SourceEvent): split: str``. It may also have
+    its own `__init__`, or the decorator.
 
     Sent by `SplitEnumeratorContext.send_event_to_reader` and `SourceReaderContext.send_source_event`. Events and
     assignments to one reader keep their order (CTX-10). Only the in-process host delivers events; on Spark sending one
     is an error.
     """
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Return a new event. The first one makes a frozen dataclass of a class without `__init__` or decorator."""
+        # Not when the class is made: a frozen dataclass cannot be decorated once more.
+        if not {"__dataclass_fields__", "__init__"} & vars(cls).keys():
+            parameters = (getattr(base, "__dataclass_params__", None) for base in cls.__mro__[1:])
+            dataclass(frozen=all(each is None or each.frozen for each in parameters))(cls)
+        return super().__new__(cls)
 
 
 class SplitEnumerator(ABC):

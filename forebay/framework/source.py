@@ -34,8 +34,8 @@ class Source(ABC):
     """Configures a read: a frozen, picklable, keyword-only dataclass whose annotated fields are its options (SRC-1).
 
     Subclasses become dataclasses without a decorator. Their enumerators and readers share no state (SRC-2). A subclass
-    may set `name`, `bounded`, `event_time` and `fetchers` as plain class attributes or properties. Most connectors
-    extend `SimpleSource` instead.
+    may set `name`, `bounded`, `event_time`, `fetchers` and `consumes` as plain class attributes or properties. Most
+    connectors extend `SimpleSource` instead.
     """
 
     name: ClassVar[str] = "source"
@@ -98,6 +98,14 @@ class Source(ABC):
     def fetchers(self) -> int | None:
         """The number of fetcher threads of a reader, which its splits share; None = one thread per split."""
         return 1
+
+    @property
+    def consumes(self) -> bool:
+        """Whether reading takes records away from the outside, as from a queue that they are acknowledged to.
+
+        If True, `forebay.testkit.check` and `forebay verify` warn before they read, because they take the records too.
+        """
+        return False
 
     @classmethod
     def from_options(cls, given: Mapping[str, object]) -> Self:

@@ -61,7 +61,11 @@ class Split:
 
     @property
     def ends_itself(self) -> bool:
-        """Whether a split of an unbounded source has an end of its own although `end` is None, as a file has.
+        """Whether a split of an unbounded source is complete, although its `end` is None, as a file has an end.
+
+        True = the split is read once, to its end: the split reader reports it as `finished` there, and nothing is
+        written to it any more. `caught_up` before that, or an end from `latest`, is a ContractError (SR-4, DIS-1),
+        because a host would never read what follows. A segment of a log that is still written must return False.
 
         False (the default) = the split may grow for ever. In a bounded source every split has an end of its own.
         """
@@ -98,21 +102,57 @@ class Split:
                 rule="SER-1",
                 advice="run the release of the connector that stored the split, or start with a new checkpoint",
             )
+        advice = f"increase {cls.__name__}.version and convert old fields in upgrade()"
+        split_id = str(fields.get("id"))
         if version < cls.version:
-            fields = dict(cls.upgrade(version, fields))
+            fields = cls._upgraded(version, fields)
+            names = ", ".join(field.name for field in dataclasses.fields(cls))
+            advice = f"let {cls.__name__}.upgrade({version}, fields) return no other fields than {names}"
         try:
             return cls(**{name: _tuples(value) for name, value in fields.items()})
         except TypeError as error:
             raise ContractError(
                 f"the stored fields of a split do not fit {cls.__name__}: {error}",
-                split=str(fields.get("id")),
+                split=split_id,
                 rule="SER-1",
-                advice=f"increase {cls.__name__}.version and convert old fields in upgrade()",
+                advice=advice,
             ) from error
+
+    @classmethod
+    def _upgraded(cls, version: int, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of an older version in the form of this class. Refuse an `upgrade` that loses one."""
+        upgraded: object = cls.upgrade(version, dict(stored))
+        fields = dict(upgraded) if isinstance(upgraded, Mapping) else {}
+        kept = {field.name for field in dataclasses.fields(cls)}
+        lost = [
+            name
+            for name, value in stored.items()
+            if name in kept and (name not in fields or (value is not None and fields[name] is None))
+        ]
+        if not isinstance(upgraded, Mapping) or lost:
+            what = f"loses the field {lost[0]!r}" if isinstance(upgraded, Mapping) else f"returned {upgraded!r:.80}"
+            effect = ": the split would be read again from its start" if lost == ["position"] else ""
+            raise ContractError(
+                f"{cls.__name__}.upgrade({version}, fields) {what} of a stored split{effect}",
+                split=str(stored.get("id")),
+                rule="SER-1",
+                advice="return all stored fields, also id, position and end, and change or add only what is new: "
+                "return {**fields, …}",
+            )
+        return fields
 
     @classmethod
     def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
         """Convert the fields of an older `version` to those of the class. Override it when you increase `cls.version`.
+
+        Called by hosts when they restore a checkpoint or an offset, for each stored split.
+
+        Args:
+            version: The version that stored the split.
+            fields: All stored fields, also `id`, `position` and `end`; a field that was None may be missing.
+
+        Returns:
+            The fields of the class. A field that the class still has must not vanish, nor become None.
 
         Raises:
             ContractError: By default, for any version.

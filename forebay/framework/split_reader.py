@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from forebay.errors import ContractError
 from forebay.framework.split import Position, Split
 
 
@@ -21,7 +22,8 @@ class Fetched:
         batch: The records; None to report only an end, or progress without records.
         position: The next record after `batch`; None if there was no progress.
         finished: This read of the split is complete. Reported once, with or after the last batch (SR-4).
-        caught_up: All present records have been read, and more may follow. A host that reads once ends the split here.
+        caught_up: All present records have been read, and more may follow. It never finishes a split: a read that has a
+            planned end ends here, and the next one begins at that end. A ContractError for a split that `ends_itself`.
     """
 
     split_id: str
@@ -74,3 +76,22 @@ class SplitReader(ABC):
 
     def close(self) -> None:
         """Free all resources. Called once on every path, also after an error of `fetch` (SR-6)."""
+
+
+def check_may_catch_up(split: Split, source: str | None = None) -> None:
+    """Check that a split may be caught up. Called by hosts when a reader reports `caught_up` without `finished`.
+
+    Raises:
+        ContractError: The split `ends_itself`, so it is read only once, and what is written later would be lost.
+    """
+    if split.end is None and split.ends_itself:
+        raise ContractError(
+            "the reader reports `caught_up` for a split that `ends_itself`: such a split is read once, so the records "
+            "that are written to it later would be lost",
+            source=source,
+            split=split.id,
+            position=split.position,
+            rule="SR-4",
+            advice="if more records can follow, remove ends_itself; if the split is complete, report finished=True "
+            "with or after its last record (in a SimpleSource: give the split its end)",
+        )

@@ -337,7 +337,18 @@ def _words(name: str, planned: Planned, claim: Claim | None, *, done: bool) -> S
     return SplitOffset(name, split.id, read, reading, end, position, cast("_AnySplit", split).fields)
 
 
+_TIMES = (978_307_200_000_000, 4_102_444_800_000_000)
+"""Numbers that are times between 2001 and 2100, if they are µs since 1970."""
+
+
 def _shown(position: Position | None) -> str:
     if position is None:
         return "not begun"
-    return f"{position:,}" if isinstance(position, int) else str(position)
+    if isinstance(position, tuple):
+        return f"({'; '.join(_shown(part) for part in position)})"
+    if not isinstance(position, int):
+        return str(position)
+    if not _TIMES[0] <= position < _TIMES[1]:
+        return f"{position:,}"
+    at = datetime.fromtimestamp(position / 1_000_000, UTC)
+    return f"{position:,} ({at:%Y-%m-%d %H:%M:%S} UTC if µs)"

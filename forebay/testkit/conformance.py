@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import sys
 import time
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from forebay.errors import ConfigurationError, DataError, DataLossError, RetriableError
 from forebay.framework.inprocess.preparation import require_source
@@ -14,17 +18,26 @@ from forebay.testkit.checks import ALL, READ
 from forebay.testkit.checks.leaks import unclosed
 from forebay.testkit.findings import Broken
 from forebay.testkit.harness.guarded_calls import run_guarded
+from forebay.testkit.harness.other_processes import CHILD
 from forebay.testkit.harness.subject import Subject
 from forebay.testkit.outcomes import ConformanceError, ConformanceWarning, NotProvenWarning, Report, Result
 
 
-def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collection[str] | None = None) -> Report:
+def check(
+    source: Source,
+    *,
+    seconds: float = 30.0,
+    seed: int = 0,
+    rules: Collection[str] | None = None,
+    stored: Sequence[Mapping[str, Any]] = (),
+) -> Report:
     """Run every conformance check that needs only a source and its present input.
 
     Use it in a test or at a prompt: ``print(testkit.check(Orders(url=…)))``. The checks discover and read the source
     many times, up to its present end. Most checks read at most 4 splits, and the first 120 rows or more of each. Of an
     input of more than 64 splits or 10,000 rows, no check reads more than that sample. The checks do not change the
-    input: they never call `finished` and `committed` of a `DiscoveryEnumerator`.
+    input: they never call `finished` and `committed` of a `DiscoveryEnumerator`. Of a source that `consumes` its input,
+    they take the records; a `ConformanceWarning` says so before the first call.
 
     Args:
         source: The source. An unbounded source is read until it is caught up.
@@ -33,6 +46,8 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
         seed: Seeds the random positions and steps at which checks interrupt a read. The same seed repeats them.
         rules: The ids of the rules to check, such as those that failed before; None for all. The plain read, with which
             the checks compare, always runs.
+        stored: Splits that older versions of the connector stored, as the dicts that `Split.to_json` returned. Needed
+            for a verdict "passed" if the version of the split class is above 1.
 
     Returns:
         The report, whose `verdict` is "passed" or "not proven". When printed, the report shows the verdict with the
@@ -46,8 +61,12 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
         RetriableError, DataError, DataLossError: The first call of `schema` or discovery raised this error.
     """
     require_source(source, "check()")
+    _refuse_import(source)
+    if source.consumes:
+        what = "check() reads it many times, and takes its records: use a queue of its own for tests"
+        warnings.warn(f"{source.name} consumes its input: {what}", ConformanceWarning, stacklevel=2)
     started = time.monotonic()
-    subject = Subject(source, seconds=seconds, seed=seed, live=True)
+    subject = Subject(source, seconds=seconds, seed=seed, live=True, stored=stored)
     chosen = [each for each in ALL if rules is None or not set(rules).isdisjoint(each.rules) or each is READ]
     with unclosed():  # the checks of leaks count these warnings
         try:
@@ -62,6 +81,20 @@ def check(source: Source, *, seconds: float = 30.0, seed: int = 0, rules: Collec
         kind = NotProvenWarning if report.skipped else ConformanceWarning
         warnings.warn(report.headline, kind, stacklevel=2)
     return report
+
+
+def _refuse_import(source: Source) -> None:
+    """Refuse a call while the module of the source is imported: threads that pickle its class wait for the import."""
+    name, frame = type(source).__module__, inspect.currentframe()
+    module = vars(sys.modules[name]) if name in sys.modules else None
+    while frame is not None and (frame.f_code.co_name != "<module>" or frame.f_globals is not module):
+        frame = frame.f_back
+    if os.environ.get(CHILD) or (frame is not None and name != "__main__"):
+        raise ConfigurationError(
+            f"check() is called while the module {name} is imported",
+            source=source.name,
+            advice="call it in a test, or below `if __name__ == '__main__':`",
+        )
 
 
 def _discover_first(subject: Subject) -> Result | None:

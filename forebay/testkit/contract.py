@@ -92,6 +92,9 @@ class SourceContract(ABC):
     seed: int = 0
     """Seeds the random positions and steps at which the tests interrupt a read."""
 
+    stored: Sequence[Mapping[str, Any]] = ()
+    """Splits that older versions of the connector stored, as `Split.to_json` returned them; see `check`."""
+
     @abstractmethod
     def source(self) -> Source:
         """Return the source under test, which reads the input of this test."""
@@ -204,7 +207,7 @@ class SourceContract(ABC):
         self._judge(subject, check)
 
     def _subject(self) -> Subject:
-        return Subject(self.source(), seconds=self.seconds, seed=self.seed, live=False)
+        return Subject(self.source(), seconds=self.seconds, seed=self.seed, live=False, stored=self.stored)
 
     def _judge(self, subject: Subject, check: Check) -> None:
         __tracebackhide__ = True

@@ -58,6 +58,27 @@ def test_the_project_offers_its_source_to_spark(project):
     assert "${{ matrix.python }}" in (project / ".github/workflows/test.yml").read_text()
 
 
+def test_the_project_installs_although_no_index_has_this_forebay(project, tmp_path):
+    """A project of a checkout brings the wheel, and its CI and README look there."""
+    for file in (".github/workflows/test.yml", "README.md"):
+        assert "pip install --find-links vendor -e '.[test]'" in (project / file).read_text()
+    (needed,) = tomllib.loads((project / "pyproject.toml").read_text())["project"]["dependencies"]
+    offline = ("--no-index", "--no-deps", "--find-links", "vendor", "--target", str(tmp_path / "site"))
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "install", *offline, needed]
+    subprocess.run(command, cwd=project, env=environ, check=True)
+    program = "import forebay, sys; print(forebay.__file__, forebay.__version__)"
+    where = {**environ, "PYTHONPATH": str(tmp_path / "site")}
+    shown = subprocess.run([sys.executable, "-P", "-c", program], env=where, capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == [str(tmp_path / "site" / "forebay" / "__init__.py"), needed.partition(">=")[2]]
+
+
+def test_a_name_that_is_refused_is_not_advised(project, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(project))
+    assert main(["new", "shop_orders", "--directory", str(project.parent / "again")]) == 1
+    assert "such as shop_orders_source" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_bug_in_the_source_fails_its_kit_test_and_names_the_rule(project):
     source = project / "shop_orders" / "source.py"
     text = source.read_text()
@@ -113,7 +134,7 @@ def test_names_that_would_hide_a_package_are_refused(capsys, tmp_path, name):
 def test_names_of_python_that_a_class_may_have_do_no_harm(capsys, tmp_path, name):
     assert main(["new", name, "--directory", str(tmp_path), "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
-    assert len(files) == len(FILES)
+    assert len(files) == len(FILES) + 1  # and the wheel of forebay
     text = (tmp_path / name / "source.py").read_text()
     assert f"class {name.capitalize()}Source(forebay.SimpleSource):" in text
     compile(text, name, "exec")

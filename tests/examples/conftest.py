@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,19 @@ def postgres() -> Iterator[str]:
     """Run a PostgreSQL server, and yield its DSN."""
     with postgres_server() as dsn:
         yield dsn
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """Two cores; a failed task is tried once more, as on a cluster."""
+    sql = pytest.importorskip("pyspark.sql")
+    if (earlier := sql.SparkSession.getActiveSession()) is not None:
+        earlier.stop()  # of other tests: its master cannot be changed any more
+    address = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
+    session = sql.SparkSession.builder.master("local[2,2]").config(map=address).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

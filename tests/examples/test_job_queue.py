@@ -7,6 +7,8 @@ import pytest
 from job_queue import JobQueue, add_job  # type: ignore[import-not-found]  # see conftest.py
 
 import forebay
+from forebay import ConfigurationError
+from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.testkit import check
 
 
@@ -44,3 +46,10 @@ def test_each_job_is_read_once_and_later_ones_by_a_later_run(queue, tmp_path, pa
         if expected == 24:
             add_job(queue, ["late"] * 4)
     assert len({(row["job"], row["n"]) for row in rows}) == 28
+
+
+def test_a_bounded_read_of_a_queue_that_polls_for_ever_is_refused_at_once(queue):
+    """Not after planningTimeout; so is check_on_spark."""
+    with pytest.raises(ConfigurationError, match="did not call signal_no_more_splits") as caught:
+        plan_bounded(JobQueue(path=str(queue)), forebay.HostOptions(planning_timeout="20s"))
+    assert "context.reads_once is True" in str(caught.value.advice)

@@ -81,19 +81,6 @@ def queue(place: Path, _postgres: str) -> Iterator[Case]:
 KEYS = {changes: ["customer", "cast(total as int)"], feed: ["region", "n"], queue: ["job", "n"]}
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """Two cores; a failed task is tried once more, as on a cluster."""
-    sql = pytest.importorskip("pyspark.sql")
-    if (earlier := sql.SparkSession.getActiveSession()) is not None:
-        earlier.stop()  # of other tests: its master cannot be changed any more
-    address = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
-    session = sql.SparkSession.builder.master("local[2,2]").config(map=address).getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
-
-
 @pytest.mark.parametrize("case", KEYS, ids=lambda case: case.__name__)
 def test_ten_kills_lose_and_double_nothing(case, spark, postgres, tmp_path):
     kills = KillList(tmp_path / "kills")

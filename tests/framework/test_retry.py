@@ -48,10 +48,20 @@ def test_retry_after_may_be_a_date_and_survives_pickling():
     assert pickle.loads(pickle.dumps(error)).retry_after == error.retry_after
 
 
-@pytest.mark.parametrize("asked", ["soon", float("nan"), float("inf")])
-def test_a_retry_after_that_is_no_pause_is_refused(asked):
-    with pytest.raises(ValueError, match=r"soon|retry_after"):
-        RetriableError("429", retry_after=asked)
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [("1.5", 1.5), ("0.2", 0.2), (" 3 ", 3.0), ("-1", 0.0), (b"7", 7.0), ("Thu, 01 Jan 1970 00:00:00", 0.0)],
+)
+def test_a_header_with_a_fraction_or_a_date_without_a_zone_is_a_pause(asked, seconds, caplog):
+    assert RetriableError("429", retry_after=asked).retry_after == seconds
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("asked", ["", "soon", "inf", "1e400", "Thu, 99 Foo 1970", float("nan"), float("inf"), [3]])
+def test_a_retry_after_that_is_no_pause_is_ignored_with_a_warning(asked, caplog):
+    """It must not hide the failure that it came with."""
+    assert RetriableError("429", retry_after=asked).retry_after is None
+    assert f"retry_after {asked!r} is neither seconds nor an HTTP date" in caplog.text
 
 
 def test_a_service_that_asks_for_a_pause_gets_it_also_beyond_the_longest():

@@ -7,6 +7,7 @@ import dataclasses
 import datetime as dt
 import json
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -114,3 +115,54 @@ def test_an_older_version_is_brought_along_and_a_newer_one_refused() -> None:
         Part.from_json({"v": 0, "id": "a"})
     with pytest.raises(ContractError, match="do not fit Part"):
         Part.from_json({"v": 1, "id": "a", "nonsense": 1})
+
+
+class Grown(Split):
+    """Version 2 has a default for each of its fields."""
+
+    version = 2
+    key: str = ""
+    shard: int = 0
+
+
+def grown(upgrade: Callable[[dict[str, Any]], Any]) -> type[Grown]:
+    """Return the class with this `upgrade`."""
+    return type("Upgraded", (Grown,), {"upgrade": classmethod(lambda _, __, fields: upgrade(fields))})
+
+
+def without(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda fields: {kept: value for kept, value in fields.items() if kept != name}
+
+
+@pytest.mark.parametrize("lost", ["id", "position", "end", "key"])
+def test_ser1_an_upgrade_that_loses_a_field_is_refused_and_names_it(lost: str) -> None:
+    """SER-1: a default would take its place, and the start that of a lost position."""
+    stored = {"v": 1, "id": "a", "position": 3, "end": 9, "key": "k"}
+    for upgrade in (without(lost), lambda fields: {**fields, lost: None}):
+        with pytest.raises(ContractError, match=f"loses the field '{lost}'") as raised:
+            grown(upgrade).from_json(stored)
+        assert raised.value.split == "a"
+        assert "return {**fields, …}" in str(raised.value.advice)
+
+
+def test_ser1_an_upgrade_may_drop_what_the_class_has_no_more_and_add_what_is_new() -> None:
+    """SER-1."""
+    more = grown(lambda fields: {**fields, "shard": 7})
+    assert more.from_json({"v": 1, "id": "a", "position": 3, "key": "k"}) == more("a", 3, key="k", shard=7)
+    fewer = grown(without("colour"))
+    assert fewer.from_json({"v": 1, "id": "a", "position": 3, "key": "k", "colour": "red"}) == fewer("a", 3, key="k")
+
+
+@pytest.mark.parametrize("result", [None, "text", ["id"]])
+def test_ser1_an_upgrade_that_returns_no_fields_is_refused(result: Any) -> None:
+    """SER-1."""
+    with pytest.raises(ContractError, match="of a stored split"):
+        grown(lambda _: result).from_json({"v": 1, "id": "a"})
+
+
+def test_ser1_an_upgrade_with_a_field_that_the_class_does_not_have_names_those_it_has() -> None:
+    """SER-1."""
+    odd = grown(lambda fields: {**fields, "colour": "red"})
+    with pytest.raises(ContractError, match="colour") as raised:
+        odd.from_json({"v": 1, "id": "a", "position": 3})
+    assert "id, position, end, key, shard" in str(raised.value.advice)

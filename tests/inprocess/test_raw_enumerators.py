@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 
 import pytest
@@ -212,3 +213,27 @@ def test_a_run_until_caught_up_asks_a_raw_enumerator_until_it_has_no_more(world,
         kit.source_over(world), parallelism=parallelism, until_caught_up=True, poll_timeout=60, runtime=kit.OneThread()
     )
     assert sorted(kit.rows_of(reading)) == world.everything()
+
+
+class Progress(forebay.SourceEvent):
+    """Without a decorator."""
+
+    subtask: int
+    rows: int = 0
+
+
+def test_evt1_a_source_event_is_a_dataclass_without_a_decorator():
+    """EVT-1: as splits and sources are; a decorator is allowed as well."""
+    assert Progress(1, rows=2) == Progress(subtask=1, rows=2) != Progress(1)
+    assert pickle.loads(pickle.dumps(Progress(1, 2))) == Progress(1, 2)
+    assert len({Progress(1), Progress(1), Half(1)}) == 2
+
+    class Own(forebay.SourceEvent):
+        def __init__(self, text):
+            self.words = text.split()
+
+    class Quarter(Half):
+        """Of a frozen one."""
+
+    assert Own("a b").words == ["a", "b"]
+    assert Quarter(3).subtask == 3

@@ -113,6 +113,22 @@ def test_a_micro_batch_that_is_done_says_up_to_where_each_split_is_read(tmp_path
     assert [each.position for each in found.splits] == [1000, 7]
 
 
+def test_a_position_of_several_parts_is_readable_and_says_the_time(tmp_path):
+    class Changes(Orders):
+        name = "orders"
+
+        def create_enumerator(self, context):
+            return Log({"all": (1_795_690_384_523_463, 10_694)})
+
+        def order_key(self, position):
+            return position if isinstance(position, tuple) else (position,)
+
+    (first,) = planned(Changes())
+    (split,) = offsets(checkpoint(tmp_path, [first], committed=1)).splits
+    assert split.read_to == "(1,795,690,384,523,463 (2026-11-26 10:53:04 UTC if µs); 10,694)"
+    assert split.position == (1_795_690_384_523_463, 10_694)
+
+
 def test_one_that_is_planned_and_not_done_is_told_apart(tmp_path):
     (first,) = planned(Orders())
     found = offsets(checkpoint(tmp_path, [first]))

@@ -295,3 +295,20 @@ def test_whatever_is_in_a_checkpoint_is_read_or_refused_by_name(data):
         except (ConfigurationError, ContractError) as error:
             told = [error.option, error.rule]
         assert told in ([], ["checkpointLocation", None], [None, "SER-1"])
+
+
+class Paired(Split):
+    """A position is (segment, record) since version 2, and was a record before."""
+
+    version = 2
+
+    @classmethod
+    def upgrade(cls, version, fields):
+        return {**fields, "position": None if fields.get("position") is None else (0, fields["position"])}
+
+
+def test_ser1_an_upgrade_converts_the_position_to_which_a_micro_batch_reads_too():
+    """SER-1: the next micro-batch begins there."""
+    stored = dump_offset(Offset("keyed", 3, "q", [Planned(Split("a", 4), 9), Planned(Split("b", 7), 7)]))
+    loaded = load_offset(through_json(stored), "keyed", Paired)
+    assert [(one.split.position, one.to) for one in loaded.splits] == [((0, 4), (0, 9)), ((0, 7), (0, 7))]

@@ -38,5 +38,5 @@ def test_the_list_has_doors_classes_methods_and_options(now):
         "forebay.HostOptions.max_files_per_trigger",
         "option forebay_files fileFormat",
         "option * maxFilesPerTrigger",
-        "forebay.testkit.check(source, *, seconds=, seed=, rules=)",
+        "forebay.testkit.check(source, *, seconds=, seed=, rules=, stored=)",
     } <= now

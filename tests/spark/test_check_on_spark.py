@@ -12,6 +12,7 @@ from pyspark.errors import SparkRuntimeException
 
 from forebay import Batch, ConfigurationError, Secret, SimpleSource, option
 from forebay.testkit import ConformanceError, check_on_spark, on_spark
+from forebay.testkit.outcomes import NotProvenWarning
 
 SCHEMA = pa.schema({"split": pa.string(), "n": pa.int64()})
 
@@ -184,7 +185,8 @@ def test_a_failure_of_spark_itself_is_not_held_against_the_source(monkeypatch, s
         raise SparkRuntimeException("Python worker failed to connect back.")
 
     monkeypatch.setattr(on_spark, "_CHECKS", (fail,))
-    report = check_on_spark(spark, Letters(rows=1))
+    with pytest.warns(NotProvenWarning, match="Spark failed outside of the source"):
+        report = check_on_spark(spark, Letters(rows=1))
     assert report.verdict == "not proven"
     assert "Spark failed outside of the source: Python worker failed" in report.headline
 
@@ -192,3 +194,10 @@ def test_a_failure_of_spark_itself_is_not_held_against_the_source(monkeypatch, s
 def test_a_session_of_connect_is_refused_by_name():
     with pytest.raises(ConfigurationError, match="not one of Spark Connect"):
         check_on_spark(object(), Letters())
+
+
+def test_a_source_without_rows_is_not_proven(spark):
+    """It hid a source that gives its rows only once."""
+    with pytest.warns(NotProvenWarning, match="has no rows"):
+        report = check_on_spark(spark, Letters(rows=0))
+    assert report.verdict == "not proven"

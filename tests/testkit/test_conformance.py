@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import threading
@@ -303,3 +304,33 @@ def test_importing_the_kit_needs_neither_pytest_nor_spark():
     program = "import sys, forebay.testkit\nprint([m for m in ('pytest', 'pyspark', 'hypothesis') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+CHECKED_AT_IMPORT = """
+import pyarrow as pa
+from forebay import SimpleSource, testkit
+
+class Numbers(SimpleSource):
+    def schema(self):
+        return pa.schema({"n": pa.int64()})
+    def read(self, split):
+        yield from ({"n": n} for n in range(split.position or 0, 5))
+
+testkit.check(Numbers())
+"""
+
+
+def test_a_check_while_its_module_is_imported_is_refused_at_once(tmp_path, monkeypatch):
+    """Its threads pickle the class, and would wait for the import."""
+    (tmp_path / "checked_at_import.py").write_text(CHECKED_AT_IMPORT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigurationError, match="while the module checked_at_import is imported") as caught:
+        importlib.import_module("checked_at_import")
+    assert "__main__" in str(caught.value.advice)
+
+
+def test_a_script_may_check_its_own_source(tmp_path):
+    (tmp_path / "script.py").write_text(CHECKED_AT_IMPORT + "print('checked')")
+    command = [sys.executable, "-P", "-W", "error", str(tmp_path / "script.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "checked\n", done.stderr

@@ -7,13 +7,13 @@ The end of a feed is unknown until it is read, so a stream of it on Spark needs 
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
-from forebay import Batch, ConfigurationError, RetriableError, Secret, SimpleSource, Split, option
+import forebay
+from forebay import Batch, Secret, SimpleSource, Split, option
 
 
 class RestFeed(SimpleSource):
@@ -45,17 +45,6 @@ class RestFeed(SimpleSource):
         return {"Authorization": f"Bearer {self.token.reveal()}"} if self.token.reveal() else {}
 
     def get(self, path: str, split: str | None = None, **query: object) -> Any:
-        try:
-            request = Request(f"{self.url}/{path}?{urlencode(query)}", headers=self.headers)
-            with urlopen(request, timeout=10) as response:
-                return json.load(response)
-        except HTTPError as error:
-            error.close()  # it is the response as well
-            if error.code in (401, 403):
-                raise ConfigurationError(f"{path}: {error}", split=split, option="token") from error
-            if error.code != 429 and error.code < 500:
-                raise ConfigurationError(f"{path}: {error}", split=split) from error
-            pause = error.headers["Retry-After"]  # None where the service says nothing
-            raise RetriableError(f"{path}: {error}", split=split, retry_after=pause) from error
-        except OSError as error:
-            raise RetriableError(f"{path}: {error}", split=split) from error
+        request = Request(f"{self.url}/{path}?{urlencode(query)}", headers=self.headers)
+        with forebay.http_errors(path, split=split, option="token"), urlopen(request, timeout=10) as response:
+            return json.load(response)

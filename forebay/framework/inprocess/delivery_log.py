@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from forebay.framework.split import Position, Split
+from forebay.framework.split_reader import check_may_catch_up
 
 _MOST_FINISHED = 10_000
 """Finished splits kept for progress reports; the oldest are dropped first. The enumerator remembers all of them."""
@@ -106,6 +107,11 @@ class DeliveryLog:
         if split_id in self._entries:
             self._entries[split_id].caught_up = True
             self._never_caught_up.pop(split_id, None)
+
+    def check_may_catch_up(self, split_id: str, source: str) -> None:
+        """Raise a ContractError if a reader must not report `caught_up` for this split (SR-4)."""
+        if (entry := self._entries.get(split_id)) is not None:
+            check_may_catch_up(entry.split.at(entry.position), source)
 
     def is_caught_up(self, split_id: str) -> bool:
         """Whether a split has no more rows for now, or is finished."""

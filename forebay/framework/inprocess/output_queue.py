@@ -135,6 +135,7 @@ class _Output:
             self._event_time.add(self._subtask, split.id)
 
     def split_caught_up(self, split_id: str) -> None:
+        self._deliveries.check_may_catch_up(split_id, self._source)
         self._queue.put(CaughtUp(self._subtask, split_id))
 
     def split_released(self, split_id: str) -> None:

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.microbatch.end_negotiation.claim import Negotiation
 from forebay.framework.microbatch.end_negotiation.task_reads import read_negotiated
 from forebay.framework.microbatch.tasks.task_context import Delivered, Output, TaskContext, close_reader
@@ -16,7 +16,8 @@ from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
-from forebay.framework.split import Split
+from forebay.framework.split import Position, Split
+from forebay.framework.split_reader import check_may_catch_up
 from forebay.version import __version__
 
 __all__ = ["Delivered", "ReadTask", "run_task"]
@@ -34,6 +35,8 @@ class ReadTask:
         count: The number of tasks of the read.
         version: The version of forebay that planned the task.
         negotiation: Names the slices whose ends the task must negotiate; None = all ends are planned.
+        own_ends: The ends of the splits of an unbounded source that end in this read, by split id. Nothing is read of
+            them later, so a reader must reach these ends.
     """
 
     source: Source
@@ -43,6 +46,7 @@ class ReadTask:
     count: int = 1
     version: str = __version__
     negotiation: Negotiation | None = None
+    own_ends: Mapping[str, Position] = field(default_factory=dict)
 
 
 def run_task(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Delivered, None, None]:
@@ -75,22 +79,27 @@ def _read_planned(task: ReadTask, slices: Sequence[Split], runtime: Runtime) -> 
     reader = context.new_reader(split, until_caught_up=not task.source.bounded)
     try:
         with wrap_errors(name, "reading", split):
-            yield from _deliver(reader, name, slices)
+            yield from _deliver(reader, name, slices, task.own_ends)
     except BaseException as error:
         close_reader(reader, context, name, error)
         raise
     close_reader(reader, context, name, None)
 
 
-def _deliver(reader: SourceReader, source: str, slices: Sequence[Split]) -> Iterator[Delivered]:
+def _deliver(
+    reader: SourceReader, source: str, slices: Sequence[Split], own_ends: Mapping[str, Position]
+) -> Iterator[Delivered]:
     """Yield the record batches of these slices. The reader gets the next slice of a split after the one before."""
     output = Output(source)
     waiting: dict[str, deque[Split]] = {}
+    reading: dict[str, Split] = {}
     for one in slices:
         waiting.setdefault(one.id, deque()).append(one)
 
     def add_next(split_ids: Sequence[str]) -> None:
-        reader.add_splits(_next_slices(waiting, split_ids))
+        following = _next_slices(waiting, split_ids)
+        reading.update((one.id, one) for one in following)
+        reader.add_splits(following)
         if not waiting:
             reader.notify_no_more_splits()
 
@@ -101,14 +110,31 @@ def _deliver(reader: SourceReader, source: str, slices: Sequence[Split]) -> Iter
         if output.delivered is not None:
             delivered, output.delivered = output.delivered, None
             yield delivered
+        for split_id in output.caught_up:
+            _check_caught_up(reading[split_id], own_ends.get(split_id), source)
+        output.caught_up.clear()
         if output.released and waiting:
             add_next(output.released)
         output.released.clear()
-        output.caught_up.clear()
         if status is InputStatus.END_OF_INPUT:
             return
         if status is InputStatus.NOTHING_AVAILABLE:
             reader.is_available().result()
+
+
+def _check_caught_up(slice_read: Split, own_end: Position | None, source: str) -> None:
+    """Check that a slice whose reader reports `caught_up` is not the last that is ever read of its split (SR-4)."""
+    check_may_catch_up(slice_read, source)
+    if own_end is not None and slice_read.end == own_end:
+        raise ContractError(
+            f"the reader caught up before the end {own_end!r} of the split's own: nothing is read of the split after "
+            "this read, so the records that are written later would be lost",
+            source=source,
+            split=slice_read.id,
+            rule="SR-4",
+            advice="in the connector, return the present end from latest(), so that the split stays open; or, if no "
+            "record follows, move the position to the end: yield Batch([], split.end)",
+        )
 
 
 def _next_slices(waiting: dict[str, deque[Split]], split_ids: Sequence[str]) -> list[Split]:

@@ -25,7 +25,7 @@ from forebay.framework.microbatch.event_time.alignment import StreamAlignment
 from forebay.framework.microbatch.event_time.event_time_report import event_time_report
 from forebay.framework.microbatch.event_time.ordered_alignment import OrderedAlignment
 from forebay.framework.microbatch.offsets.codec import OffsetCodec
-from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset
+from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset, own_ends
 from forebay.framework.microbatch.range_probe import RangeProbe
 from forebay.framework.microbatch.read_task import ReadTask
 from forebay.framework.microbatch.reports import Report
@@ -161,8 +161,17 @@ class StreamPlanner:
             lambda: spread(enumerator, slices, options, self._parallelism, uncut=negotiated),
         )
         negotiation = self._committed.negotiation(offset).negotiation(offset) if negotiated else None
+        own = {} if self._source.bounded else own_ends(offset.splits)
         return [
-            ReadTask(self._source, part, options, index, len(parts), negotiation=negotiation)
+            ReadTask(
+                self._source,
+                part,
+                options,
+                index,
+                len(parts),
+                negotiation=negotiation,
+                own_ends={one.id: own[one.id] for one in part if one.id in own},
+            )
             for index, part in enumerate(parts)
         ]
 

@@ -14,7 +14,7 @@ from forebay.framework.runtime.clients import drop_clients
 from forebay.framework.runtime.connector_errors import connector_error
 from forebay.framework.runtime.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.split import Split
-from forebay.framework.split_reader import Fetched, SplitReader
+from forebay.framework.split_reader import Fetched, SplitReader, check_may_catch_up
 from forebay.options import redact
 from forebay.retry import RetryCount, RetryPolicy
 
@@ -190,6 +190,8 @@ class Fetcher:
                     rule="RB-5",
                     advice="return only splits that were added and have not been finished",
                 )
+            if part.caught_up and not part.finished:
+                check_may_catch_up(self._assigned[part.split_id])
             if self._until_caught_up and part.caught_up and not part.finished:
                 part = dataclasses.replace(part, finished=True)  # noqa: PLW2901 - the same part, finished
                 self._caught_up.add(part.split_id)

@@ -86,7 +86,9 @@ class HybridSplitReader(SplitReader):
         split_id = self._mapping.outer_id(leg, fetched.split_id)
         batch = None if fetched.batch is None else self._cast(leg, fetched.batch)
         position = self._mapping.outer_position(leg, fetched.position)
-        return Fetched(split_id, batch, position, fetched.finished, fetched.caught_up)
+        # A split of a bounded source has an end, so being caught up says nothing, also not to an unbounded hybrid.
+        caught_up = fetched.caught_up and not self._source.legs[leg].bounded
+        return Fetched(split_id, batch, position, fetched.finished, caught_up)
 
     def _cast(self, leg: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.equals(self._schema):

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from forebay.testkit.checks.base import Check
 from forebay.testkit.checks.coordination import COORDINATION
-from forebay.testkit.checks.ends import ENDS, MOVES
+from forebay.testkit.checks.ends import COMPLETE, ENDS, MOVES
 from forebay.testkit.checks.enumerators import ENUMERATORS
+from forebay.testkit.checks.faults import FAULTS
+from forebay.testkit.checks.growth import GROWTH
 from forebay.testkit.checks.optional_methods import OPTIONAL_METHODS
+from forebay.testkit.checks.processes import PROCESSES
 from forebay.testkit.checks.ranges import RANGES
 from forebay.testkit.checks.readers import READ, READERS, REPEATED
 from forebay.testkit.checks.sources import COPIES, FACTORY
@@ -24,9 +27,13 @@ AFTER_READING: tuple[Check, ...] = (
     *SPLIT_READERS,
     *READERS,
     *RANGES,
+    *COMPLETE,
     *COORDINATION,
     *OPTIONAL_METHODS,
+    *GROWTH,
+    *PROCESSES,
     *MOVES,
+    *FAULTS,
 )
 
 ALL: tuple[Check, ...] = (*BEFORE_READING, READ, *AFTER_READING)

@@ -20,6 +20,9 @@ COORDINATION: Checks = []
 
 _READERS = 2
 _MOST_KILLS = 8
+_QUIET = 0.3
+"""Seconds without an effect after which an enumerator has found everything."""
+
 _ANSWER = 0.1
 """Seconds that an enumerator gets to answer a request."""
 
@@ -112,6 +115,31 @@ def crashes(subject: Subject) -> None:
         with _restored(subject, chance.randint(1, 3), checkpoint) as host:
             _finish(host, subject, f"with a checkpoint {when}, a crash, and a restore from it")
         subject.need_time()
+
+
+@check_into(COORDINATION)
+def crashes_without_readers(subject: Subject) -> None:
+    """ENU-5: a checkpoint without readers has every split that was found or came back, so that each row comes once."""
+    _need_all(subject)
+    with subject.enumerator() as enumerator:
+        if isinstance(enumerator, DiscoveryEnumerator):
+            raise NotApplicable("the framework stores the splits that the source discovers")
+    with SingleThreadHost(subject, _READERS, register=()) as host:
+        host.settle(_QUIET)
+        checkpoint = host.checkpoint(complete=not subject.live)
+    with _restored(subject, _READERS, checkpoint) as host:
+        _finish(host, subject, "with a checkpoint before any reader had started, a crash, and a restore from it")
+    with SingleThreadHost(subject, _READERS) as host:
+        _run_to(host, subject, _READERS)
+        for subtask in range(_READERS):
+            host.fail(subtask)
+        for _ in range(_READERS):
+            host.give_back()
+        host.settle(_QUIET)
+        checkpoint = host.checkpoint(complete=not subject.live)
+    with _restored(subject, _READERS, checkpoint) as host:
+        how = "with a checkpoint after all readers had failed and their splits had come back, a crash, and a restore"
+        _finish(host, subject, how)
 
 
 @contextmanager

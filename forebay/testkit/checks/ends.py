@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.simple import SimpleSource
@@ -20,6 +21,12 @@ ENDS: Checks = []
 
 MOVES: Checks = []
 """Checks of ends that move. They run late, so that the ends have time to move."""
+
+COMPLETE: Checks = []
+"""Checks of what comes after an end. They run after those of positions, which explain the same rows better."""
+
+_ANSWERS = 7
+"""Calls of latest() that must not go back: an end that goes back in some calls only is a bug, too."""
 
 _FAR = 1_000
 """Number of positions to read after an end."""
@@ -40,19 +47,21 @@ def latest_is_an_end(subject: Subject) -> None:
     with subject.discovery() as enumerator:
         _need_latest(subject, enumerator)
         splits = [split.slice(split.position, None) for split in subject.splits]
-        answers = [subject.latest(splits, enumerator) for _ in range(2)]
+        answers = [subject.latest(splits, enumerator) for _ in range(_ANSWERS)]
+    answers += [subject.latest(splits) for _ in range(2)]  # of new enumerators, as after a restart
     for trace in subject.traces:
-        first, second = (answer.get(trace.split.id) for answer in answers)
-        if first is None or second is None:
-            continue
-        check_position(first, trace.split, "latest()")
-        if key(second) < key(first):
-            raise Broken(
-                f"split {trace.split.id!r}: latest() returned {first!r} first, and {second!r} later",
-                "never return an earlier position than before",
-                rule="S4",
-            )
-        _read_to_latest(subject, trace, first)
+        ends = [end for answer in answers if (end := answer.get(trace.split.id)) is not None]
+        for end in ends[:1]:
+            check_position(end, trace.split, "latest()")
+        for number, (first, second) in enumerate(pairwise(ends), 2):
+            if key(second) < key(first):
+                raise Broken(
+                    f"split {trace.split.id!r}: latest() returned {first!r} first, and {second!r} in call {number}",
+                    "never return an earlier position than before",
+                    rule="S4",
+                )
+        for end in ends[:1]:
+            _read_to_latest(subject, trace, end)
 
 
 def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
@@ -166,6 +175,56 @@ def _warning(subject: Subject, enumerator: DiscoveryEnumerator, trace: Trace, sa
         "fifth of the time), and after ten minutes without a record plans a micro-batch without rows",
         f"{advice}; if the service knows only a time, change nothing",
     )
+
+
+@check_into(COMPLETE)
+def finished_splits_are_complete(subject: Subject) -> None:
+    """SR-4: a split is finished after its last record: from there, a new reader returns no record."""
+    endless = [trace for trace in subject.traces if _may_grow(subject, trace)]
+    finished = [trace for trace in endless if _finishes(subject, trace)]
+    for trace in subject.traces:
+        if trace.whole and trace not in endless and trace.full is not None:
+            _check_no_more(subject, trace, trace.full.at(trace.marks[-1][1]))
+    if finished and len(finished) == len(endless):
+        raise Broken(
+            f"split {finished[0].split.id!r} was finished at its present end, like all splits without an end of their "
+            "own: a run in process would never read what is written later",
+            "report caught_up, not finished, while more records can follow; if each split is complete, give it its "
+            "end, or let it set ends_itself",
+        )
+
+
+def _may_grow(subject: Subject, trace: Trace) -> bool:
+    split = trace.full or trace.split
+    return not (subject.source.bounded or split.id in subject.ending or split.ends_itself)
+
+
+def _finishes(subject: Subject, trace: Trace) -> bool:
+    """Read a split without an end. Return whether the reader finished it; if so, check that no record follows."""
+    if not trace.whole:
+        return False
+    split = trace.split.slice(trace.split.position, None)
+    with ReaderSession(subject, [split], rows=_FAR, once=False) as session:
+        session.run(lambda: bool(session.output.released | session.output.caught_up))
+    if split.id not in session.output.released:
+        return False
+    reached = [at for _, at in session.output.marks[split.id]]
+    _check_no_more(subject, trace, split.at(reached[-1] if reached else split.position))
+    return True
+
+
+def _check_no_more(subject: Subject, trace: Trace, rest: Split) -> None:
+    """Check that a new reader returns no record of the rest of a split, which a reader has finished."""
+    if rest.position is None or (rest.end is not None and rest.position == rest.end):
+        return
+    with ReaderSession(subject, [rest], once=not subject.source.bounded) as session:
+        session.run(lambda: session.caught_up() or bool(session.rows[rest.id]))
+    if rows := session.rows[rest.id]:
+        raise Broken(
+            f"split {rest.id!r} was finished after {len(trace.rows)} rows, at {rest.position!r}; a new reader "
+            f"returned more rows from there: {rows[0]:.200}",
+            "finish a split after its last record, not after the first page, nor at an error",
+        )
 
 
 def _need_latest(subject: Subject, enumerator: DiscoveryEnumerator) -> None:

@@ -58,9 +58,12 @@ def enumerator_closes(subject: Subject) -> None:
         with subject.enumerator():
             """Close it unused."""
         with subject.enumerator() as enumerator:
+            raw = not isinstance(enumerator, DiscoveryEnumerator)
             if isinstance(enumerator, DiscoveryEnumerator):
                 subject.latest(subject.discovered(enumerator, {}, first=True).splits, enumerator)
             leaks.record_open()
+        if raw:
+            subject.discover()  # starts it, and lets it assign its splits
 
     leaks.check(
         use,

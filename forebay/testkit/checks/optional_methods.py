@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,11 +14,16 @@ from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.findings import Broken, NotApplicable
 from forebay.testkit.harness.guarded_calls import calling
+from forebay.testkit.harness.reader_session import ReaderSession
 from forebay.testkit.harness.reads import read
 from forebay.testkit.harness.subject import Subject
 from forebay.watermarks.event_time import ColumnTimestamps
 
 OPTIONAL_METHODS: Checks = []
+
+_MANY_ROWS = 1_000
+_SMALL_SLICES = 1_000
+"""Number of slices of a split that is too large to be read, so that its last slice is small."""
 
 
 @check_into(OPTIONAL_METHODS)
@@ -26,15 +31,46 @@ def slices_are_the_split(subject: Subject) -> None:
     """DIS-2: the slices of a split together return its rows, each once, in order."""
     with _overriding(subject, "slices", "splits cannot be cut") as enumerator:
         for trace in subject.traces:
-            for count in (2, 3, 7):
-                with calling("DIS-2", "slices()"):
-                    slices = list(enumerator.slices(trace.split, count))
-                if (ids := {one.id for one in slices}) != {trace.split.id}:
-                    raise Broken(
-                        f"slices of split {trace.split.id!r} have the ids {sorted(ids)}", "keep the split's id"
-                    )
-                rows = [row for one in slices for row in read(subject, [one]).rows[one.id]]
-                subject.compare(trace.split.id, rows, trace.rows, f"cut into {len(slices)}", _SLICES)
+            split = trace.full or trace.split
+            if not subject.whole and not trace.whole:
+                _check_last_slice(subject, split, enumerator)
+                continue
+            rows = subject.everything[split.id]
+            for count in (2, 3, 7) if len(rows) <= _MANY_ROWS else (7,):
+                _check_slices(subject, split, rows, _cut(split, count, enumerator))
+            if not subject.source.bounded:  # a stream cuts the part that each micro-batch reads
+                half = trace.last // 2
+                rest = split.at(trace.marks[half][1])
+                _check_slices(subject, rest, rows[trace.marks[half][0] :], _cut(rest, 3, enumerator))
+            subject.need_time()
+
+
+def _cut(split: Split, count: int, enumerator: DiscoveryEnumerator) -> list[Split]:
+    with calling("DIS-2", "slices()"):
+        slices = list(enumerator.slices(split, count))
+    if (ids := {one.id for one in slices}) != {split.id}:
+        raise Broken(f"slices of split {split.id!r} have the ids {sorted(ids)}", "keep the split's id")
+    return slices
+
+
+def _check_slices(subject: Subject, split: Split, rows: Sequence[str], slices: Sequence[Split]) -> None:
+    got = [row for one in slices for row in read(subject, [one], rows=_MANY_ROWS).rows[one.id]]
+    open_ended = split.end is None
+    subject.compare(split.id, got, rows, f"cut into {len(slices)}", _SLICES, open_ended=open_ended)
+
+
+def _check_last_slice(subject: Subject, split: Split, enumerator: DiscoveryEnumerator) -> None:
+    """Check the end of a split that is too large to read: its last slice must have the rows up to the split's end."""
+    last = _cut(split, _SMALL_SLICES, enumerator)[-1]
+    got, wanted = (_first_rows(subject, one) for one in (last, last.slice(last.position, split.end)))
+    if max(len(got), len(wanted)) <= _MANY_ROWS:
+        subject.compare(split.id, got, wanted, f"cut into about {_SMALL_SLICES}, its last slice", _SLICES)
+
+
+def _first_rows(subject: Subject, split: Split) -> list[str]:
+    with ReaderSession(subject, [split], rows=_MANY_ROWS) as session:
+        session.run(lambda: session.caught_up() or len(session.rows[split.id]) > _MANY_ROWS)
+    return session.rows[split.id]
 
 
 @check_into(OPTIONAL_METHODS)
@@ -146,7 +182,10 @@ def columns_are_pruned(subject: Subject) -> None:
 
 
 _SLICES = "let each slice begin at the end of the previous one; the outer borders are the split's"
-_ADVANCE = "return None for `rows` if positions do not count rows"
+_ADVANCE = (
+    "return the position after exactly `rows` rows from split.position on, and split.end where there are fewer; None "
+    "if it is unknown"
+)
 
 
 @contextmanager

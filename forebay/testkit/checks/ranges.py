@@ -35,7 +35,8 @@ def old_ends(subject: Subject) -> None:
         raise Skip(
             f"split {unseen[0].split.id!r} comes in pages, but no read ended inside a page: the input did not grow, "
             "and positions inside a page cannot be calculated from the rows",
-            "use SourceContract, whose write() lets the input grow",
+            "make the size of a page an option, such as page_rows: int = option(default=500), so that check() reads "
+            "smaller pages too; or use SourceContract, whose write() lets the input grow",
         )
 
 
@@ -49,6 +50,7 @@ def _read_to_old_ends(subject: Subject, trace: Trace, chance: random.Random) -> 
         starts = [mark for mark in trace.marks if mark[0] <= rows]
         for start in {0: starts[0], starts[-1][0]: starts[-1]}.values():
             check_range(subject, trace, start, (rows, end), where=_INSIDE)
+        check_range(subject, trace, (rows, end), (len(trace.rows), trace.marks[-1][1]), where=_FROM_INSIDE)
         subject.need_time()
     return grown or bool(trace.between.inside)
 
@@ -88,4 +90,5 @@ def _resumes_in_gap(subject: Subject, trace: Trace, start: KnownMark) -> bool:
 
 
 _INSIDE = ", which ends inside a page, like an old end after the input has grown"
+_FROM_INSIDE = ", which begins inside a page, like the micro-batch after an old end"
 _RESUME = "begin exactly at split.position: with the first record at or after it, which need not be the next number"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from forebay.framework.microbatch.admission.available_range import ends_twice
 from forebay.framework.simple import SimpleSource
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.checks.leaks import LEFT_BY_READ, Leaks
@@ -16,6 +17,9 @@ from forebay.testkit.harness.subject import Subject
 SPLIT_READERS: Checks = []
 
 _ROUNDS = 3
+_MOST_SPLITS = 4
+"""Maximum number of splits to read to an end of their own."""
+
 _BLOCKED = 0.05
 """Seconds after which a fetch counts as waiting."""
 
@@ -98,6 +102,31 @@ def finished_once(subject: Subject) -> None:
             wanted = trace.rows_of(0, min(1, trace.last))
             how = "cut short beside a longer split"
             subject.compare(trace.split.id, reading.rows[trace.split.id], wanted, how, _GO_ON, rule="SR-2")
+
+
+@check_into(SPLIT_READERS)
+def own_ends_are_reached(subject: Subject) -> None:
+    """SR-4, DIS-1: a split of an unbounded source with an end of its own is finished there, never only caught up."""
+    if subject.source.bounded:
+        raise NotApplicable("the source is bounded: each split is read to its own end")
+    splits = [split for split in subject.discover() if split.end is not None or split.ends_itself]
+    if not splits:
+        raise NotApplicable("no split has an end of its own")
+    latest = subject.latest(splits)
+    for split in splits[:_MOST_SPLITS]:
+        if split.end is None and split.id in latest:
+            raise ends_twice(subject.source, split, latest[split.id])
+        if split.end is not None and split.id in latest and latest[split.id] != split.end:
+            continue  # a part of it is not there yet, or there is more than the split has
+        with SplitReaderSession(subject, [split]) as reading:
+            reading.run()
+        if split.id not in reading.finished:
+            raise Broken(
+                f"split {split.id!r}, whose own end is {split.end!r}, was caught up and not finished: a host that "
+                "reads it to this end never reads what is written later",
+                "return the present end from latest(), so that the split stays open; or, if no record follows, move "
+                "the position to the end: yield Batch([], split.end)",
+            )
 
 
 @check_into(SPLIT_READERS)

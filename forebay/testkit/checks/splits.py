@@ -12,7 +12,7 @@ from forebay.errors import ContractError
 from forebay.framework.split import Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.checks.sources import copied
-from forebay.testkit.findings import Broken
+from forebay.testkit.findings import AuthorMistake, Broken, NotApplicable, Skip
 from forebay.testkit.harness.reads import misordered, read
 from forebay.testkit.harness.subject import Subject, through_json
 
@@ -70,6 +70,39 @@ def newer_refused(subject: Subject) -> None:
         raise Broken(
             f"{wanted.__name__}.from_json accepted a split of version {wanted.version + 1}",
             "refuse versions newer than Split.version, as the default from_json does",
+        )
+
+
+@check_into(IDS)
+def older_versions_restored(subject: Subject) -> None:
+    """SER-1, SER-3: a split that an older version stored is restored with its id, progress and fields."""
+    kind = subject.source.split_class
+    wanted = set(range(1, kind.version))
+    if not wanted and not subject.stored:
+        raise NotApplicable("split_class has version 1, so no older version can be stored")
+    for stored in subject.stored:
+        version = stored.get("v")
+        if not isinstance(version, int) or version > kind.version:
+            raise AuthorMistake(f"`stored` has a split of version {version!r}, but {kind.__name__} has {kind.version}")
+        split = kind.from_json(json.loads(json.dumps(stored)))
+        if split.position is None and stored.get("position") is not None:
+            raise Broken(
+                f"split {split.id!r}, stored by version {version} at the position {stored['position']!r}, was restored "
+                "without a position: it would be read again from its start",
+                "keep the position in upgrade()",
+                rule="SER-3",
+            )
+        if kind.from_json(json.loads(json.dumps(split.to_json()))) != split:
+            raise Broken(
+                f"{split!r}, restored from version {version}, is another one after it was stored again",
+                "let upgrade() return fields of the types that to_json() writes",
+            )
+        wanted.discard(version)
+    if wanted:
+        raise Skip(
+            f"{kind.__name__} has version {kind.version}, and no stored split of version {min(wanted)} was given",
+            f"pass check(source, stored=[…]) a split as version {min(wanted)} stored it, half read: the dict that its "
+            "to_json() returned, such as one from a checkpoint",
         )
 
 

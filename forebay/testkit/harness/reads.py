@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from forebay.errors import ContractError
 from forebay.framework.split import Position, Split
 from forebay.testkit.findings import Broken
-from forebay.testkit.harness.interpolation import interpolate
+from forebay.testkit.harness.interpolation import Interpolated, interpolate
 from forebay.testkit.harness.reader_session import ReaderSession
+from forebay.testkit.harness.small_pages import marks_inside_pages
 from forebay.testkit.harness.subject import Subject
 from forebay.testkit.harness.traces import Mark, PlainRead, Trace, difference
 
@@ -75,13 +77,23 @@ def _read_trace(subject: Subject, split: Split) -> Trace:
         rows, marks = session.rows[split.id], session.output.marks[split.id]
         session.run(lambda: session.caught_up() or (len(rows) >= _MOST_ROWS and len(marks) >= _LEAST_MARKS))
         whole = session.caught_up()
-    marks = [(0, split.position), *marks]
-    last = marks[-1][1]
+    full, pages = split, [(0, split.position), *marks]
+    last = pages[-1][1]
     if not whole or (split.end is None and not subject.source.bounded and last is not None):
         split = split.slice(split.position, last)
     values = [row for batch in session.output.record_batches for row in batch.to_pylist()]
-    between = interpolate(marks, values, subject.source.order_key)
-    return Trace(split, tuple(rows), tuple(marks), whole, between)
+    between = interpolate(pages, values, subject.source.order_key)
+    trace = Trace(split, tuple(rows), tuple(pages), whole, between, full)
+    small = marks_inside_pages(subject, split, rows, pages) if trace.has_pages else None
+    if small is None:
+        return trace
+    known = {count for count, _ in pages}
+    inside = tuple((count, at) for count, at in small if count not in known and at is not None)
+    between = Interpolated(inside, between.gaps)
+    if trace.last > 1:
+        return replace(trace, between=between)
+    # Its few pages leave no position to stop at: those of the smaller pages count.
+    return replace(trace, marks=tuple(sorted({*pages, *small})), between=between)
 
 
 def check_range(subject: Subject, trace: Trace, start: Mark, stop: Mark, *, where: str = "") -> None:

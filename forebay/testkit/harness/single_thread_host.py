@@ -141,10 +141,21 @@ class SingleThreadHost(Closing):
 
     def replace(self) -> None:
         """Return a failed reader's splits to the coordinator at their delivered positions; start another (COO-4)."""
+        self.register(self.give_back())
+
+    def give_back(self) -> int:
+        """Return a failed reader's splits to the coordinator at their delivered positions. Return its subtask."""
         reader = self._failed.pop()
         back = [through_json(split, self._subject) for split in reader.held.values()]
         self.coordinator.subtask_reset(reader.subtask, self._checkpoint, back)
-        self.register(reader.subtask)
+        return reader.subtask
+
+    def settle(self, seconds: float) -> None:
+        """Run steps until none has had an effect for some seconds."""
+        due = time.monotonic() + seconds
+        while time.monotonic() < due:
+            if self.step():
+                due = time.monotonic() + seconds
 
     def checkpoint(self, *, complete: bool = True) -> Checkpoint:
         """Take a checkpoint between two steps.

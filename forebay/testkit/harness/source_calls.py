@@ -92,6 +92,7 @@ class SourceCalls:
             poll_interval=Duration(poll_interval),
             discovery_interval=Duration(0.05),
             close_timeout=Duration(self.patience),
+            retry_first_pause=Duration(0.05),
             planning_timeout=Duration(self.patience),
         )
 

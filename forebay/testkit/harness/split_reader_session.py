@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from forebay.errors import RetriableError
 from forebay.framework.split import Split
-from forebay.framework.split_reader import Fetched, SplitReader
+from forebay.framework.split_reader import Fetched, SplitReader, check_may_catch_up
 from forebay.testkit.findings import Broken, NotApplicable
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.session_base import Closing, Silence
@@ -50,6 +50,7 @@ class SplitReaderSession(Closing):
         self._wake_after = wake_after
         self._failures = 0
         self.rows: defaultdict[str, list[str]] = defaultdict(list)
+        self._given: dict[str, Split] = {}
         self.added: set[str] = set()
         self.finished: set[str] = set()
         self.caught_up: set[str] = set()
@@ -70,6 +71,7 @@ class SplitReaderSession(Closing):
         """Convert the splits to JSON and back, as a restore from a checkpoint does, and add them to the reader."""
         if splits:
             self.added.update(split.id for split in splits)
+            self._given.update((split.id, split) for split in splits)
             with calling("SR-3", "the split reader's add_splits()"):
                 self.reader.add_splits([through_json(split, self._subject) for split in splits])
 
@@ -170,6 +172,8 @@ class SplitReaderSession(Closing):
         if part.finished:
             self.finished.add(part.split_id)
         if part.caught_up:
+            if not part.finished:
+                check_may_catch_up(self._given[part.split_id])
             self.caught_up.add(part.split_id)
         elif part.batch is not None:
             self.caught_up.discard(part.split_id)

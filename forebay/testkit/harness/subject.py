@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -23,13 +23,28 @@ _BATCHES = 60
 
 
 class Subject(SourceCalls):
-    """The source under test and the results that its checks share. It takes the arguments of `SourceCalls`."""
+    """The source under test and the results that its checks share.
 
-    def __init__(self, source: Source, *, seconds: float, seed: int, live: bool) -> None:
+    It takes the arguments of `SourceCalls`, and splits that older versions of the connector stored.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        seconds: float,
+        seed: int,
+        live: bool,
+        stored: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         super().__init__(source, seconds=seconds, seed=seed, live=live)
+        self.stored = stored
+        """Splits that older versions of the connector stored, as `Split.to_json` returned them."""
         self.blocked = ""
         """Why checks cannot run the enumerator with readers; set once a check has found it."""
         self.plain: PlainRead | None = None
+        self.small_pages: Source | None = None
+        """A copy of the source that reads the same rows in smaller pages, if one of its options sets their size."""
 
     def on(self, source: Source, *, patience: float | None = None) -> Subject:
         """Return a subject for another source of the same input, with the deadline of this one and no plain read.
@@ -165,7 +180,8 @@ class Subject(SourceCalls):
             return found
         raise Skip(
             "no split has two record batches, so no read could be stopped and resumed in the middle",
-            "run the checks on a source with more rows, or with smaller pages, such as pages of 3 rows",
+            "run the checks on a source with more rows; or make the size of a page an option, such as page_rows: int = "
+            "option(default=500), so that check() reads smaller pages too",
         )
 
     def coordinated(self) -> tuple[Source, HostOptions]:

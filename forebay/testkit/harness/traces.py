@@ -23,7 +23,9 @@ class Trace:
         rows: The rows as text, in order.
         marks: The row number and position at the start of the split and after each record batch.
         whole: Whether the read reached the split's end. The read of a long split stops earlier.
-        between: Positions inside record batches, which the read did not return: they are calculated from the rows.
+        between: Positions inside record batches, which the read did not return: a read in smaller pages returned them,
+            or they are calculated from the rows.
+        full: The split as a host reads it, although the read of a long split stopped earlier.
     """
 
     split: Split
@@ -31,6 +33,7 @@ class Trace:
     marks: tuple[Mark, ...]
     whole: bool
     between: Interpolated = field(default_factory=Interpolated)
+    full: Split | None = None
 
     @property
     def has_pages(self) -> bool:
@@ -72,7 +75,9 @@ class PlainRead:
 
     def __str__(self) -> str:
         splits = f"{len(self.rows)} split{'s' * (len(self.rows) != 1)}"
-        return f"{'' if self.whole else 'a sample of '}{self.count} row{'s' * (self.count != 1)} of {splits}"
+        resumed = sum(len(trace.rows) for trace in self.traces)
+        what = f"{'' if self.whole else 'a sample of '}{self.count} row{'s' * (self.count != 1)} of {splits}"
+        return what if resumed >= self.count else f"{what}, stopped and resumed in {resumed} of them"
 
 
 def difference(got: Sequence[str], wanted: Sequence[str]) -> str:

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import os
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -13,7 +19,7 @@ import pyarrow as pa
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.discovery import Discovered
 from forebay.framework.reader import InputStatus
-from forebay.framework.simple import SimpleEnumerator
+from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched
@@ -77,6 +83,27 @@ class ItsIdsAreThoseOfObjects(Numbers):
 @only("newer_refused")
 class TakesNewerSplits(broken.TakesNewerSplits):
     """Its splits are of any version."""
+
+
+class Lossy(Split):
+    version = 2
+    key: str = ""
+
+    @classmethod
+    def from_json(cls, data):
+        fields = {name: value for name, value in data.items() if name != "v"}
+        if data["v"] > cls.version:
+            return super().from_json(data)
+        return cls(**(fields if data["v"] == 2 else {"id": fields["id"], "key": fields["key"]}))
+
+
+STORED = {"older_versions_restored": [{"v": 1, "id": "a", "position": 2, "key": "k"}]}
+"""The splits of older versions that the check of a connector is given, by the name of the check."""
+
+
+@only("older_versions_restored")
+class ForgetsThePositionOfOlderSplits(Numbers):
+    split_class = Lossy
 
 
 @only("round_trip")
@@ -203,8 +230,17 @@ class AssignsToTheDead(broken.AssignsToTheDead):
 
 
 @only("crashes")
-class SnapshotsNothing(broken.SnapshotsNothing):
-    """Its snapshot lacks the unassigned splits."""
+class SnapshotsNothing(Dealer):
+    """Its snapshot lacks the unassigned splits, if there are readers."""
+
+    def snapshot_state(self, checkpoint_id):
+        return [] if self.context.registered_readers() else super().snapshot_state(checkpoint_id)
+
+
+@only("crashes_without_readers")
+class SnapshotsNothingWithoutReaders(Dealer):
+    def snapshot_state(self, checkpoint_id):
+        return super().snapshot_state(checkpoint_id) if self.context.registered_readers() else []
 
 
 @only("all_splits_are_assigned", endless=True)
@@ -416,6 +452,12 @@ class ReadsToTheEndOfAnotherSplit(Reader):
         )
 
 
+@only("own_ends_are_reached", endless=True)
+class ItsOwnEndIsNotThereYet(Finder):
+    def discover(self, known, first):
+        return Discovered([Split(split_id, 0, self.source.count + 5) for split_id in ("a", "b")])
+
+
 @only("fetch_pauses")
 class FetchesWhatIsPaused(broken.FetchesWhatIsPaused):
     """It says that it pauses, and does not."""
@@ -448,6 +490,16 @@ class ItsEndGoesBack(Pages):
     def read(self, split):
         for n in range(split.position or 0, min(split.end, self.count)):
             yield Batch([(split.id, n)], n + 1)
+
+
+@only("finished_splits_are_complete", endless=True)
+class FinishesWhatItHasCaughtUpWith(Reader):
+    def fetch(self):
+        fetched = super().fetch()
+        for part in fetched:
+            if part.caught_up:
+                del self.splits[part.split_id]
+        return [Fetched(p.split_id, p.batch, p.position, finished=p.finished or p.caught_up) for p in fetched]
 
 
 @only("latest_is_exclusive")
@@ -507,3 +559,66 @@ for name, kind in {
     "columns_are_pruned": "LosesRowsWithColumns",
 }.items():
     ALONE[name] = next(make for _, found, make in broken.BROKEN if found == kind)
+
+
+# ---- what the outside does
+
+
+PLACE = Path(tempfile.mkdtemp(prefix="kit-connectors-"))
+"""A directory of three files, each with numbers; it goes when the process ends."""
+
+atexit.register(shutil.rmtree, PLACE, ignore_errors=True)
+for _first, _name in enumerate(("c.txt", "a.txt", "b.txt")):
+    (PLACE / _name).write_text("".join(f"{10 * _first + n}\n" for n in range(5)))
+
+
+class Files(SimpleSource):
+    """Correct: a split is a file, by its name."""
+
+    def schema(self):
+        return COUNTING_SCHEMA
+
+    def splits(self):
+        return sorted(os.listdir(PLACE))
+
+    def path(self, split):
+        return PLACE / split.id
+
+    def read(self, split):
+        with open(self.path(split)) as file:
+            for line in itertools.islice(file, split.position or 0, None):
+                yield {"split": split.id, "n": int(line)}
+
+
+@only("ids_outlive_growth")
+class NumbersItsFiles(Files):
+    def splits(self):
+        return [f"part-{n}" for n, _ in enumerate(super().splits())]
+
+    def path(self, split):
+        return PLACE / super().splits()[int(split.id.removeprefix("part-"))]
+
+
+@only("failing_discovery_is_an_error")
+class FindsNothingIfItCannotLook(Files):
+    def splits(self):
+        try:
+            return super().splits()
+        except OSError:
+            return []
+
+
+@only("failing_reads_are_errors")
+class EndsIfItCannotRead(Files):
+    def read(self, split):
+        try:
+            yield from super().read(split)
+        except OSError:
+            return
+
+
+@only("other_processes_read_the_same")
+class ReadsTheClockOnTheWall(Numbers):
+    def read(self, split):
+        for row in super().read(split):
+            yield {**row, "n": row["n"] + time.localtime(0).tm_hour}

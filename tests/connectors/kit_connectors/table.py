@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from forebay.testkit import ConformanceError, check
 from forebay.testkit.checks import ALL
-from kit_connectors.alone import ALONE
+from kit_connectors import trial
+from kit_connectors.alone import ALONE, STORED
 from kit_connectors.broken import RELEASE
 from kit_connectors.written import WRITTEN, caught_by
 
@@ -39,7 +40,7 @@ def line(name: str) -> Line:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning of the kit is in the report
-            report = check(source, seconds=30)
+            report = check(source, seconds=30, stored=STORED.get(name, ()))
     except ConformanceError as error:
         report = error.report
     finally:
@@ -76,7 +77,14 @@ def main() -> int:
         gaps += not each.alone
         verdict = "yes" if each.alone else f"no: {', '.join(each.caught_by) or 'by none'}"
         print(f"| {each.rule} | `{each.check}` | `{each.connector}` | {verdict} |", flush=True)
-    print(f"\n{len(ALL)} checks and {len(WRITTEN)} tests that write, {gaps} gaps")
+    print("\n| planted bug | first line of the verdict of `check` alone |")
+    print("|---|---|")
+    for planted in [*trial.BUGS, *trial.HARMLESS]:
+        report = trial.verdict(planted)
+        gaps += report.verdict != ("failed" if planted.rules else "passed")
+        print(f"| {planted.name} | {report.headline[:160].replace('|', '/')} |".replace("\n", " "), flush=True)
+    print(f"\n{len(trial.BUGS)} bugs and {len(trial.HARMLESS)} harmless changes")
+    print(f"{len(ALL)} checks and {len(WRITTEN)} tests that write, {gaps} gaps")
     return min(gaps, 1)
 
 

@@ -95,8 +95,11 @@ class AvailableRange:
 
         Raises:
             ConfigurationError: No end is known, and none can be negotiated.
+            ContractError: The split `ends_itself`, and `latest` is an end before its own (DIS-1).
         """
         own, bounded = split.end, self._is_bounded(split)
+        if latest is not None and own is None and split.ends_itself and not self._bounded:
+            raise ends_twice(self._source, split, latest)
         if latest is None:
             if own is None and not bounded:
                 if not self._negotiable:
@@ -194,4 +197,20 @@ def unknown_end(source: Source, split: Split) -> ConfigurationError:
         option="stateLocation",
         advice="set stateLocation, so that tasks agree on an end while they read; or, in the connector, return the end "
         "from latest(): the position after the newest complete record",
+    )
+
+
+def ends_twice(source: Source, split: Split, latest: Position) -> ContractError:
+    """Return the error for a split that `ends_itself`, and to which `latest` gives another end.
+
+    The split would be finished at that end, and what is written later would be lost.
+    """
+    return ContractError(
+        f"latest() returned {latest!r} for a split that `ends_itself`: the split would be finished there, and records "
+        "that are written later would be lost",
+        source=source.name,
+        split=split.id,
+        rule="DIS-1",
+        advice="in the connector, remove ends_itself if the split can grow; else return the split with its end, or "
+        "leave it out of latest()",
     )

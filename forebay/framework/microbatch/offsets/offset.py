@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -115,6 +115,15 @@ class Offset:
     event_time: Json = None
 
 
+def own_ends(splits: Iterable[Planned]) -> dict[str, Position]:
+    """Return, by id, the ends of the splits that a micro-batch reads to an end of their own."""
+    return {
+        planned.split.id: planned.to
+        for planned in splits
+        if planned.ends and planned.to is not None and not isinstance(planned.to, UnknownEnd)
+    }
+
+
 def dump_offset(offset: Offset) -> dict[str, Json]:
     """Return an offset as JSON values; equal offsets give equal values. For any thread."""
     data: dict[str, Json] = {"v": VERSION, "source": offset.source, "n": offset.n}
@@ -201,7 +210,10 @@ def load_planned(entry: Sequence[Any], split_class: type[Split]) -> Planned:
     position = rest[0] if rest else to
     if isinstance(position, bool):
         raise ValueError(f"the entry of the split {split_id!r} has no start position")  # noqa: TRY004 - a damaged text
-    split = split_class.from_json({"v": 1, **fields, "id": split_id, "position": position})
+    stored = {"v": 1, **fields, "id": split_id}
+    split = split_class.from_json({**stored, "position": position})
+    if stored["v"] != split_class.version and to is not None and not isinstance(to, bool):
+        to = split_class.from_json({**stored, "position": to}).position  # `upgrade` converts positions too
     if isinstance(to, bool):
         return Planned(split, UnknownEnd.WHOLE if to else UnknownEnd.NEGOTIATED)
     return Planned(split, None if to is None else normalise(to, split.id))

@@ -46,7 +46,8 @@ class PlanningContext(SplitEnumeratorContext):
         self._requested = False
         self._assigned: dict[str, Split] = {}
         self._held: Container[str] = ()
-        self._outstanding = 0  # calls without a first result
+        self._outstanding = 0  # calls without a first result, except repeated polls
+        self._answered: set[object] = set()  # handlers that have got a result
         self._unhandled: set[Handler] = set()  # handlers of started runs
         self.no_more = False
         """Whether the enumerator has signalled that no split follows."""
@@ -111,7 +112,8 @@ class PlanningContext(SplitEnumeratorContext):
         Args:
             enumerator: The enumerator of the source.
             bounded: Whether the source is bounded. If not, its enumerator may never signal: planning then fails as soon
-                as all its asynchronous calls have returned once.
+                as all its asynchronous calls have returned once. A later call with a delay, whose handler has got a
+                result before, is a repeated poll and is not waited for.
 
         Raises:
             ConfigurationError: The source is unbounded, and its enumerator did not call `signal_no_more_splits`.
@@ -194,16 +196,21 @@ class PlanningContext(SplitEnumeratorContext):
         self.no_more = True
 
     def _call(self, work: Callable[[], Any], handler: Handler, delay: float, period: float | None) -> None:
-        first = True
+        # Each poll is a new call, mostly of a bound method, which has the code of its function.
+        key: object = getattr(handler, "__code__", handler)
+        polls_again = delay > 0 and key in self._answered
+        first = not polls_again
 
         def handle(result: object, error: BaseException | None) -> None:
             nonlocal first
             self._outstanding -= first
             first = False
+            if error is None:
+                self._answered.add(key)
             handler(result, error)
 
         self._async_calls.call(work, handle, delay, period)
-        self._outstanding += 1
+        self._outstanding += first
 
     def _step(self, deadline: float, *, bounded: bool) -> bool:
         """Run one queued action, or wait for one; return whether planning must go on.
@@ -227,15 +234,15 @@ class PlanningContext(SplitEnumeratorContext):
                 "an unbounded source cannot be read once, because its enumerator did not call signal_no_more_splits(0)",
                 source=self._source,
                 advice="read it with spark.readStream or forebay.run; or, in the connector, let the enumerator call "
-                "context.signal_no_more_splits(0) after the last assignment if context.streaming is False",
+                "context.signal_no_more_splits(0) after the last assignment if context.reads_once is True",
             )
         elif left <= 0:
             raise FatalError(
                 f"the enumerator did not call signal_no_more_splits(0) within {self._timeout:g} s",
                 source=self._source,
                 rule="ENU-2",
-                advice="in the connector, call context.signal_no_more_splits(0) after the last assignment; or, if the "
-                "work needs longer, raise planningTimeout",
+                advice="in the connector, call context.signal_no_more_splits(0) after the last assignment (of an "
+                "unbounded source: if context.reads_once is True); or, if the work needs longer, raise planningTimeout",
             )
         else:
             self._signal.wait(left if due is None else min(left, due))

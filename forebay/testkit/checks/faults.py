@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a source whose client fails: a failure is an error, never an empty result or an end (rule ERR-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from forebay.framework.discovery import DiscoveryEnumerator
+from forebay.framework.runtime.clients import drop_clients
+from forebay.framework.split import Split
+from forebay.testkit.checks.base import Checks, check_into
+from forebay.testkit.findings import Broken, Finding, NotApplicable
+from forebay.testkit.harness.failing_calls import failing_calls
+from forebay.testkit.harness.reader_session import ReaderSession
+from forebay.testkit.harness.subject import Subject
+
+FAULTS: Checks = []
+"""Checks that let calls of the client fail. They run last, because a client may be broken afterwards."""
+
+_MOST_FAULTS = 8
+_NO_CALL = "no call of a client was seen that can be made to fail: the source opens no file, socket or SQLite database"
+
+
+@check_into(FAULTS)
+def failing_discovery_is_an_error(subject: Subject) -> None:
+    """ERR-1: discovery and latest() report a failure of the client as an error, never as fewer splits or no end."""
+
+    def ask() -> tuple[list[str], dict[str, object]]:
+        with subject.enumerator() as enumerator:
+            if not isinstance(enumerator, DiscoveryEnumerator):
+                raise NotApplicable("the source has its own SplitEnumerator")
+            splits = enumerator.discover({}, True).splits
+            return [split.id for split in splits], dict(enumerator.latest(splits))
+
+    with failing_calls(0) as calls:
+        ids, ends = ask()
+    if not calls.calls:
+        raise NotApplicable(_NO_CALL)
+    for number in _some(subject, calls.calls):
+        with failing_calls(number) as failing:
+            try:
+                found, later = ask()
+            except Finding:
+                raise
+            except Exception as error:  # noqa: BLE001 - any error is a right answer
+                drop_clients(subject.source.name, error)
+                continue
+        if failing.failed and (missing := sorted(set(ids) - set(found))):
+            raise Broken(
+                f"{failing.failed} failed, and discovery returned {len(found)} of {len(ids)} splits, without "
+                f"{missing[0]!r}, and no error: a new query would never know of the failure",
+                _RAISE,
+            )
+        if failing.failed and (lost := sorted(ends.keys() - later.keys())):
+            raise Broken(f"{failing.failed} failed, and latest() returned no end for split {lost[0]!r}", _RAISE)
+        subject.need_time()
+
+
+@check_into(FAULTS)
+def failing_reads_are_errors(subject: Subject) -> None:
+    """ERR-1: a read whose client fails raises an error, or reads on: it never ends early, and skips no row."""
+    if not any(trace.rows for trace in subject.traces):
+        raise NotApplicable("the source has no rows")
+    trace = max(subject.traces, key=lambda one: len(one.rows))
+    split = trace.split
+    with failing_calls(0) as calls:
+        _rows_or_error(subject, split)
+    if not calls.calls:
+        raise NotApplicable(_NO_CALL)
+    for number in _some(subject, calls.calls):
+        with failing_calls(number) as failing:
+            rows = _rows_or_error(subject, split)
+        if rows is not None and failing.failed:
+            how = f"after {failing.failed} had failed, and the read had ended without an error"
+            subject.compare(split.id, rows, trace.rows, how, _RAISE)
+        subject.need_time()
+
+
+def _rows_or_error(subject: Subject, split: Split) -> list[str] | None:
+    """Read a split. Return its rows; None if the read ended with an error."""
+    with ReaderSession(subject, [split]) as session:
+        try:
+            session.run(session.caught_up)
+        except Finding:
+            raise
+        except Exception as error:  # noqa: BLE001 - any error is a right answer
+            drop_clients(subject.source.name, error)
+            session.abandon()
+            return None
+    return session.rows[split.id]
+
+
+def _some(subject: Subject, calls: int) -> Iterable[int]:
+    """Return the numbers of the calls that fail, one in each read: the first, the last and some between."""
+    if calls <= _MOST_FAULTS:
+        return range(1, calls + 1)
+    chosen = subject.random("faults").sample(range(2, calls), _MOST_FAULTS - 2)
+    return sorted({1, calls, *chosen})
+
+
+_RAISE = (
+    "let the error leave the method, as a RetriableError if it may pass (`with forebay.http_errors(…)` raises it); "
+    "never return nothing, fewer results or an end instead"
+)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bugs that authors planted into a table, files and a log of segments: `check` alone catches each of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from kit_connectors.trial import BUGS, CORRECT, HARMLESS, Bug, verdict
+
+
+def named(bugs):
+    return [pytest.param(bug, id=bug.name) for bug in bugs]
+
+
+def rule_of(report):
+    assert report.verdict == "failed", report.headline
+    assert "; next step: " in report.headline
+    (rule,) = re.findall(r"^\w+ breaks ([A-Z]+[0-9]?-?[0-9]*): ", report.headline)
+    return rule
+
+
+@pytest.mark.parametrize("bug", named(BUGS))
+def test_check_alone_catches_a_bug_of_the_trial(bug):
+    """ERR-1, and the other rules: with the checks of its rules only; the soak test runs all checks."""
+    assert rule_of(verdict(bug, whole=False)) in bug.rules
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("bug", named(BUGS))
+def test_check_alone_names_the_rule_of_a_bug_of_the_trial_first(bug):
+    assert rule_of(verdict(bug)) in bug.rules
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("bug", named([*HARMLESS, *(Bug(name, made, ()) for name, made in CORRECT.items())]))
+def test_a_correct_or_harmless_connector_of_the_trial_passes(bug):
+    report = verdict(bug)
+    assert report.verdict == "passed", report
