@@ -21,6 +21,7 @@ from forebay.errors import ForebayError
 from forebay.inspection.describe import describe as description
 from forebay.inspection.offsets import offsets as offsets_of
 from forebay.inspection.peek import peek as first_rows
+from forebay.inspection.report.report import report as write_report
 from forebay.version import __version__
 
 app = typer.Typer(
@@ -66,6 +67,17 @@ def offsets(
 ) -> None:
     """Show the position of every split of a streaming query, from its checkpoint."""
     say(str(offsets_of(checkpoint)))
+
+
+@app.command()
+def report(
+    directory: Annotated[
+        str, typer.Argument(help="What forebay.record_progress wrote, or the checkpointLocation of the query.")
+    ],
+    file: Annotated[str, typer.Option("-f", "--file", help="The HTML file to write.")] = "forebay-report.html",
+) -> None:
+    """Write the history of a streaming query as one HTML file: watermarks, held and idle splits, lag, dropped rows."""
+    say(write_report(directory, file))
 
 
 @app.command()

@@ -130,6 +130,14 @@ def test_peek_shows_the_first_rows(shown_text):
     assert code == 0 and shown.splitlines()[-1] == "2 rows, perhaps more"
 
 
+def test_report_writes_a_page_of_recorded_progress(shown_text, tmp_path):
+    lines = [{"name": "orders", "timestamp": f"2026-01-01T00:00:0{second}.000Z", "sources": []} for second in range(2)]
+    (tmp_path / "orders.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    page = tmp_path / "page.html"
+    code, shown, _ = shown_text("report", str(tmp_path), "-f", str(page))
+    assert code == 0 and str(page.name) in shown and "orders" in page.read_text("utf-8")
+
+
 def test_offsets_shows_a_checkpoint(shown_text, tmp_path):
     code, shown, _ = shown_text("offsets", checkpoint(tmp_path, SPARKS))
     assert code == 0 and "micro-batch 0 is done" in shown and "not a source of forebay" in shown
@@ -143,6 +151,7 @@ def test_offsets_shows_a_checkpoint(shown_text, tmp_path):
         (["peek", "forebay_rate", "-o", "hunter2"], 2, "NAME=VALUE"),
         (["peek", "forebay_rate", "-o", "rows=1", "-o", "rows=2"], 2, "rows is given twice"),
         (["offsets", "/nowhere/at/all"], 1, "is not a checkpoint of a streaming query"),
+        (["report", "/nowhere/at/all"], 1, "forebay.record_progress"),
         (["kafka", "lag"], 2, "--checkpoint DIRECTORY or --group NAME"),
         (["kafka", "lag", "--group", "g"], 2, "--bootstrap-servers HOST:PORT"),
         (["kafka", "lag", "--group", "g", "-b", "x:1", "-o", "kafka.bootstrap.servers=y:1"], 2, "given twice"),
