@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -15,11 +15,13 @@ from forebay.cli.arguments import Json, option_texts, say
 from forebay.errors import ConfigurationError
 from forebay.inspection.tables import text_table
 from forebay.options.secret import Secret
+from forebay.table.index.definition import ObjectType
 from forebay.table.index.gc import VERSIONS, collect
 from forebay.table.index.log import KEPT
 from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.status import Status, status
+from forebay.table.index.transactions import Kind
 from forebay.table.index.types import SparkType
 from forebay.table.index.verify import verify
 from forebay.table.index.why import explain
@@ -66,15 +68,26 @@ def commit(  # noqa: PLR0913 - options of a command
     option: _Storage = None,
 ) -> None:
     """Commit files to a datasource of an object type that was defined before, and bring its index up to date."""
-    from forebay.spark.index.files import commit_files
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import SparkSession
 
-    done = commit_files(
-        _index(location, name, option),
+    from forebay.spark.index.funnel import Funnel
+
+    store = _index(location, name, option)
+    spark = SparkSession.builder.appName("forebay index commit").getOrCreate()
+    try:
+        rows = spark.read.format(read_format).options(**option_texts(read)).load(path)
+    except AnalysisException as error:
+        raise ConfigurationError(
+            f"Spark cannot read {path!r} as {read_format}: {error.getMessage()}",
+            option="path",
+            advice="check the path, --format and --read-option",
+        ) from error
+    funnel = Funnel(location, _definition(store), storage=store.storage)
+    done = funnel.commit(
         datasource,
-        path,
-        read_format,
-        option_texts(read),
-        kind=kind,
+        rows,
+        kind=cast("Kind", kind),
         transaction=transaction,
         allow_empty=allow_empty,
         adopt=adopt,
@@ -120,11 +133,7 @@ def why(
 ) -> None:
     """Explain an object: its row in each datasource, the rule, and the segment that answers. Reads files of a shard."""
     store = _index(location, name, option)
-    definition = store.definition(store.head().serving)
-    kinds = (
-        {column: kind for column, kind in definition.columns.items() if column in definition.keys} if definition else {}
-    )
-    found = explain(store, _key(key, kinds))
+    found = explain(store, _key(key, _definition(store).codec.columns))
     say(json.dumps(asdict(found), indent=2, default=str) if as_json else str(found))
 
 
@@ -148,6 +157,12 @@ def gc(
 
 def _index(location: str, name: str, option: list[str] | None) -> IndexStore:
     return IndexStore(location, name, {key: Secret(value) for key, value in option_texts(option).items()})
+
+
+def _definition(store: IndexStore) -> ObjectType:
+    definition = store.definition(store.head().serving)
+    assert definition is not None  # noqa: S101 - the log has begun
+    return definition
 
 
 def _key(texts: list[str], kinds: Mapping[str, SparkType]) -> Any:  # noqa: ANN401 - a value of any key type

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.keys import KeyCodec
 from forebay.table.index.pipelines import IndexRun, IndexStore
 from forebay.table.index.segment_cache import SegmentCache, process_cache
 from forebay.table.index.segments import IndexSegment, Row, RunWriter, newest_rows, open_segment, segment_rows
@@ -81,8 +80,7 @@ def _merge(
     keep_deleted: bool,
 ) -> IndexRun:
     """Write one run of several, newest first."""
-    columns = definition.columns
-    key_hash, width = KeyCodec({name: columns[name] for name in definition.keys}).hasher(), len(definition.keys)
+    key_hash, width = definition.codec.hasher(), len(definition.keys)
     total = sum(map(run_rows, runs))
     with ExitStack() as stack:
         opened = [
