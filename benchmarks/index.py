@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from cpu import seconds_since, tree
+from cpu import by_program_since, tree
 from index_peers import OpenSearch, Postgres, opensearch, postgres
 from pyspark.sql import SparkSession
 from report import WHERE
@@ -69,7 +69,7 @@ def rows(keys: np.ndarray[Any, Any], seed: int) -> pa.Table:
     euros = pa.array(np.round(random.integers(0, 10_000_000, size) / 100, 2))
     amount = euros.cast(pa.decimal128(12, 2), safe=False)
     at = pa.array(1_700_000_000_000_000 + random.integers(0, 10**12, size), pa.timestamp("us", tz="UTC"))
-    note = pc.binary_join_element_wise(*(word("w", 5_000) for _ in range(8)), " ")
+    note = pc.binary_join_element_wise(*(word("w", 5_000) for _ in range(8)), " ")  # type: ignore[type-var]  # the stubs
     names = ["id", "status", "city", "amount", "at", "note"]
     return pa.table([pa.array(keys), word("s", 6), word("c", 10_000), amount, at, note], names=names)
 
@@ -94,6 +94,7 @@ class Took:
     def __init__(self) -> None:
         self.clock: list[float] = []
         self.cpu: list[float] = []
+        self.programs: list[dict[str, float]] = []
 
     @contextmanager
     def turn(self, without: int | None = None, root: int | None = None) -> Iterator[None]:
@@ -101,15 +102,33 @@ class Took:
         before, began = tree(without, root), time.perf_counter()
         yield
         self.clock.append(time.perf_counter() - began)
-        self.cpu.append(seconds_since(before, without, root))
+        self.programs.append(by_program_since(before, without, root))
+        self.cpu.append(sum(self.programs[-1].values()))
 
     def shown(self) -> str:
         """The figures as people read them."""
-        return f"{_spread(self.clock)} s, CPU {_spread(self.cpu)} s"
+        java = median(programs.get("java", 0.0) for programs in self.programs)
+        return f"{_spread(self.clock)} s, CPU {_spread(self.cpu)} s" + (f", of Java {java:.3f}" if java else "")
 
 
 def _spread(values: list[float]) -> str:
     return f"{median(values):.3f} ({min(values):.3f}-{max(values):.3f})"
+
+
+class Asked:
+    """A node that is asked as the peers are."""
+
+    def __init__(self, node: SearchNode) -> None:
+        self.get = node.get
+        self._node = node
+
+    def where(self, city: str) -> object:
+        """Return 20 objects by a filter."""
+        return self._node.where(city=city).limit(20).fetch().rows
+
+    def search(self, word: str) -> object:
+        """Return 20 objects by a word."""
+        return self._node.search(word).limit(20).fetch().rows
 
 
 class Bench:
@@ -221,16 +240,9 @@ class Bench:
                 raise SystemExit(f"the index has {runs} runs")
             node = SearchNode(str(location), "Order", cache=self.work / f"queries{deltas}")
             name = f"forebay, {deltas} deltas"
-            self._query(
-                found,
-                name,
-                node.get,
-                lambda city, node=node: node.where(city=city).limit(20).fetch().rows,  # type: ignore[misc]
-                lambda word, node=node: node.search(word).limit(20).fetch().rows,
-                repeats,
-            )  # type: ignore[misc]
+            self._query(found, name, Asked(node), repeats)
         for peer in self.peers:
-            self._query(found, peer.name, peer.get, peer.where, peer.search, repeats // 4)
+            self._query(found, peer.name, peer, repeats // 4)
         most = {"get": 2.5, "filter": 2.0, "text": 2.0}
         for what, limit in most.items():
             ratio = found[what, f"forebay, {DELTAS} deltas"] / found[what, "forebay, 0 deltas"]
@@ -254,8 +266,8 @@ class Bench:
             shutil.rmtree(self.work / f"copied{number}")
         for name, took in self._all("hydration"):
             self.figures.append([f"hydration, {sum(each.size for each in segments):,} bytes", name, took.shown(), ""])
-        ours, copy = self._of("hydration", "forebay"), self._of("hydration", "copy + SHA-256")
-        self.bar("hydration, times copy + SHA-256, CPU", median(ours.cpu) / median(copy.cpu), 2.5)
+        ours, copying = self._of("hydration", "forebay"), self._of("hydration", "copy + SHA-256")
+        self.bar("hydration, times copy + SHA-256, CPU", median(ours.cpu) / median(copying.cpu), 2.5)
 
     def flips(self) -> None:
         """The p99 of `get` in another process, quiet and while 100 versions come."""
@@ -296,20 +308,14 @@ class Bench:
         self.bars.append([what, f"{figure:.2f}", f"{'≥' if least else '≤'} {limit:g}", "hit" if hit else "missed"])
 
     def _query(
-        self,
-        found: dict[tuple[str, str], float],
-        name: str,
-        get: Callable[[int], object],
-        where: Callable[[str], object],
-        search: Callable[[str], object],
-        repeats: int,
+        self, found: dict[tuple[str, str], float], name: str, asked: Asked | Postgres | OpenSearch, repeats: int
     ) -> None:
         random = np.random.default_rng(7)
         count = self.size if name.startswith(("forebay", "Postgres")) else self.peer_rows
         work: dict[str, Callable[[], object]] = {
-            "get": lambda: get(int(random.integers(count))),
-            "filter": lambda: where(f"c{random.integers(10_000)}"),
-            "text": lambda: search(f"w{random.integers(5_000)}"),
+            "get": lambda: asked.get(int(random.integers(count))),
+            "filter": lambda: asked.where(f"c{random.integers(10_000)}"),
+            "text": lambda: asked.search(f"w{random.integers(5_000)}"),
         }
         for what, call in work.items():
             for _ in range(20):
@@ -375,7 +381,12 @@ def read(location: str, size: int) -> None:
         end = time.monotonic() + 5
         print(json.dumps(percentiles(lambda: time.monotonic() > end)), flush=True)
         ended = threading.Event()
-        threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+        def wait() -> None:
+            sys.stdin.read()
+            ended.set()
+
+        threading.Thread(target=wait, daemon=True).start()
         flips: set[int] = set()
 
         def refresh() -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,6 @@ from forebay.table.index.log import KEPT
 from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.status import Status, status
-from forebay.table.index.transactions import Kind
 from forebay.table.index.types import SparkType
 from forebay.table.index.verify import verify
 from forebay.table.index.why import explain
@@ -68,26 +67,15 @@ def commit(  # noqa: PLR0913 - options of a command
     option: _Storage = None,
 ) -> None:
     """Commit files to a datasource of an object type that was defined before, and bring its index up to date."""
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import SparkSession
+    from forebay.spark.index.files import commit_files
 
-    from forebay.spark.index.funnel import Funnel
-
-    store = _index(location, name, option)
-    spark = SparkSession.builder.appName("forebay index commit").getOrCreate()
-    try:
-        rows = spark.read.format(read_format).options(**option_texts(read)).load(path)
-    except AnalysisException as error:
-        raise ConfigurationError(
-            f"Spark cannot read {path!r} as {read_format}: {error.getMessage()}",
-            option="path",
-            advice="check the path, --format and --read-option",
-        ) from error
-    funnel = Funnel(location, _definition(store), storage=store.storage)
-    done = funnel.commit(
+    done = commit_files(
+        _index(location, name, option),
         datasource,
-        rows,
-        kind=cast("Kind", kind),
+        path,
+        read_format,
+        option_texts(read),
+        kind=kind,
         transaction=transaction,
         allow_empty=allow_empty,
         adopt=adopt,

@@ -70,6 +70,17 @@ def local_copies(index: IndexStore, segments: Sequence[IndexSegment]) -> list[Pa
     return [cache.path(segment) for segment in segments]
 
 
+def rows_of_runs(index: IndexStore, runs: Sequence[IndexRun], *, keep_deleted: bool) -> Iterator[Row]:
+    """Yield the newest row of each key of runs, newest first; see `newest_rows`."""
+    with ExitStack() as stack:
+        opened = [
+            segment_rows(stack.enter_context(closing(open_segment(path))))
+            for run in runs
+            for path in local_copies(index, run)
+        ]
+        yield from newest_rows(opened, keep_deleted=keep_deleted)
+
+
 def _merge(
     index: IndexStore,
     definition: ObjectType,
@@ -82,14 +93,8 @@ def _merge(
     """Write one run of several, newest first."""
     key_hash, width = definition.codec.hasher(), len(definition.keys)
     total = sum(map(run_rows, runs))
-    with ExitStack() as stack:
-        opened = [
-            segment_rows(stack.enter_context(closing(open_segment(path))))
-            for run in runs
-            for path in local_copies(index, run)
-        ]
-        writer = stack.enter_context(RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=total))
-        for rows in _batches(newest_rows(opened, keep_deleted=keep_deleted)):
+    with RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=total) as writer:
+        for rows in _batches(rows_of_runs(index, runs, keep_deleted=keep_deleted)):
             writer.add(rows, [key_hash(found[:width]) for _, found, _ in rows])
         return writer.finish()
 
