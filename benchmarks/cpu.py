@@ -19,17 +19,19 @@ class Used(NamedTuple):
     parent: int
 
 
-def seconds_since(before: Mapping[int, Used], without: int | None = None) -> float:
+def seconds_since(before: Mapping[int, Used], without: int | None = None, root: int | None = None) -> float:
     """Return user and system time of the process tree since `before`, which is what `tree` gave, in seconds."""
-    return sum(by_program_since(before, without).values())
+    return sum(by_program_since(before, without, root).values())
 
 
-def by_program_since(before: Mapping[int, Used], without: int | None = None) -> dict[str, float]:
+def by_program_since(
+    before: Mapping[int, Used], without: int | None = None, root: int | None = None
+) -> dict[str, float]:
     """Return the same by the name of the program, "java" for example.
 
     A process that ended leaves all its time to its parent, also that from before; or to nobody, as Spark's workers.
     """
-    after = tree(without)
+    after = tree(without, root)
     left: dict[int, float] = {}
     for pid, one in before.items():
         if pid not in after:
@@ -52,11 +54,12 @@ def idle_cores(seconds: float, without: int | None = None) -> float:
     return sum(used.own - before[pid].own for pid, used in after.items() if pid in before) / lasted
 
 
-def tree(without: int | None = None) -> dict[int, Used]:
+def tree(without: int | None = None, root: int | None = None) -> dict[int, Used]:
     """Return the processes of the tree by their ids.
 
     Args:
         without: A process that does not count, with everything below it.
+        root: The process at the top; None: this one.
     """
     parents: dict[int, int] = {}
     found: dict[int, Used] = {}
@@ -73,7 +76,7 @@ def tree(without: int | None = None) -> dict[int, Used]:
         parents[int(entry.name)] = int(fields[1])
         parent = parents[int(entry.name)]
         found[int(entry.name)] = Used(name.split("(", 1)[1], user + system, ended_user + ended_system, parent)
-    mine = os.getpid()
+    mine = os.getpid() if root is None else root
     return {
         pid: used
         for pid, used in found.items()

@@ -11,9 +11,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from forebay.errors import ConfigurationError, DataError, unwrap
 from forebay.spark.index.launchers import digest_of, launch_builds, run_transaction
-from forebay.spark.index.rows import PreparedRows, key_types, prepare, refuse_changelog
+from forebay.spark.index.rows import key_types, prepare, refuse_changelog
 from forebay.spark.index.target import IndexTarget
-from forebay.table.index.beginning import begin
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
 from forebay.table.index.gc import VERSIONS, Collected, collect
@@ -147,7 +146,7 @@ class Funnel:
         """Commit a transaction, and bring the index up to date. Called by `commit` and by `IndexTarget`."""
         source = self.object_type.datasource(transaction.datasource)
 
-        def prepared(definition: ObjectType, shards: int) -> PreparedRows:
+        def prepared(definition: ObjectType, shards: int) -> tuple[DataFrame, Incoming]:
             delete = transaction.kind == "delete"
             return prepare(df, definition, source, shards, deletes=deletes, sequence=sequence, delete=delete)
 
@@ -156,16 +155,16 @@ class Funnel:
             prepared(self.object_type.with_key_types(found), self._shards)  # refuses wrong rows before it writes
             return found
 
-        head, definition = begin(self.index, self.object_type, self._shards, types)
+        head, definition = self.index.begin(self.object_type, self._shards, types)
         check_owner(head, transaction)
-        rows = prepared(definition, head.shards)
+        rows, incoming = prepared(definition, head.shards)
         known = known_digest(head, transaction)
         if known is not None:
-            refuse_other_rows(transaction, known, digest_of(rows.df))
+            refuse_other_rows(transaction, known, digest_of(rows))
             committed = Committed(transaction.id, applied=False, number=head.number)
         else:
-            tasks = shard_tasks(self.index, head, transaction, Incoming(rows.payload, rows.keys, rows.sequence))
-            results = run_transaction(rows.df, tasks, self._small)
+            tasks = shard_tasks(self.index, head, transaction, incoming)
+            results = run_transaction(rows, tasks, self._small)
             committed = commit(self.index, head, transaction, tasks, results)
         try:
             self.follow(df.sparkSession)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import StringType, StructField, StructType
@@ -68,49 +69,31 @@ def launch_builds(spark: SparkSession) -> Callable[[Sequence[BuildTask]], Sequen
 
     def launch(tasks: Sequence[BuildTask]) -> list[BuildResult]:
         frame = spark.range(0, len(tasks), 1, len(tasks))
-        found = map_in_arrow(frame, _Builds(tuple(tasks)), _RESULT).collect()
+        found = map_in_arrow(frame, _InTasks(_build, tuple(tasks)), _RESULT).collect()
         return [BuildResult.from_facts(json.loads(row["result"])) for row in found]
 
     return launch
 
 
 @dataclass(frozen=True)
-class _Shards:
-    """The function that `mapInArrow` runs for the shard of its partition. Spark pickles it to the workers."""
+class _InTasks:
+    """The function that `mapInArrow` runs for the task of its partition. Spark pickles it to the workers."""
 
-    tasks: tuple[ShardTask, ...]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_modules()
-        with as_spark_error("index", "comparing a shard"):
-            result = run_shard(self.tasks[_partition()], batches)
-        yield _text(result.to_facts())
-
-
-@dataclass(frozen=True)
-class _Builds:
-    """The function that `mapInArrow` runs for the build of its partition. Spark pickles it to the workers."""
-
-    tasks: tuple[BuildTask, ...]
+    run: Callable[[Any, Iterator[pa.RecordBatch]], ShardResult | BuildResult]
+    tasks: Sequence[ShardTask | BuildTask]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - in a task
         freeze_modules()
-        for _ in batches:
-            with as_spark_error("index", "building a shard"):
-                result = build_shard(self.tasks[_partition()])
-            yield _text(asdict(result))
+        with as_spark_error("index", "writing a shard"):
+            result = self.run(self.tasks[context.partitionId()], batches)
+        yield pa.record_batch({"result": [json.dumps(asdict(result))]})
 
 
-def _partition() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None  # noqa: S101 - in a task
-    return int(context.partitionId())
-
-
-def _text(facts: dict[str, Any]) -> pa.RecordBatch:
-    return pa.record_batch({"result": [json.dumps(facts)]})
+def _build(task: BuildTask, batches: Iterator[pa.RecordBatch]) -> BuildResult:
+    list(batches)  # a row that only says where to run
+    return build_shard(task)
 
 
 def _in_driver(rows: pa.Table, tasks: Sequence[ShardTask]) -> list[ShardResult]:
@@ -120,12 +103,8 @@ def _in_driver(rows: pa.Table, tasks: Sequence[ShardTask]) -> list[ShardResult]:
         if task.snapshot or mine.num_rows:
             results.append(run_shard(task, mine.combine_chunks().to_batches()))
         else:
-            results.append(_untouched(task))
+            results.append(ShardResult(task.shard, task.runs, (), 0, (0, 0)))
     return results
-
-
-def _untouched(task: ShardTask) -> ShardResult:
-    return ShardResult(task.shard, task.runs, (), 0, (0, 0))
 
 
 def _in_tasks(df: DataFrame, tasks: Sequence[ShardTask]) -> tuple[list[ShardResult], bool]:
@@ -134,7 +113,7 @@ def _in_tasks(df: DataFrame, tasks: Sequence[ShardTask]) -> tuple[list[ShardResu
     low, high = _wrapping_sums()
     observed = df.observe(observation, F.count(F.lit(1)).alias("rows"), low.alias("low"), high.alias("high"))
     shuffled = observed.repartitionById(len(tasks), F.col(SHARD))
-    found = map_in_arrow(shuffled, _Shards(tuple(tasks)), _RESULT).collect()
+    found = map_in_arrow(shuffled, _InTasks(run_shard, tuple(tasks)), _RESULT).collect()
     results = [ShardResult.from_facts(json.loads(row["result"])) for row in found]
     there = {result.shard for result in results}
     results += [run_shard(task, []) for task in tasks if task.shard not in there]  # Spark prunes an empty input

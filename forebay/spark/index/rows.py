@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -33,6 +32,7 @@ from forebay.table.index.changelog import DELETED, DIGESTS
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.definition import Datasource, ObjectType, check_key_type
 from forebay.table.index.states import KEY, LANE, SEQUENCE, VALUE
+from forebay.table.index.transactions import Incoming
 from forebay.table.index.types import SparkType, parse_type
 
 SHARD: Final = f"{PREFIX}shard"
@@ -40,23 +40,6 @@ SHARD: Final = f"{PREFIX}shard"
 
 _CHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata entry by which Spark remembers that a string column was declared CHAR."""
-
-
-@dataclass(frozen=True)
-class PreparedRows:
-    """The rows of a transaction.
-
-    Args:
-        df: The columns of `ShardTask.incoming`, and the shard.
-        payload: The columns of a row: keys, then values.
-        keys: The names of the key columns.
-        sequence: The type of the sequence; None: there is none.
-    """
-
-    df: DataFrame
-    payload: pa.Schema
-    keys: tuple[str, ...]
-    sequence: pa.DataType | None
 
 
 def key_columns(df: DataFrame, definition: ObjectType, source: Datasource) -> dict[str, StructField]:
@@ -98,8 +81,8 @@ def prepare(
     deletes: Column | None = None,
     sequence: tuple[Column, Column] | None = None,
     delete: bool = False,
-) -> PreparedRows:
-    """Return the rows of a transaction.
+) -> tuple[DataFrame, Incoming]:
+    """Return the rows of a transaction, with the columns of `ShardTask.incoming` and the shard; and what they are.
 
     Args:
         df: The rows.
@@ -141,7 +124,7 @@ def prepare(
         own[SEQUENCE], own[LANE] = sequence
     selected = df.select(*(value.alias(name) for name, value in (own | columns).items()))
     kept = _arrow(selected.schema[SEQUENCE].dataType) if sequence is not None else None
-    return PreparedRows(selected, payload, tuple(f"{KEY}{name}" for name in keys), kept)
+    return selected, Incoming(payload, tuple(f"{KEY}{name}" for name in keys), kept)
 
 
 def key_text(columns: Mapping[str, Column], kinds: Mapping[str, SparkType]) -> Column:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -142,10 +142,6 @@ class ShardResult:
     counts: Mapping[str, int] = field(default_factory=dict)
     duplicates: tuple[tuple[str, int], ...] = ()
     duplicate_keys: int = 0
-
-    def to_facts(self) -> dict[str, Any]:
-        """Return the result as JSON values, for its way from a task to the driver."""
-        return asdict(self)
 
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> Self:

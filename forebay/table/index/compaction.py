@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.keys import KeyCodec
 from forebay.table.index.pipelines import IndexRun, IndexStore
 from forebay.table.index.segment_cache import SegmentCache, process_cache
 from forebay.table.index.segments import IndexSegment, Row, RunWriter, newest_rows, open_segment, segment_rows
@@ -71,6 +70,17 @@ def local_copies(index: IndexStore, segments: Sequence[IndexSegment]) -> list[Pa
     return [cache.path(segment) for segment in segments]
 
 
+def rows_of_runs(index: IndexStore, runs: Sequence[IndexRun], *, keep_deleted: bool) -> Iterator[Row]:
+    """Yield the newest row of each key of runs, newest first; see `newest_rows`."""
+    with ExitStack() as stack:
+        opened = [
+            segment_rows(stack.enter_context(closing(open_segment(path))))
+            for run in runs
+            for path in local_copies(index, run)
+        ]
+        yield from newest_rows(opened, keep_deleted=keep_deleted)
+
+
 def _merge(
     index: IndexStore,
     definition: ObjectType,
@@ -81,17 +91,10 @@ def _merge(
     keep_deleted: bool,
 ) -> IndexRun:
     """Write one run of several, newest first."""
-    columns = definition.columns
-    key_hash, width = KeyCodec({name: columns[name] for name in definition.keys}).hasher(), len(definition.keys)
+    key_hash, width = definition.codec.hasher(), len(definition.keys)
     total = sum(map(run_rows, runs))
-    with ExitStack() as stack:
-        opened = [
-            segment_rows(stack.enter_context(closing(open_segment(path))))
-            for run in runs
-            for path in local_copies(index, run)
-        ]
-        writer = stack.enter_context(RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=total))
-        for rows in _batches(newest_rows(opened, keep_deleted=keep_deleted)):
+    with RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=total) as writer:
+        for rows in _batches(rows_of_runs(index, runs, keep_deleted=keep_deleted)):
             writer.add(rows, [key_hash(found[:width]) for _, found, _ in rows])
         return writer.finish()
 

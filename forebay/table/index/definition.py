@@ -7,10 +7,12 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, Literal, Self
 
 from forebay.errors import ConfigurationError
 from forebay.table.changelog.state.facts import fact_bytes
+from forebay.table.index.keys import KeyCodec
 from forebay.table.index.types import SparkType, parse_type
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,99}")
@@ -107,16 +109,20 @@ class ObjectType:
         assert isinstance(self.key, Mapping)  # noqa: S101 - of `__post_init__`
         return self.key
 
-    @property
+    @cached_property
     def properties(self) -> Mapping[str, Property]:
         """All properties, in the order of the datasources."""
         return {name: each for source in self.datasources for name, each in source.properties.items()}
 
-    @property
+    @cached_property
+    def codec(self) -> KeyCodec:
+        """Encodes keys. The types of all keys are known."""
+        return KeyCodec({name: parse_type(kind) for name, kind in self.keys.items()})
+
+    @cached_property
     def columns(self) -> Mapping[str, SparkType]:
         """Keys and properties with their types, in the order of an index row. The types of all keys are known."""
-        keys = {name: parse_type(kind) for name, kind in self.keys.items()}
-        return keys | {name: each.kind for name, each in self.properties.items()}
+        return {**self.codec.columns, **{name: each.kind for name, each in self.properties.items()}}
 
     @property
     def filters(self) -> tuple[str, ...]:

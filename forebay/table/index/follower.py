@@ -115,10 +115,8 @@ def build_shard(task: BuildTask) -> BuildResult:
         merged = merge.of_changes(task.shard, changed)
         size = merged.alive.num_rows + merged.gone.num_rows
         with RunWriter(index.store, prefix, definition, shards=head.shards, shard=task.shard, rows=size) as writer:
-            for batch in _slices(merged.alive):
-                writer.add(*encoder.alive(batch, task.shard))
-            writer.add(*encoder.gone(merged.gone, task.shard))
-            return BuildResult(writer.finish(), merged.alive.num_rows - int(merged.existed.sum()))
+            added = _write_changes(writer, encoder, merged, task.shard)
+            return BuildResult(writer.finish(), added)
     rows = max((state.live for state in head.states.values()), default=0) // head.shards
     with RunWriter(index.store, prefix, definition, shards=head.shards, shard=task.shard, rows=rows) as writer:
         added = 0
@@ -126,6 +124,14 @@ def build_shard(task: BuildTask) -> BuildResult:
             writer.add(*encoder.alive(batch, task.shard))
             added += batch.num_rows
         return BuildResult(writer.finish(), added)
+
+
+def _write_changes(writer: RunWriter, encoder: RowEncoder, merged: Merged, shard: int) -> int:
+    """Write the objects of changed keys; return how many objects there are more than before."""
+    for batch in _slices(merged.alive):
+        writer.add(*encoder.alive(batch, shard))
+    writer.add(*encoder.gone(merged.gone, shard))
+    return merged.alive.num_rows - int(merged.existed.sum())
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -252,13 +258,11 @@ class Follower:
         runs = compact(self._index, definition, head.shards, prefix, (*last.runs, run)) if run else last.runs
         return replace(made, runs=runs, count=last.count + added, decision="INCREMENTAL", merged=merged)
 
-    def _run(self, tasks: Sequence[BuildTask], size: int) -> Sequence[BuildResult]:
-        if self._launch is None or size <= self._small:
-            return [build_shard(task) for task in tasks]
-        return self._launch(tasks)
-
     def _large_step(self, tasks: Sequence[BuildTask], size: int) -> tuple[IndexRun, int]:
-        results = self._run(tasks, size)
+        if self._launch is None or size <= self._small:
+            results: Sequence[BuildResult] = [build_shard(task) for task in tasks]
+        else:
+            results = self._launch(tasks)
         return tuple(segment for result in results for segment in result.segments), sum(each.added for each in results)
 
     def _small_step(
@@ -278,9 +282,7 @@ class Follower:
                     continue
                 objects = merge.of_changes(shard, changed)
                 merged.append(objects)
-                writer.add(*encoder.alive(objects.alive, shard))
-                writer.add(*encoder.gone(objects.gone, shard))
-                added += objects.alive.num_rows - int(objects.existed.sum())
+                added += _write_changes(writer, encoder, objects, shard)
             run = writer.finish()
         return run, added, self._put_merged(merged, head) if merged else None
 

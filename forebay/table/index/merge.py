@@ -18,7 +18,6 @@ from forebay.table.changelog.state.merging import key_ranges
 from forebay.table.changelog.state.segments import Ints
 from forebay.table.index.columns import arrow_type, cast_column, sqlite_values
 from forebay.table.index.definition import Datasource, ObjectType
-from forebay.table.index.keys import KeyCodec
 from forebay.table.index.log import Entry
 from forebay.table.index.segments import Row
 from forebay.table.index.states import KEY, VALUE, StateReader, entry_fields, payload_of, schema_of
@@ -96,11 +95,7 @@ class Merge:
 
     def of_changes(self, shard: int, changed: ChangedKeys) -> Merged:
         """Return the objects of changed keys."""
-        live = {
-            source.name: self._reader.live(self._runs(source, shard), changed.hashes, self._schema(source))
-            for source in self._sources
-        }
-        return self._merged(live, changed)
+        return self._merged(self.rows_of(changed.hashes, shard), changed)
 
     def of_all(self, shard: int) -> Iterator[pa.RecordBatch]:
         """Yield all objects of a shard, by ranges of key hashes."""
@@ -229,7 +224,7 @@ class RowEncoder:
     def __init__(self, definition: ObjectType, shards: int) -> None:
         self._kinds = definition.columns
         self._width = len(definition.keys)
-        self.codec = KeyCodec({name: self._kinds[name] for name in definition.keys})
+        self.codec = definition.codec
         self._encode, self._hash = self.codec.encoder(), self.codec.hasher()
         self._shards = shards
 

@@ -15,7 +15,6 @@ from forebay.errors import ConfigurationError
 from forebay.formats.values.zones import Zone
 from forebay.table.index.conditions import Condition, equality, parsed_condition
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.keys import KeyCodec
 from forebay.table.index.pipelines import IndexVersion
 from forebay.table.index.segments import IndexSegment
 from forebay.table.index.text import match_expression
@@ -130,12 +129,6 @@ class View:
         """The version, as answers name it."""
         return Version(self.version.pipeline, self.version.number, self.version.data)
 
-    @property
-    def codec(self) -> KeyCodec:
-        """Encodes keys."""
-        columns = self.definition.columns
-        return KeyCodec({name: columns[name] for name in self.definition.keys})
-
     def column(self, name: str) -> tuple[str, SparkType]:
         """Return the SQL name and the type of a column with an index.
 
@@ -160,7 +153,7 @@ class View:
 
     def find(self, key: object) -> tuple[IndexSegment | None, dict[str, Any] | None]:
         """Return the segment that decides about a key, and the object; None: no segment has it, or it is deleted."""
-        codec = self.codec
+        codec = self.definition.codec
         values = codec.values(key)
         encoded, key_hash = codec.encode(values), codec.hash(values)
         for opened in self.segments:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from typing import Any, Self
 
 from forebay.errors import ConfigurationError, ForebayError
@@ -114,6 +116,34 @@ class IndexStore:
             )
         return head
 
+    def begin(
+        self, given: ObjectType, shards: int, key_types: Callable[[], Mapping[str, str]]
+    ) -> tuple[Entry, ObjectType]:
+        """Return the newest fact of the log, and the definition that serves; write both if there are none.
+
+        Args:
+            given: The definition, which may lack types of keys.
+            shards: The number of shards of a new log.
+            key_types: Returns the types of the keys of a new log.
+
+        Raises:
+            ConfigurationError: The definition that serves is another one.
+        """
+        head = self.log.head()
+        if head is None:
+            serving = self._new_pipeline(given.with_key_types(key_types()))
+            head = self.log.begin(Entry(0, "begin", uuid.uuid4().hex, shards, serving))
+        stored = self.definition(head.serving)
+        if stored is None:
+            raise ConfigurationError(f"the definition of the pipeline {head.serving} is missing", option="location")
+        if stored.fingerprint() != given.with_key_types(stored.keys).fingerprint():
+            raise ConfigurationError(
+                f"the definition of {given.name!r} differs from the one that serves below {self.location!r}",
+                option="object_type",
+                advice="use the definition that serves, or another location for the new one",
+            )
+        return head, stored
+
     def serving(self, head: Entry, after: int | None = None) -> IndexVersion:
         """Return the newest version of the pipeline that serves.
 
@@ -172,6 +202,18 @@ class IndexStore:
     def put_version(self, version: IndexVersion) -> bool:
         """Put a version, unless another one has its number; return whether this call put it."""
         return self.store.put_if_absent(self.version_name(version.pipeline, version.number), version.to_bytes())
+
+    def _new_pipeline(self, definition: ObjectType) -> str:
+        """Return the name of a pipeline with the definition, which is written unless it exists."""
+        for number in count(1):
+            name = f"{number:06d}"
+            if self.put_version(IndexVersion(name, 0, -1, facts=definition.to_facts())):
+                return name
+            # Another process begins too, or one was killed before the log began.
+            stored = self.definition(name)
+            if stored is not None and stored.fingerprint() == definition.fingerprint():
+                return name
+        raise AssertionError  # `count` has no end
 
     def definition(self, pipeline: str) -> ObjectType | None:
         """Return the definition of a pipeline; None if there is no such pipeline."""

@@ -27,7 +27,6 @@ from typing import Any, Final, Self
 from forebay.errors import ConfigurationError, FatalError
 from forebay.state.state_store import StateStore, is_safe_name
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.keys import KeyCodec
 from forebay.table.index.text import UNICODE, indexed_words
 
 FORMAT: Final = 1
@@ -193,7 +192,6 @@ class RunWriter:
         self._store = store
         self._prefix = prefix
         self._definition = definition
-        self._codec = KeyCodec({name: definition.columns[name] for name in definition.keys})
         self._shards = shards
         self._shard = shard
         self._parts = max(1, -(-rows // ROWS))

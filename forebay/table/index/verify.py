@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
 from forebay.errors import ConfigurationError, ForebayError
-from forebay.table.index.compaction import local_copies
+from forebay.table.index.compaction import rows_of_runs
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.log import Entry
 from forebay.table.index.merge import Merge, RowEncoder
 from forebay.table.index.object_set import View
 from forebay.table.index.pipelines import IndexStore, IndexVersion
-from forebay.table.index.segments import newest_rows, open_segment, segment_rows
 from forebay.table.index.states import StateReader
 
 BUCKETS: Final = 256
@@ -162,14 +161,7 @@ def _differences(
 
 
 def _of_segments(index: IndexStore, version: IndexVersion) -> Iterator[Columns]:
-    with ExitStack() as stack:
-        opened = [
-            segment_rows(stack.enter_context(closing(open_segment(path))))
-            for run in reversed(version.runs)
-            for path in local_copies(index, run)
-        ]
-        for _, columns, _ in newest_rows(opened, keep_deleted=False):
-            yield columns
+    return (columns for _, columns, _ in rows_of_runs(index, version.runs[::-1], keep_deleted=False))
 
 
 def _of_view(view: View) -> Iterator[Columns]:

@@ -92,12 +92,12 @@ def explain(index: IndexStore, key: object) -> Explanation:
         for segment, path in zip(run, local_copies(index, run), strict=True)
     )
     view = View(version, definition, opened, 0, head.shards)
-    values = view.codec.values(key)
-    shard = view.codec.hash(values) % head.shards
+    values = definition.codec.values(key)
+    shard = definition.codec.hash(values) % head.shards
     segment, found = view.find(key)
     entry = index.log.get(version.data) or head
     return Explanation(
-        key=view.codec.shown(values),
+        key=definition.codec.shown(values),
         shard=shard,
         version=version.number,
         data=version.data,

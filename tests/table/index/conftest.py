@@ -16,7 +16,6 @@ import pytest
 
 from forebay.index import Datasource, ObjectType, Property, SearchNode
 from forebay.table.changelog.state.entries import KEY_HASH, KIND
-from forebay.table.index.beginning import begin
 from forebay.table.index.changelog import DELETED, DIGESTS, rows_digest, run_shard
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.follower import Follower, FullRule
@@ -66,7 +65,7 @@ class Objects:
         self.nodes: list[SearchNode] = []
 
     def begin(self):
-        return begin(self.index, self.definition, self.shards, lambda: self.definition.keys)
+        return self.index.begin(self.definition, self.shards, lambda: self.definition.keys)
 
     def commit(
         self,
