@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Self
 
+from forebay.errors import ContractError
 from forebay.framework.split import Split
+
+_ID: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})/[0-9]{1,10}(:[a-zA-Z0-9_-]+)?", re.ASCII)
+"""The id of a split: Kafka has no other names of topics."""
 
 
 class TopicPartition(NamedTuple):
@@ -41,6 +47,21 @@ class KafkaSplit(Split):
     """
 
     topic_id: str | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild a split from a checkpoint; see `Split.from_json`.
+
+        Raises:
+            ContractError: The id is not that of a partition of a topic, or the position is no offset.
+        """
+        split = super().from_json(data)
+        named = _ID.fullmatch(split.id)
+        if named is None or named[1] in (".", ".."):
+            raise ContractError(f"the split {split.id!r:.300} is no topic/partition", rule="SPL-1")
+        if not all(one is None or isinstance(one, int) for one in (split.position, split.end)):
+            raise ContractError(f"the position of the split {split.id!r} is no offset", split=split.id, rule="SPL-1")
+        return split
 
     @property
     def topic_partition(self) -> TopicPartition:

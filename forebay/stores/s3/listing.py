@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
@@ -23,6 +24,9 @@ PAGE: Final = 1000
 
 THREADS: Final = 8
 """Number of key ranges that are listed at the same time."""
+
+_TRIES: Final = 3
+"""How often a page is requested whose answer is incomplete; botocore tries other failures as often."""
 
 _REPORT_SECONDS: Final = 10.0
 """Seconds between progress reports in the log."""
@@ -64,10 +68,18 @@ class Listing:
         arguments: dict[str, object] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": most or PAGE}
         options = {"StartAfter": after, "Delimiter": delimiter, "ContinuationToken": token}
         arguments |= {name: value for name, value in options.items() if value}
-        answer = self._client.call("list_objects_v2", **arguments)
+        answer = self._complete(arguments)
         prefixes = [found["Prefix"] for found in answer.get("CommonPrefixes", ())]
         token = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
         return Page(answer.get("Contents", ()), prefixes, token)
+
+    def _complete(self, arguments: Mapping[str, object]) -> Any:  # noqa: ANN401 - boto3 has no types
+        """Return a whole answer. botocore takes one that ended after its head for a listing without objects."""
+        for _ in range(_TRIES):
+            answer = self._client.call("list_objects_v2", **arguments)
+            if "IsTruncated" in answer:
+                return answer
+        raise importlib.import_module("botocore.exceptions").IncompleteReadError(actual_bytes=0, expected_bytes="some")
 
     def pages(self, prefix: str, *, after: str = "", delimiter: str = "", stop: str | None = None) -> Iterator[Page]:
         """Yield the pages of keys after `after`, up to the page that reaches the key `stop`; by default all pages."""

@@ -33,6 +33,26 @@ def hostile_names(seed: int, count: int, outside: Path) -> Iterator[str]:
         yield "/".join(parts)
 
 
+_SQL = (
+    '"', '""', '";', "'", "''", "$$", "$1", "%", "%s", "%(a)s", "%%", "{}", "{0}", "\\", "\\'", ".", "..", ",",
+    "(", ")", ";", "--", "/*", "*/", " ", "\n", "\r\n", "\t", "\x1b[2J", "\u202e",
+    "é", "e\u0301", "日", "🙂", "a", "A", "t", "s", "excluded", "public", "victim", "outside", "SELECT",
+    "DROP TABLE victim", "DROP SCHEMA outside CASCADE", "COPY victim TO PROGRAM 'touch PWNED'",
+    "ctid", "xmin", "tableoid", "pg_catalog", "pg_temp", "information_schema",
+    "forebay_applied", "__tombstones", "__staging",
+)  # fmt: skip
+
+
+def hostile_sql_names(seed: int, count: int) -> Iterator[str]:
+    """Yield names for schemas, tables, columns and constraints: with quotes, statements, placeholders, and too long."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        name = "".join(rng.choices(_SQL, k=rng.choice([1, 1, 2, 3, 4])))
+        yield rng.choice(
+            [name] * 20 + ["", f"{name}\x00", f"{name}\ud800", "x" * 63, name + "x" * 62, "é" * 31, "é" * 32]
+        )
+
+
 class Untouched:
     """A directory with files; `check` fails if anything in it is another than before."""
 

@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hostile_names import Untouched, hostile_names
 
-from forebay.errors import ConfigurationError, DataError
+from forebay.errors import ConfigurationError, DataError, ForebayError
 from forebay.sources.files import FileSource, FileSplit
 from forebay.sources.files.listing.file_index import list_files
 from forebay.sources.files.streaming.cleaning import Cleaner, archived_path
 from forebay.stores import remote
 from forebay.stores.file_status import FileStatus
 from forebay.stores.paths import is_url
+from forebay.stores.storage_options import StorageOptions
 
 Put = Callable[..., Path]
 Begin = Callable[..., Any]
@@ -140,7 +143,7 @@ class Lister:
     protocol = "sftp"
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.kind = name, "directory"
 
     def invalidate_cache(self) -> None:
         pass
@@ -149,7 +152,7 @@ class Lister:
         return path.removeprefix("sftp://h")
 
     def ls(self, path: str, *, detail: bool) -> list[dict[str, Any]]:
-        return [{"name": f"{path}/{self.name}", "type": "directory", "size": 0}]
+        return [{"name": f"{path}/{self.name}", "type": self.kind, "size": 0}]
 
     def info(self, path: str) -> dict[str, Any]:
         return {"name": path, "type": "directory", "size": 0}
@@ -171,3 +174,61 @@ def test_the_log_of_a_sink_does_not_lead_into_another_store(
     with pytest.raises(DataError, match=r"names 'file:.*victim\.txt', which is in another store") as caught:
         list_files([root])
     assert caught.value.advice
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.soak)])
+def test_every_entry_of_a_listing_is_below_its_directory(
+    monkeypatch: pytest.MonkeyPatch, outside: Untouched, count: int
+) -> None:
+    """The names are what a server answers; whether it calls them files or directories is its choice."""
+    listed = 0
+    for number, name in enumerate(hostile_names(9, count, outside.directory)):
+        lister = Lister(name)
+        lister.kind = "file" if number % 2 else "directory"
+        monkeypatch.setattr(remote, "_connect", lambda *_, lister=lister: lister)
+        try:
+            children = remote.RemoteStore("sftp://h/in", StorageOptions()).children("sftp://h/in", lambda _: True)
+        except ConfigurationError as error:
+            assert error.advice  # noqa: PT017
+            continue
+        assert children is not None
+        for path in (*children.directories, *(file.path for file in children.files)):
+            assert path.startswith("sftp://h/in/") and ".." not in path.split("/"), name
+            listed += 1
+    assert listed
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(2_000, marks=pytest.mark.soak)])
+def test_the_log_of_a_sink_cleans_nothing(inbox: Path, put: Put, outside: Untouched, count: int) -> None:
+    put("a.txt")
+    (inbox / "_spark_metadata").mkdir()
+    entries = [
+        {"path": name if number % 2 else f"{inbox}/{name}", "size": 1, "isDir": False, "action": "add"}
+        for number, name in enumerate(hostile_names(10, count, outside.directory))
+    ]
+    cleaner = Cleaner(FileSource(path=str(inbox), file_format="text", clean_source="delete"))
+    for entry in entries:
+        (inbox / "_spark_metadata" / "0").write_text(f"v1\n{json.dumps(entry)}")
+        with suppress(ForebayError):
+            cleaner.clean([split_of(file.path) for file in list_files([str(inbox)]).files])
+    outside.check()
+    assert (inbox / "a.txt").exists()
+
+
+def test_a_link_in_the_archive_does_not_lead_out_of_it(
+    put: Put, stream: Begin, inbox: Path, tmp_path: Path, outside: Untouched, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, other = put("sub/a.txt"), put("b.txt")
+    archive = tmp_path / "archive"
+    above = archive / str(inbox)[1:]
+    above.mkdir(parents=True)
+    (above / "sub").symlink_to(outside.directory)
+    (tmp_path / "also").symlink_to(archive)  # the whole archive may be behind a link
+    query = stream(
+        str(inbox), recursive_file_lookup=True, clean_source="archive", source_archive_dir=str(tmp_path / "also")
+    )
+    with caplog.at_level(logging.WARNING):
+        assert sorted(query.drain()[0]) == ["b.txt", "sub/a.txt"]
+    outside.check()
+    assert file.exists() and not other.exists() and (above / "b.txt").exists()
+    assert "leads out of the archive" in caplog.text and "sub/a.txt" in caplog.text

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 LIMIT = 300 << 20
 """Bytes above the idle worker."""
@@ -22,6 +26,7 @@ LIMIT = 300 << 20
 WORKER = """
 import json, re, sys
 from pathlib import Path
+from forebay.errors import ForebayError
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.microbatch.bounded import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
@@ -32,11 +37,14 @@ def memory(what):
 
 source = FileSource(path=sys.argv[1], file_format=sys.argv[2], format_options=json.loads(sys.argv[3]))
 idle = memory("VmRSS")  # everything is imported, and nothing has been read
-source = source.with_schema(source.schema())
 rows = 0
-for slices in plan_bounded(source, HostOptions(num_partitions=1)):
-    for delivered in run_task(ReadTask(source, slices, HostOptions())):
-        rows += delivered.batch.num_rows
+try:
+    source = source.with_schema(source.schema())
+    for slices in plan_bounded(source, HostOptions(num_partitions=1)):
+        for delivered in run_task(ReadTask(source, slices, HostOptions())):
+            rows += delivered.batch.num_rows
+except ForebayError as error:
+    rows = error.message
 print(json.dumps({"rows": rows, "idle": idle, "peak": memory("VmHWM")}))
 """
 
@@ -69,8 +77,8 @@ def repeated(path: Path, block: bytes, size: int, head: bytes = b"") -> int:
     return times * BLOCK_ROWS
 
 
-def measured(path: Path, file_format: str, options: str = "{}") -> tuple[int, int]:
-    """Return the rows, and the peak of bytes above the idle worker."""
+def measured(path: Path, file_format: str, options: str = "{}") -> tuple[Any, int]:
+    """Return the rows, or the text of an error, and the peak of bytes above the idle worker."""
     command = [sys.executable, "-P", "-c", WORKER, str(path), file_format, options]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=3000)
     assert done.returncode == 0, done.stderr
@@ -119,6 +127,48 @@ def test_a_gzip_that_expands_a_hundredfold(tmp_path: Path, record_property: Repo
     rows, above = measured(path, "text")
     record_property("report", f"gzip of {path.stat().st_size >> 20} to 275 MB: {above >> 20} MB above the idle worker")
     assert rows == BLOCK_ROWS * 50 * 16
+    assert above < LIMIT
+
+
+OPENED: dict[str, Any] = {
+    "zst": zstandard.open,
+    "gz": gzip.GzipFile,
+    "bz2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+}
+
+
+@pytest.mark.parametrize("suffix", ["zst", *(pytest.param(one, marks=pytest.mark.soak) for one in ("gz", "bz2", "xz"))])
+@pytest.mark.parametrize(
+    "file_format", ["text", *(pytest.param(one, marks=pytest.mark.soak) for one in ("csv", "json"))]
+)
+def test_a_bomb_of_one_line_is_bounded(tmp_path: Path, record_property: Report, suffix: str, file_format: str) -> None:
+    """A gigabyte without a line end; `maxRecordBytes` is 128 MiB. Its schema is inferred first."""
+    path = tmp_path / f"bomb.{suffix}"
+    block = b"a" * (1 << 20)
+    with OPENED[suffix](path, "wb") as stream:
+        for _ in range(1024):
+            stream.write(block)
+    rows, above = measured(path, file_format)
+    record_property(
+        "report", f"{file_format}.{suffix} of {path.stat().st_size:,} to 1 GB: {rows!r:.60}, {above >> 20} MB"
+    )
+    assert rows == 1 or "is longer than maxRecordBytes" in rows or "they hold no record" in rows
+    assert above < LIMIT
+
+
+def test_a_parquet_file_whose_values_are_a_thousandth_on_disk(tmp_path: Path, record_property: Report) -> None:
+    """1.5 GB in one row group, as a dictionary of one value."""
+    path = tmp_path / "bomb.parquet"
+    table = pa.table({"a": pa.array(["x" * 1000] * 300_000)})
+    with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
+        writer.write_table(pa.concat_tables([table] * 5), row_group_size=1_500_000)
+    del table
+    rows, above = measured(path, "parquet")
+    record_property(
+        "report", f"Parquet of {path.stat().st_size:,} bytes to 1.5 GB: {above >> 20} MB above the idle worker"
+    )
+    assert rows == 1_500_000
     assert above < LIMIT
 
 

@@ -171,7 +171,7 @@ def test_a_stream_has_the_same_rows(
     record_property("report", f"S3, stream, {kind}: {counted}")
 
 
-@pytest.mark.parametrize("kind", ["slow_down", "truncate", "silence"])
+@pytest.mark.parametrize("kind", ["slow_down", "cut_after_head", "truncate", "silence"])
 def test_a_listing_may_fail(proxy: FaultProxy, kind: str) -> None:
     read = source(proxy, kind=kind)
     proxy.inject(Fault(kind, path="*list-type=*", nth=(1,)))

@@ -17,12 +17,14 @@ from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.sources.files.listing.file_index import list_files
 from forebay.sources.files.listing.listing import ListOptions
+from forebay.state.s3_state_store import S3StateStore
 from forebay.stores.s3 import client, listing, object_file
 from forebay.stores.s3 import store as store_module
 from forebay.stores.s3.store import S3Store
 from forebay.stores.storage_options import StorageOptions
 from forebay.stores.store import Directory
 from forebay.stores.stored_file import StoredFile, store_for
+from forebay.testkit import Fault, FaultProxy
 
 ODD = [
     "a%2Fb", "a+b", "a b", "d//x", "d///x", "😀/é", "k" * 1024, "q=1/ü%20", "tilde~/'quote\"", "x/\\y", "#?&=",
@@ -380,3 +382,27 @@ def test_the_profile_of_a_user(moto_bucket, monkeypatch, tmp_path: Path):
     with pytest.raises(ConfigurationError, match="nobody") as raised:
         S3Store(StorageOptions({"profile": "nobody", "endpoint_url": moto_bucket.endpoint}))
     assert raised.value.option == "storage.profile"
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_an_answer_to_a_listing_that_ends_after_its_head_is_no_empty_directory(moto_bucket, flat):
+    """boto3 takes the empty text for a listing without objects; a path then does not exist, and a state is new."""
+    moto_bucket.put({"d/a": "1", "d/b": "22"})
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        options = moto_bucket.options(endpoint_url=proxy.url)
+        store = S3StateStore(moto_bucket.url("d"), options)
+        assert store.names("") == ["a", "b"]
+
+        def found():
+            listing_options = ListOptions(recursive_file_lookup=flat, storage=options)
+            return [file.name for file in list_files([moto_bucket.url("d")], listing_options).files]
+
+        for number in (1, 2):
+            proxy.inject(Fault("cut_after_head", path="*list-type=*", nth=(number,)))
+            assert found() == ["a", "b"]
+            assert store.names("") == ["a", "b"]
+            assert "cut_after_head" in {request.fault for request in proxy.requests}
+        proxy.inject(Fault("cut_after_head", path="*list-type=*"))
+        for use in (found, lambda: store.names("")):
+            with pytest.raises(RetriableError, match="the store did not answer: could not list"):
+                use()

@@ -96,6 +96,7 @@ def _entries(store: Store, path: str) -> list[tuple[str, str]]:
         try:
             entry = json.loads(line)
             if not entry.get("isDir", False):
+                str(entry["path"]).encode()  # half a surrogate pair is a ValueError, and no path
                 entries.append((str(entry["path"]), str(entry.get("action", "add"))))
         except (ValueError, KeyError, AttributeError, TypeError):
             raise _damaged(path, number) from None

@@ -141,7 +141,15 @@ class Cleaner:
         if source.clean_source == "delete":
             store.delete(status)
             return
-        target = archived_path(source.source_archive_dir or "", status.path)
+        archive = source.source_archive_dir or ""
+        target = archived_path(archive, status.path)
+        if not is_url(target) and not _starts(*(_split(os.path.realpath(one)) for one in (parent(target), archive))):
+            raise ConfigurationError(
+                f"a linked directory leads out of the archive {archive!r}",
+                source=source.name,
+                option="sourceArchiveDir",
+                advice="replace the link by a directory, or give the directory that it leads to",
+            )
         for name in _names(target, status):
             found = store.stat(name)
             if found is None:

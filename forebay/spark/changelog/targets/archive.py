@@ -10,17 +10,18 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructField, StructType, UserDefinedType
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, FatalError
 from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.declaring import declare
 from forebay.spark.changelog.newest import newest
@@ -67,9 +68,10 @@ class ArchiveTarget(Target):
         stored = _stored(changes)
         self._check_sidecar(_nullable(stored.schema), changes)
         begin = hashlib.blake2s(query_id.encode(), digest_size=8).hexdigest()
-        for left in (self._root / _STAGING).glob(f"{begin}.*"):
+        directory = _unlinked(self._root / _STAGING)
+        for left in directory.glob(f"{begin}.*"):
             shutil.rmtree(left)
-        staging = self._root / _STAGING / f"{begin}.{uuid.uuid4().hex}"
+        staging = directory / f"{begin}.{uuid.uuid4().hex}"
         stored.write.parquet(_url(staging))
         (staging / _APPLIED).write_text(json.dumps({"query": query_id, "batch": batch_id}))
         version = max(_versions(self._root), default=-1) + 1
@@ -148,6 +150,7 @@ def read_archive(
 
     Raises:
         ConfigurationError: There is no archive, or `view` is unknown.
+        FatalError: A file of the archive is damaged.
     """
     if view not in {"current", "changelog"}:
         raise ConfigurationError(f"unknown view {view!r}", option="view", advice="give 'current' or 'changelog'")
@@ -191,6 +194,11 @@ def _nullable(schema: StructType) -> StructType:
     """Return the schema with all fields, elements and map values nullable, to compare types without nullability."""
 
     def whole(kind: DataType) -> DataType:
+        if isinstance(kind, UserDefinedType):
+            raise ConfigurationError(
+                f"a column is of the user-defined type {kind.typeName()}, which archives do not keep",
+                advice="convert it first, such as vectors by vector_to_array, or name it in except_column_list",
+            )
         if isinstance(kind, ArrayType):
             return ArrayType(whole(kind.elementType))
         if isinstance(kind, MapType):
@@ -201,31 +209,75 @@ def _nullable(schema: StructType) -> StructType:
 
 
 def _sidecar(root: Path) -> tuple[list[str], StructType]:
-    try:
-        found = json.loads((root / _SIDECAR).read_text())
-    except FileNotFoundError as error:
+    if not (root / _SIDECAR).exists():
         raise ConfigurationError(
             f"{str(root)!r} is not an archive: it has no {_SIDECAR}",
             option="path",
             advice="give a path to which an ArchiveTarget has written",
-        ) from error
-    if found["format"] != _FORMAT:
-        raise ConfigurationError(
-            f"the archive {root} has format {found['format']}; this version of forebay reads format {_FORMAT}",
-            advice="read it with the version of forebay that wrote it",
         )
-    return found["keys"], _nullable(StructType.fromJson(found["schema"]))
+    with _reading(root, _SIDECAR) as found:
+        if found["format"] != _FORMAT:
+            raise ConfigurationError(
+                f"the archive {root} has format {found['format']}; this version of forebay reads format {_FORMAT}",
+                advice="read it with the version of forebay that wrote it",
+            )
+        keys, types = found["keys"], [found["schema"]]
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise ValueError("its keys are no list of names")
+        while types:
+            part = types.pop()
+            if isinstance(part, dict):
+                if part.get("type") == "udt":
+                    raise ValueError("it has a user-defined type, whose module would be imported")
+                types += part.values()
+            elif isinstance(part, list):
+                types += part
+        return keys, _nullable(StructType.fromJson(found["schema"]))
 
 
 def _versions(root: Path) -> list[int]:
     if not root.is_dir():
         return []
-    return sorted(int(found[1]) for entry in os.scandir(root) if (found := _VERSION.fullmatch(entry.name)))
+    versions = {int(found[1]): entry for entry in os.scandir(root) if (found := _VERSION.fullmatch(entry.name))}
+    for entry in versions.values():
+        _unlinked(Path(entry))
+    return sorted(versions)
+
+
+def _unlinked(directory: Path) -> Path:
+    """Return a directory of an archive, which must not lead out of it.
+
+    Raises:
+        ConfigurationError: It is a link.
+    """
+    if directory.is_symlink():
+        raise ConfigurationError(
+            f"{str(directory)!r} of the archive is a link to {os.readlink(directory)!r}",
+            option="path",
+            advice="find out who else writes to the archive, and replace the link by the directory it was",
+        )
+    return directory
 
 
 def _applied(root: Path, version: int) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((root / f"{COMMIT_VERSION}={version:010d}" / _APPLIED).read_text())
-    return found
+    with _reading(root, f"{COMMIT_VERSION}={version:010d}/{_APPLIED}") as found:
+        return {"query": str(found["query"]), "batch": int(found["batch"])}
+
+
+@contextmanager
+def _reading(root: Path, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON object in a file of an archive; the block checks it. Whatever is wrong with it is damage.
+
+    Raises:
+        FatalError: The file is damaged.
+    """
+    try:
+        yield json.loads((root / name).read_text())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, PySparkException) as error:
+        raise FatalError(
+            f"the file {name} of the archive {root} is damaged: {type(error).__name__}: {error}",
+            advice="restore this file from a backup, or begin a new archive",
+        ) from error
 
 
 def _url(path: Path) -> str:

@@ -37,9 +37,9 @@ class WithoutSpark(PostgresTarget):
 class Table:
     """A table of the server: read by tests, written by its target."""
 
-    def __init__(self, dsn: str, name: str) -> None:
-        self.dsn, self.name = dsn, name
-        self.target = PostgresTarget(dsn, name)
+    def __init__(self, dsn: str, name: str, schema: str = "public") -> None:
+        self.dsn, self.name, self.schema = dsn, name, schema
+        self.target = PostgresTarget(dsn, name, schema=schema)
 
     def write(self, number, columns, *, fields, deleted=None, sequence=None, history=False, keys=("id",)):
         """Apply Arrow arrays as a micro-batch, without Spark."""
@@ -49,7 +49,7 @@ class Table:
         columns = {**columns, DELETED: pa.array(deleted or [False] * rows)}
         df = SimpleNamespace(columns=[*columns], batches=[pa.record_batch(columns)])
         changes = Changes(df, keys, fields, None if sequence is None else LongType(), history=history)
-        return WithoutSpark(self.dsn, self.name)._apply(changes, number, "q", adopt=False)
+        return WithoutSpark(self.dsn, self.name, schema=self.schema)._apply(changes, number, "q", adopt=False)
 
     def sql(self, text: str):
         """Return the rows of a statement; `{t}` stands for the table."""
@@ -67,9 +67,9 @@ class Table:
 
 
 @pytest.fixture(scope="session")
-def tables(postgres) -> Callable[[], Table]:
-    """Make tables that no other test uses."""
-    return lambda: Table(postgres, f"orders_{next(_numbers)}")
+def tables(postgres) -> Callable[..., Table]:
+    """Make tables, which no other test uses unless they are given a name."""
+    return lambda name=None, **schema: Table(postgres, f"orders_{next(_numbers)}" if name is None else name, **schema)
 
 
 @pytest.fixture

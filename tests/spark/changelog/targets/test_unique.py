@@ -141,7 +141,7 @@ def test_rows_that_would_lose_something_are_not_deleted_and_inserted_again(uniqu
     assert unique.apply(1, {2: "a", 1: "c"})
     with pytest.raises(ConfigurationError, match=reason) as refused:
         unique.apply(2, {1: "a", 2: "c"})
-    assert str(refused.value.advice).startswith(f'DROP INDEX "one_v_{unique.name}"')
+    assert str(refused.value.advice).startswith(f'DROP INDEX "public"."one_v_{unique.name}"')
     assert unique.rows("id, v") == [(1, "c"), (2, "a")]
 
 

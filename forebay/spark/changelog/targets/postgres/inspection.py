@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import NullType, StructField
 
 from forebay.errors import ConfigurationError
-from forebay.spark.changelog.targets.postgres.statements import Statements, TableInfo
+from forebay.spark.changelog.targets.postgres.statements import Statements, TableInfo, quoted_name
 from forebay.spark.changelog.targets.postgres.types import TableColumn, fits, postgres_type
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _check_columns(statements: Statements, columns: Mapping[str, TableColumn], f
         if name not in columns:
             raise ConfigurationError(
                 f"the table {table} has no column {name!r}",
-                advice=f'ALTER TABLE {table} ADD COLUMN "{name}" {definition}, or name the column in '
+                advice=f"ALTER TABLE {table} ADD COLUMN {quoted_name(name)} {definition}, or name the column in "
                 "except_column_list",
             )
         one = fields.get(name) or StructField(name, sequence or NullType())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.spark.changelog.targets.postgres.inspection import why_pinned
-from forebay.spark.changelog.targets.postgres.statements import Statements
+from forebay.spark.changelog.targets.postgres.statements import Statements, quoted_name
 
 if TYPE_CHECKING:
     import psycopg
@@ -96,11 +96,11 @@ def _stuck(
     connection: psycopg.Connection[Any], statements: Statements, conflict: psycopg.Error, pinned: str
 ) -> ConfigurationError:
     """Return the error for rows of which none can be first."""
-    name, target = conflict.diag.constraint_name, statements.target
-    definition = connection.execute(_CONSTRAINT, (target, name)).fetchone()
-    advice = f'DROP INDEX "{name}": an index has no deferrable check'
+    name, target = conflict.diag.constraint_name or "", statements.target
+    definition, quoted = connection.execute(_CONSTRAINT, (target, name)).fetchone(), quoted_name(name)
+    advice = f"DROP INDEX {quoted_name(statements.schema, name)}: an index has no deferrable check"
     if definition is not None:
-        changed = f'DROP CONSTRAINT "{name}", ADD CONSTRAINT "{name}" {definition[0]} DEFERRABLE'
+        changed = f"DROP CONSTRAINT {quoted}, ADD CONSTRAINT {quoted} {definition[0]} DEFERRABLE"
         advice = f"ALTER TABLE {target} {changed}; if it is violated then, too, the changes give two rows one value"
     return ConfigurationError(
         f"the table {target}: rows of one micro-batch exchange values of {name}, which is checked at each row "

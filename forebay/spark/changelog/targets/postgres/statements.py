@@ -15,9 +15,12 @@ from forebay.errors import ConfigurationError
 from forebay.spark.changelog.targets.changes import DELETED, END_AT, SEQUENCE, START_AT, Changes
 from forebay.spark.changelog.targets.postgres.types import TableColumn, postgres_type
 
-_LONGEST: Final = 63
+LONGEST: Final = 63
 """Maximum bytes of a name in PostgreSQL."""
 _SYSTEM_COLUMNS: Final = {"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"}
+
+TOMBSTONES: Final = "tombstones"
+"""The suffix of the table of deleted keys."""
 
 TASK: Final = "__TASK"
 """The column with the id of the task attempt that copied a row. The merge skips attempts whose result Spark dropped."""
@@ -34,11 +37,19 @@ def quoted_name(*names: str) -> str:
 def derived_name(table: str, suffix: str) -> str:
     """Return the name of a table that belongs to `table`. A long name is cut, and a digest keeps it unique."""
     name = f"{table}__{suffix}"
-    if len(name.encode()) <= _LONGEST:
+    if len(name.encode()) <= LONGEST:
         return name
     digest = hashlib.blake2s(table.encode(), digest_size=6).hexdigest()
-    room = _LONGEST - len(f"__{digest}__{suffix}")
+    room = LONGEST - len(f"__{digest}__{suffix}")
     return f"{table.encode()[:room].decode(errors='ignore')}__{digest}__{suffix}"
+
+
+def is_name(text: str) -> bool:
+    """Return whether PostgreSQL keeps a text as a name: it cuts longer ones, so that two names become one."""
+    try:
+        return 0 < len(text.encode()) <= LONGEST and "\0" not in text
+    except UnicodeEncodeError:
+        return False
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -48,9 +59,9 @@ def check_names(names: Iterable[str]) -> None:
         ConfigurationError: It cannot.
     """
     for name in names:
-        if not 0 < len(name.encode()) <= _LONGEST or "\0" in name or name in _SYSTEM_COLUMNS:
+        if not is_name(name) or name in _SYSTEM_COLUMNS:
             raise ConfigurationError(
-                f"PostgreSQL cannot have a column {name!r}: a name has 1 to {_LONGEST} bytes, no NUL, and is not "
+                f"PostgreSQL cannot have a column {name!r}: a name has 1 to {LONGEST} bytes, no NUL, and is not "
                 "that of a system column",
                 advice="rename the column first, or name it in except_column_list",
             )
@@ -103,7 +114,7 @@ class Statements:
     @property
     def tombstones(self) -> str:
         """The quoted name of the table of deleted keys, which exists only with a sequence."""
-        return quoted_name(self.schema, derived_name(self.table, "tombstones"))
+        return quoted_name(self.schema, derived_name(self.table, TOMBSTONES))
 
     def definitions(self) -> dict[str, str]:
         """Return the SQL type of each column of the target, also of `__SEQUENCE`, `__START_AT` and `__END_AT`."""

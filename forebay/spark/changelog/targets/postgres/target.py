@@ -25,7 +25,15 @@ from forebay.spark.changelog.targets.postgres.copying import COPIED, CopyPartiti
 from forebay.spark.changelog.targets.postgres.errors import connected
 from forebay.spark.changelog.targets.postgres.inspection import inspect_table
 from forebay.spark.changelog.targets.postgres.merging import merge
-from forebay.spark.changelog.targets.postgres.statements import Statements, check_names, quoted_name, staging_name
+from forebay.spark.changelog.targets.postgres.statements import (
+    LONGEST,
+    TOMBSTONES,
+    Statements,
+    check_names,
+    is_name,
+    quoted_name,
+    staging_name,
+)
 from forebay.spark.changelog.targets.postgres.types import copied
 from forebay.spark.changelog.targets.target import Target, check_owner
 
@@ -58,7 +66,8 @@ class PostgresTarget(Target):
         retry_timeout: How long a server that does not answer is tried again, as a text (`2m`) or in seconds.
 
     Raises:
-        ConfigurationError: `retry_timeout` is no duration.
+        ConfigurationError: PostgreSQL cannot have a table or schema of this name, targets need the name themselves, or
+            `retry_timeout` is no duration.
     """
 
     def __init__(
@@ -71,6 +80,19 @@ class PostgresTarget(Target):
                 f"retry_timeout is no duration: {error}", option="retry_timeout", advice="give seconds, or text as 2m"
             ) from error
         self._retries = RetryPolicy(retries=sys.maxsize, max_pause=5.0, timeout=timeout)
+        for kind, name in (("schema", schema), ("table", table)):
+            if not is_name(name):
+                raise ConfigurationError(
+                    f"PostgreSQL cannot have a {kind} {name!r}: a name has 1 to {LONGEST} bytes of UTF-8 and no NUL",
+                    option=kind,
+                    advice="give it another name",
+                )
+        if table == BOOKKEEPING or table.endswith(f"__{TOMBSTONES}"):
+            raise ConfigurationError(
+                f"targets keep their own rows in tables with names such as {table!r}",
+                option="table",
+                advice="give the table another name",
+            )
         self._dsn = dsn if isinstance(dsn, Secret) else Secret(dsn)
         self._schema = schema
         self._table = table
