@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from forebay.errors import FatalError
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.keys import KeyCodec
 from forebay.table.index.pipelines import IndexRun, IndexStore
@@ -71,6 +73,23 @@ def local_copies(index: IndexStore, segments: Sequence[IndexSegment]) -> list[Pa
     return [cache.path(segment) for segment in segments]
 
 
+@contextmanager
+def readable() -> Iterator[None]:
+    """Let an error of SQLite, while segments are read, be one of forebay.
+
+    Raises:
+        FatalError: A segment cannot be read.
+    """
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise FatalError(
+            f"a segment of the index cannot be read: {error}",
+            option="location",
+            advice="run `forebay index verify`, which names it; Funnel.follow(full=True) writes all segments again",
+        ) from error
+
+
 def _merge(
     index: IndexStore,
     definition: ObjectType,
@@ -84,7 +103,7 @@ def _merge(
     columns = definition.columns
     key_hash, width = KeyCodec({name: columns[name] for name in definition.keys}).hasher(), len(definition.keys)
     total = sum(map(run_rows, runs))
-    with ExitStack() as stack:
+    with ExitStack() as stack, readable():
         opened = [
             segment_rows(stack.enter_context(closing(open_segment(path))))
             for run in runs
