@@ -211,9 +211,7 @@ def _key(field: StructField, name: str, kind: SparkType, source: Datasource) -> 
         [f"the key {name!r} is {kind.text}, and the datasource {source.name!r} has the value ", column.cast("string")],
         "define the key with a type that has all values, or correct the row",
     )
-    exact = column.isNull() | F.coalesce(
-        made.try_cast("decimal(38,6)") == column.try_cast("decimal(38,6)"), F.lit(False)
-    )
+    exact = column.isNull() | F.coalesce(made.try_cast(given.simpleString()) == column, F.lit(False))
     return F.when(exact, made).otherwise(bad.cast(kind.text))
 
 

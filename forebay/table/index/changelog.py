@@ -43,6 +43,7 @@ from forebay.table.changelog.state.segments import (
     split_rows,
 )
 from forebay.table.changelog.state.snapshot import Entries, lookup
+from forebay.table.index.columns import is_far
 from forebay.table.index.log import Run
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.states import (
@@ -198,7 +199,7 @@ class _Incoming:
             ],
             schema=self._schema,
         )
-        self._refuse_null(batch)
+        self._refuse_bad_keys(batch)
         for place, name in enumerate(DIGESTS):
             self._sums[place] += int(batch.column(name).to_numpy().view(np.uint64).sum(dtype=np.uint64))
         self.rows += batch.num_rows
@@ -228,8 +229,13 @@ class _Incoming:
         self._waiting, self._bytes = [], 0
         return whole
 
-    def _refuse_null(self, batch: pa.RecordBatch) -> None:
+    def _refuse_bad_keys(self, batch: pa.RecordBatch) -> None:
         for name in self._keys:
+            if is_far(batch.column(name)):
+                raise DataError(
+                    f"the key column {name.removeprefix(KEY)!r} has times before the year 1 or after the year 9999",
+                    advice="correct these rows, or define the key as a string",
+                )
             if batch.column(name).null_count:
                 place = int(np.flatnonzero(batch.column(name).is_null().to_numpy(zero_copy_only=False))[0])
                 row = {key.removeprefix(KEY): batch.column(key)[place].as_py() for key in self._keys}

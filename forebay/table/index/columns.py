@@ -29,6 +29,11 @@ _SIMPLE: Final = {
 }
 
 
+_DAYS: Final = (-719_162, 2_932_896)
+_MICROSECONDS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""The first and the last time of the years 1 to 9999."""
+
+
 def arrow_type(kind: SparkType) -> pa.DataType:
     """Return the Arrow type of a type of Spark."""
     match kind.name:
@@ -55,12 +60,18 @@ def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) 
         DataError: A value has no equal value of the type.
     """
     wanted = arrow_type(kind)
+    if is_far(column):
+        raise DataError(
+            f"the time of {shown(_first(column, is_far))} is before the year 1 or after the year 9999, which Python "
+            "cannot show",
+            advice="correct the row in the datasource and commit it again, or make the property a string",
+        )
     if column.type == wanted:
         return column
     try:
         return _cast(column, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        place = _first_bad(column, wanted)
+        place = _first(column, lambda part: not _fits(part, wanted))
         raise DataError(
             f"the value {column[place].as_py()!r:.200} of {shown(place)} cannot be {kind.text}: {error}",
             advice="correct the row in the datasource and commit it again, or give the property another type",
@@ -81,18 +92,43 @@ def _same(one: pa.Array, other: pa.Array) -> pa.Array:
     return pc.or_kleene(pc.fill_null(equal, fill_value=True), pc.fill_null(pc.is_nan(other), fill_value=True))
 
 
-def _first_bad(column: pa.Array, wanted: pa.DataType) -> int:
-    """Return the index of the first value that cannot be cast."""
+def _fits(column: pa.Array, wanted: pa.DataType) -> bool:
+    try:
+        _cast(column, wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True
+
+
+def _first(column: pa.Array, is_bad: Callable[[pa.Array], bool]) -> int:
+    """Return the index of the first bad value of a column that has one."""
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2
-        try:
-            _cast(column.slice(low, middle - low), wanted)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if is_bad(column.slice(low, middle - low)):
             high = middle
         else:
             low = middle
     return low
+
+
+def is_far(column: pa.Array) -> bool:
+    """Return whether a column has a time before the year 1 or after the year 9999, which Python cannot show."""
+    kind = column.type
+    if isinstance(column, pa.StructArray):
+        return any(is_far(part) for part in column.flatten())
+    if isinstance(column, pa.MapArray):
+        offsets = column.offsets.to_pylist()
+        first, size = offsets[0], offsets[-1] - offsets[0]
+        return is_far(column.keys.slice(first, size)) or is_far(column.items.slice(first, size))
+    if isinstance(column, pa.ListArray):
+        return is_far(column.flatten())
+    if not isinstance(kind, pa.TimestampType) and kind != pa.date32():
+        return False
+    least, most = _DAYS if kind == pa.date32() else _MICROSECONDS
+    times = column.cast(pa.int32() if kind == pa.date32() else pa.int64())
+    first, last = pc.min_max(times).as_py().values()
+    return first is not None and not least <= first <= last <= most
 
 
 def sqlite_values(column: pa.Array, kind: SparkType) -> list[Any]:

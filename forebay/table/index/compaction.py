@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from forebay.errors import FatalError
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.pipelines import IndexRun, IndexStore
 from forebay.table.index.segment_cache import SegmentCache, process_cache
@@ -70,9 +72,26 @@ def local_copies(index: IndexStore, segments: Sequence[IndexSegment]) -> list[Pa
     return [cache.path(segment) for segment in segments]
 
 
+@contextmanager
+def readable() -> Iterator[None]:
+    """Let an error of SQLite, while segments are read, be one of forebay.
+
+    Raises:
+        FatalError: A segment cannot be read.
+    """
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise FatalError(
+            f"a segment of the index cannot be read: {error}",
+            option="location",
+            advice="run `forebay index verify`, which names it; Funnel.follow(full=True) writes all segments again",
+        ) from error
+
+
 def rows_of_runs(index: IndexStore, runs: Sequence[IndexRun], *, keep_deleted: bool) -> Iterator[Row]:
     """Yield the newest row of each key of runs, newest first; see `newest_rows`."""
-    with ExitStack() as stack:
+    with ExitStack() as stack, readable():
         opened = [
             segment_rows(stack.enter_context(closing(open_segment(path))))
             for run in runs

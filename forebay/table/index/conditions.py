@@ -23,10 +23,16 @@ from forebay.formats.filters.expressions import (
 from forebay.formats.filters.parsing import parse_filter
 from forebay.formats.values.datetimes import parse_date, parse_timestamp, parse_timestamp_ntz
 from forebay.formats.values.zones import Zone
-from forebay.table.index.types import INTEGERS, NAN, SMALL_DECIMAL, SparkType
+from forebay.table.index.types import INTEGERS, SMALL_DECIMAL, SparkType
 
 _NEVER: Final = "?"
 """What no integer and no float of a column is equal to: a text, which sorts after all numbers."""
+
+VALUES: Final = 10_000
+"""Values of a list with which a property can be compared at once. SQLite takes 32,766 in a statement."""
+
+_DIGITS: Final = 100
+"""More digits than any column has. Numbers beyond are all the same: greater or less than every value."""
 
 _BELOW: Final = -math.inf
 _ABOVE: Final = math.inf
@@ -62,7 +68,14 @@ def parsed_condition(text: str, columns: Columns, zone: Zone) -> Condition:
     Raises:
         ConfigurationError: It is no such condition, or a literal cannot be compared with its column.
     """
-    return _of_expression(parse_filter(text, "where"), columns, zone)
+    try:
+        return _of_expression(parse_filter(text, "where"), columns, zone)
+    except RecursionError:
+        raise ConfigurationError(
+            f"the condition {text[:100]!r} … of {len(text):,} characters is nested too deeply",
+            option="where",
+            advice="ask in several smaller queries, or give the values as a list: where(name=[…])",
+        ) from None
 
 
 def equality(name: str, value: object, columns: Columns) -> Condition:
@@ -72,16 +85,25 @@ def equality(name: str, value: object, columns: Columns) -> Condition:
         return Condition(f"{sql} IS NULL")
     if isinstance(value, list | tuple | set | frozenset):
         parts = [_comparison(sql, kind, "=", _value(name, kind, each)) for each in value]
-        return joined("OR", parts) if parts else Condition(f"({sql} IS NULL AND NULL)")
+        wanted = tuple(parameter for part in parts for parameter in part.parameters)
+        if len(wanted) > VALUES:
+            raise ConfigurationError(
+                f"the property {name!r} is compared with {len(wanted):,} values",
+                option="where",
+                advice=f"ask in several queries of at most {VALUES:,} values",
+            )
+        places = ", ".join("?" * len(wanted))
+        return Condition(f"{sql} IN ({places})" if wanted else f"({sql} IS NULL AND NULL)", wanted)
     return _comparison(sql, kind, "=", _value(name, kind, value))
 
 
 def joined(operator: str, parts: Sequence[Condition]) -> Condition:
-    """Return conditions joined by AND or OR; there is at least one."""
+    """Return conditions joined by AND or OR, at least one; as halves of halves, since SQLite limits the depth."""
     if len(parts) == 1:
         return parts[0]
-    sql = f" {operator} ".join(f"({part.sql})" for part in parts)
-    return Condition(sql, tuple(value for part in parts for value in part.parameters))
+    middle = len(parts) // 2
+    left, right = joined(operator, parts[:middle]), joined(operator, parts[middle:])
+    return Condition(f"({left.sql}) {operator} ({right.sql})", (*left.parameters, *right.parameters))
 
 
 def _of_expression(expression: Expression, columns: Columns, zone: Zone) -> Condition:
@@ -89,8 +111,8 @@ def _of_expression(expression: Expression, columns: Columns, zone: Zone) -> Cond
         case Not(inner):
             found = _of_expression(inner, columns, zone)
             return Condition(f"NOT ({found.sql})", found.parameters)
-        case Both(operator, left, right):
-            return joined(operator, [_of_expression(left, columns, zone), _of_expression(right, columns, zone)])
+        case Both(operator, _, _):
+            return joined(operator, [_of_expression(each, columns, zone) for each in _operands(expression, operator)])
         case IsNull(column):
             return Condition(f"{columns.column(column)[0]} IS NULL")
         case Compare(column, operator, literal):
@@ -98,6 +120,18 @@ def _of_expression(expression: Expression, columns: Columns, zone: Zone) -> Cond
             return _comparison(sql, kind, operator, _literal(column, kind, literal, zone))
         case Constant():
             raise AssertionError("made by `bind` alone")
+
+
+def _operands(expression: Expression, operator: str) -> list[Expression]:
+    """Return what an operator joins, however its operands are nested."""
+    waiting, operands = [expression], []
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Both) and part.operator == operator:
+            waiting += [part.right, part.left]
+        else:
+            operands.append(part)
+    return operands
 
 
 def _comparison(sql: str, kind: SparkType, operator: str, value: Any) -> Condition:  # noqa: ANN401 - as SQLite stores it
@@ -110,6 +144,8 @@ def _on_grid(kind: SparkType, operator: str, number: decimal.Decimal) -> tuple[s
     """Return operator and value for a number that an integer or decimal column need not have: `x < 1.5` is `x <= 1`."""
     scale = kind.scale if kind.name == "decimal" else 0
     digits = kind.precision if kind.name == "decimal" else 19
+    if number.adjusted() > _DIGITS:  # its whole number would have so many digits
+        number = decimal.Decimal(10).scaleb(_DIGITS).copy_sign(number)
     with decimal.localcontext(prec=1000):
         scaled = number.scaleb(scale)
         below, above = math.floor(scaled), math.ceil(scaled)
@@ -130,13 +166,13 @@ def _on_grid(kind: SparkType, operator: str, number: decimal.Decimal) -> tuple[s
 
 def _value(name: str, kind: SparkType, value: object) -> Any:  # noqa: ANN401 - as SQLite stores it, or a decimal
     """Return a Python value for a comparison with a column."""
-    if not isinstance(value, bool) and isinstance(value, int | decimal.Decimal) and _is_exact(kind):
-        return decimal.Decimal(value)
-    if kind.name == "float" and isinstance(value, int | float) and not isinstance(value, bool):
-        return NAN if math.isnan(value) else float(value) + 0.0
     try:
+        if not isinstance(value, bool) and isinstance(value, int | decimal.Decimal) and _is_exact(kind):
+            exact = decimal.Decimal(value)
+            if exact.is_finite():
+                return exact
         return kind.encode(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, ArithmeticError):
         raise ConfigurationError(
             f"the property {name!r} of type {kind.text} cannot be compared with {value!r:.200}",
             option="where",

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from forebay.errors import ForebayError
 from forebay.table.index.compaction import compact
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.log import Entry, damaged_fact
@@ -190,7 +191,14 @@ class Follower:
             head = self._index.log.head()
             if head is None or (head.number <= last.data and not full):
                 return last
-            version = self._step(last, head, full=full)
+            try:
+                version = self._step(last, head, full=full)
+            except ForebayError:
+                # Another follower has put a version, and files of the one before were collected meanwhile.
+                newest = self._index.newest_version(self._pipeline)
+                if newest is None or newest.number == last.number:
+                    raise
+                continue
             if version is None:
                 return last
             if self._index.put_version(version) and self._is_newest(version):

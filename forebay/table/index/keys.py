@@ -41,7 +41,7 @@ class KeyCodec:
         if len(given) == len(self.columns) and None not in given:
             try:
                 return tuple(kind.encode(each) for kind, each in zip(self.columns.values(), given, strict=True))
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, ArithmeticError):
                 pass
         shown = ", ".join(f"{name} {kind.text}" for name, kind in self.columns.items())
         raise ConfigurationError(f"{key!r:.200} is no key: the key is ({shown})", option="key")

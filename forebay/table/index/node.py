@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+import threading
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -71,6 +72,7 @@ class SearchNode:
         self._definition: ObjectType | None = None
         self._view: View | None = None
         self._flips = 0
+        self._refreshing = threading.Lock()
         try:
             self.refresh()
         except BaseException:
@@ -85,18 +87,28 @@ class SearchNode:
     def refresh(self) -> Version:
         """Take the newest version of the serving pipeline; return the version that answers now.
 
-        It copies the segments that are missing, checks them, and then changes the version at once.
+        It copies the segments that are missing or that could not be read any more, checks them, and then changes the
+        version at once. Calls from several threads wait for one another.
 
         Raises:
             ConfigurationError: There is no such object type.
             RetriableError: The store does not answer, or the disk is full; the version before goes on to answer.
             FatalError: A file is damaged; the version before goes on to answer.
         """
+        with self._refreshing:
+            return self._refreshed()
+
+    def _refreshed(self) -> Version:
         for _ in range(_TRIES):
             newest = self._newest()
             view = self._view
+            damaged = view is not None and view.is_damaged
+            if damaged:
+                self._cache.check_again()
             if view is not None and (newest.data, newest.number) <= (view.version.data, view.version.number):
-                return view.name
+                if not damaged:
+                    return view.name
+                newest = view.version
             try:
                 self._cache.fetch(newest.segments, self._progress)
                 self._flip(newest)
@@ -178,21 +190,27 @@ class SearchNode:
         """Open the segments that are new, mark what they overrule, and let the version answer."""
         assert self._head is not None  # noqa: S101 - of `_newest`
         before = self._view
-        known = {} if before is None else {opened.segment: opened for opened in before.segments}
+        # If one copy was damaged, others may be: all are opened again.
+        usable = () if before is None or before.is_damaged else before.segments
+        known = {opened.segment: opened for opened in usable}
         if before is None or before.version.pipeline != version.pipeline:
             self._definition = self._index.definition(version.pipeline)
         if self._definition is None:
             raise FatalError(f"the definition of the pipeline {version.pipeline} is missing", option="location")
         self._flips += 1
         newer: list[OpenedSegment] = []
-        for run in reversed(version.runs):
-            opened = [known.get(segment) or self._opened(segment) for segment in run]
-            for each in opened:
-                # What newer segments of the version before overrule is marked already.
-                overruling = [other for other in newer if each.segment not in known or other.segment not in known]
-                keys = chain.from_iterable(other.keys() for other in overruling)
-                each.overrule(iter(keys), self._flips)
-            newer += opened
+        try:
+            for run in reversed(version.runs):
+                opened = [known.get(segment) or self._opened(segment) for segment in run]
+                for each in opened:
+                    # What newer segments of the version before overrule is marked already.
+                    overruling = [other for other in newer if each.segment not in known or other.segment not in known]
+                    keys = chain.from_iterable(other.keys() for other in overruling)
+                    each.overrule(iter(keys), self._flips)
+                newer += opened
+        except RetriableError:
+            self._cache.check_again()
+            raise
         self._view = View(version, self._definition, tuple(newer), self._flips, self._head.shards)
         self._cache.keep(version.segments)
 

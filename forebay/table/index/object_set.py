@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.formats.values.zones import Zone
 from forebay.table.index.conditions import Condition, equality, parsed_condition
 from forebay.table.index.definition import ObjectType
@@ -22,6 +23,9 @@ from forebay.table.index.types import SparkType
 
 LIMIT: Final = 100
 """Rows of a page, if `limit` is not called."""
+
+_REFUSED: Final = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE)
+"""Codes of SQLite for statements that it does not run. All others say that the file cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class OpenedSegment:
 
     Args:
         segment: Its description.
-        connection: A connection to it.
+        connection: A connection to it. It is used within `reading` alone.
     """
 
     def __init__(self, segment: IndexSegment, connection: sqlite3.Connection) -> None:
@@ -76,26 +80,53 @@ class OpenedSegment:
         # Rows that are dead since a flip of the node. Versions before this flip still read them.
         connection.execute("CREATE TEMP TABLE dead (id INTEGER PRIMARY KEY, flip INTEGER NOT NULL)")
         self.first_dead: int | None = None
+        self.damaged = False
 
     def __del__(self) -> None:
         self.connection.close()
 
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection for a statement; an error of SQLite becomes one of forebay.
+
+        Raises:
+            RetriableError: The file cannot be read any more; the segment is marked as `damaged`.
+            ConfigurationError: The statement has too many conditions.
+        """
+        try:
+            yield self.connection
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error) -> ForebayError:
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _REFUSED:
+            return ConfigurationError(
+                f"the query is too large for SQLite: {error}", option="where", advice="ask in several smaller queries"
+            )
+        self.damaged = True
+        return RetriableError(
+            f"the copy of the segment {self.segment.name} cannot be read any more: {error}",
+            option="cache",
+            advice="call refresh, which copies it again, and then ask again",
+        )
+
     def overrule(self, keys: Iterator[bytes], flip: int) -> None:
         """Mark the rows with these keys as dead from a flip of the node on."""
         while some := list(islice(keys, 10_000)):
-            found = self.connection.execute(
-                f"SELECT id FROM o WHERE k IN ({', '.join('?' * len(some))})", some
-            ).fetchall()
-            if found:
-                self.first_dead = flip if self.first_dead is None else self.first_dead
-                self.connection.executemany(
-                    "INSERT OR IGNORE INTO dead VALUES (?, ?)", [(row, flip) for (row,) in found]
-                )
+            with self.reading() as connection:
+                found = connection.execute(
+                    f"SELECT id FROM o WHERE k IN ({', '.join('?' * len(some))})", some
+                ).fetchall()
+                if found:
+                    self.first_dead = flip if self.first_dead is None else self.first_dead
+                    connection.executemany(
+                        "INSERT OR IGNORE INTO dead VALUES (?, ?)", [(row, flip) for (row,) in found]
+                    )
 
     def keys(self) -> Iterator[bytes]:
         """Yield the keys of objects and of deleted objects."""
         for table in ("o", "d"):
-            with closing(self.connection.execute(f"SELECT k FROM {table}")) as found:
+            with self.reading() as connection, closing(connection.execute(f"SELECT k FROM {table}")) as found:
                 for (key,) in found:
                     yield key
 
@@ -129,6 +160,11 @@ class View:
         """The version, as answers name it."""
         return Version(self.version.pipeline, self.version.number, self.version.data)
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether reading a segment has failed."""
+        return any(opened.damaged for opened in self.segments)
+
     def column(self, name: str) -> tuple[str, SparkType]:
         """Return the SQL name and the type of a column with an index.
 
@@ -159,13 +195,16 @@ class View:
         for opened in self.segments:
             if not opened.segment.may_hold(encoded, key_hash, self.shards):
                 continue
-            row = opened.connection.execute("SELECT * FROM o WHERE k = ?", (encoded,)).fetchone()
+            with opened.reading() as connection:
+                row = connection.execute("SELECT * FROM o WHERE k = ?", (encoded,)).fetchone()
+                gone = (
+                    row is None
+                    and opened.segment.deleted
+                    and connection.execute("SELECT 1 FROM d WHERE k = ?", (encoded,)).fetchone() is not None
+                )
             if row is not None:
                 return opened.segment, self.decoded(row[2:])
-            if (
-                opened.segment.deleted
-                and opened.connection.execute("SELECT 1 FROM d WHERE k = ?", (encoded,)).fetchone() is not None
-            ):
+            if gone:
                 return opened.segment, None
         return None, None
 
@@ -218,8 +257,8 @@ class ObjectSet:
 
     def limit(self, rows: int) -> ObjectSet:
         """Return the set with another number of rows of a page."""
-        if rows < 1:
-            raise ConfigurationError(f"limit is {rows}", option="limit", advice="give 1 or more")
+        if not isinstance(rows, int) or not 1 <= rows <= sys.maxsize:
+            raise ConfigurationError(f"limit is {rows!r:.100}", option="limit", advice="give a whole number, 1 or more")
         return replace(self, _limit=rows)
 
     def fetch(self) -> Page:
@@ -271,7 +310,8 @@ class _Query:
 
     def counted(self, opened: OpenedSegment) -> int:
         where, parameters = self._where(opened, None)
-        (count,) = opened.connection.execute(f"SELECT count(*) FROM o{where}", parameters).fetchone()
+        with opened.reading() as connection:
+            (count,) = connection.execute(f"SELECT count(*) FROM o{where}", parameters).fetchone()
         return int(count)
 
     def rows(self, after: tuple[Any, ...] | None, limit: int) -> Iterator[tuple[tuple[Any, ...], Sequence[Any]]]:
@@ -287,7 +327,9 @@ class _Query:
         places = "".join(f"{sql}, " for sql, _ in self.order)
         width = len(self.order)
         statement = f"SELECT {places}o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
-        for row in opened.connection.execute(statement, (*parameters, limit)).fetchall():
+        with opened.reading() as connection:
+            rows = connection.execute(statement, (*parameters, limit)).fetchall()
+        for row in rows:
             yield (*row[:width], row[width + 1]), row[width + 2 :]
 
     def _where(self, opened: OpenedSegment, after: tuple[Any, ...] | None) -> tuple[str, tuple[Any, ...]]:

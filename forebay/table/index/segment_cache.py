@@ -69,6 +69,10 @@ class SegmentCache:
                 file.unlink(missing_ok=True)
                 self._checked.discard(file.name)
 
+    def check_again(self) -> None:
+        """Let the next `fetch` check the digest of each copy again, because reading one failed."""
+        self._checked.clear()
+
     def forget(self, segment: IndexSegment) -> None:
         """Remove the copy of a segment, because reading it failed."""
         self.path(segment).unlink(missing_ok=True)
@@ -98,7 +102,7 @@ class SegmentCache:
             raise FatalError(
                 f"the segment {segment.name} is damaged: it has not the bytes that its version names",
                 option="location",
-                advice="run `forebay index verify`; to write all segments again, run it with --repair",
+                advice="call Funnel.follow(full=True), which writes all segments again",
             )
         path = self.path(segment)
         temporary = self._directory / f".new-{uuid.uuid4().hex}"

@@ -256,7 +256,8 @@ def open_segment(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA mmap_size = 2147418112")
+    # A file that is mapped into memory ends the process (SIGBUS) if the disk fails or the file is cut.
+    connection.execute("PRAGMA mmap_size = 0")
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 

@@ -94,6 +94,7 @@ class SparkType:
         Raises:
             TypeError: The value does not have the type.
             ValueError: It has, but no value of the type is equal to it.
+            ArithmeticError: The same, for a number that is too large.
         """
         if value is None:
             return None

@@ -169,6 +169,6 @@ def _of_view(view: View) -> Iterator[Columns]:
     for opened in view.segments:
         alive = opened.alive(view.flip)
         where, parameters = ("", ()) if alive is None else (f" WHERE {alive.sql}", alive.parameters)
-        with closing(opened.connection.execute(f"SELECT o.* FROM o{where}", parameters)) as rows:
+        with opened.reading() as found, closing(found.execute(f"SELECT o.* FROM o{where}", parameters)) as rows:
             for _, _, *columns in rows:
                 yield tuple(columns)

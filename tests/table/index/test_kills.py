@@ -11,7 +11,7 @@ import traceback
 
 import pytest
 
-from forebay.errors import ConfigurationError, RetriableError
+from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.index import gc as collection
 from forebay.table.index import log as log_module
@@ -195,25 +195,136 @@ def test_a_process_that_was_stopped_past_the_retention_commits_nothing_that_is_l
     assert objects.node().get(1)["name"] == "changed"
 
 
-@pytest.mark.soak
-def test_kills_at_random_moments_lose_nothing(objects_at):
-    """Processes that commit to two datasources are killed after random times, not at writes."""
-    objects = objects_at()
-    expected = {"a": {}, "b": {}}
-    for number in range(150):
-        source, column = ("a", "name") if number % 2 else ("b", "city")
-        rows = [{"id": (number * 7 + place) % 40, column: str(number)} for place in range(5)]
-        child = Child(lambda: objects.commit(source, rows, transaction=str(number)) and 0, -1, "", 0)  # noqa: B023 - now
-        time.sleep((number * 37 % 100) / 800)
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-        objects.commit(source, rows, transaction=str(number))
-        expected[source] |= {row["id"]: row[column] for row in rows}
-        if number % 10 == 9:
-            collect(objects.index)
-            assert verify(objects.index).is_equal
-    node = objects.node()
+def undisturbed(step, number):
+    """The transaction of a step, and which of two datasources it changes. Every seventh one is another than planned."""
+    source, column = ("a", "name") if step % 2 else ("b", "city")
+    rows = [{"id": (step * 7 + place) % 40, column: f"{step}.{number}"} for place in range(5)]
+    if step % 5 == 4:
+        rows[0]["deleted"] = True
+    return source, column, rows
+
+
+def apply_rows(expected, source, column, rows):
+    for row in rows:
+        if row.get("deleted"):
+            expected[source].pop(row["id"], None)
+        else:
+            expected[source][row["id"]] = row[column]
+
+
+def answers(expected):
     keys = expected["a"].keys() | expected["b"].keys()
-    assert objects.rows(node, "id", "name", "city") == [
-        (key, expected["a"].get(key), expected["b"].get(key)) for key in sorted(keys)
-    ]
+    return [(key, expected["a"].get(key), expected["b"].get(key)) for key in sorted(keys)]
+
+
+def disturb(objects, child_of, steps, check):
+    """Kill each step once, after times that differ; then commit it again, or another transaction, or a bad one."""
+    expected = {"a": {}, "b": {}}
+    kills = committed = 0
+    for step in range(steps):
+        source, column, rows = undisturbed(step, 0)
+        child = child_of(source, rows, str(step))
+        time.sleep((step * 37 % 100) / 800)
+        os.kill(child.pid, signal.SIGKILL)
+        kills += child.wait() == -signal.SIGKILL
+        if step % 7 == 3:  # one shard finds a duplicate after others are done: the id stays free
+            bad = [{"id": 50 + place} for place in (*range(8), 7)]
+            with pytest.raises(DataError, match="occurs 2 times"):
+                objects.commit(source, bad, transaction=f"bad{step}")
+        applied = objects.index.log.head()
+        was_committed = applied is not None and applied.transaction == str(step)
+        committed += was_committed
+        if step % 7 == 5:  # the process comes back with other rows than those that it was killed with
+            if was_committed:
+                apply_rows(expected, source, column, rows)
+            source, column, rows = undisturbed(step, 1)
+            objects.commit(source, rows, transaction=f"other{step}")
+        else:
+            assert objects.commit(source, rows, transaction=str(step)).applied is not was_committed
+        apply_rows(expected, source, column, rows)
+        if step % 10 == 9:
+            collect(objects.index, keep=2, versions=2)
+            check(expected)
+    check(expected)
+    return kills, committed
+
+
+@pytest.mark.soak
+def test_300_kills_at_random_moments_lose_nothing(objects_at, monkeypatch):
+    """K1-K19: processes that commit to two datasources are killed after random times, not at writes."""
+    monkeypatch.setattr(log_module, "KEPT", 3)
+    monkeypatch.setattr(collection, "KEPT", 3)
+    objects = objects_at()
+    node = []
+
+    def check(expected):
+        if not node:
+            node.append(objects.node())
+        node[0].refresh()
+        assert objects.rows(node[0], "id", "name", "city") == answers(expected)
+        assert objects.index.newest_version("000001").count == len(answers(expected))
+        assert verify(objects.index).is_equal and verify(objects.index, node[0].view()).is_equal
+
+    kills, committed = disturb(
+        objects,
+        lambda source, rows, name: Child(lambda: objects.commit(source, rows, transaction=name) and 0, -1, "", 0),
+        300,
+        check,
+    )
+    sys.stderr.write(f"{kills} of 300 processes were killed in time; {committed} had committed\n")
+    for number in range(4):
+        objects.commit("b", [{"id": 1, "city": str(number)}])
+    collect(objects.index, keep=1, versions=1)
+    assert everything(objects) == named(objects)
+    assert kills > 200 and 0 < committed < 290
+
+
+@pytest.mark.soak
+def test_50_stops_past_the_retention_lose_nothing(objects_at, monkeypatch):
+    """K20: each is stopped at another write, also of the index; others go on, and everything old is collected."""
+    monkeypatch.setattr(log_module, "KEPT", 3)
+    monkeypatch.setattr(collection, "KEPT", 3)
+    outcomes = {}
+    for number in range(50):
+        objects = objects_at()
+        objects.commit("a", BASE, "snapshot")
+        source, at = "ab"[number % 2], 1 + number // 4 % 6
+        when = "before" if number // 2 % 2 else "after"
+
+        def work(objects=objects):
+            try:
+                return 0 if objects.commit("a", CHANGE, transaction="stopped").applied else 42
+            except (ConfigurationError, RetriableError) as error:
+                return 40 if isinstance(error, ConfigurationError) else 41
+
+        child = Child(work, at, when, signal.SIGSTOP)
+        stopped = child.wait()
+        changed = {}
+        for step in range(6):
+            row = {"id": 50 + step, "name": "other", "city": "c"}
+            objects.commit(source, [row])
+            changed[50 + step] = "other" if source == "a" else None
+        collect(objects.index, keep=1, versions=1)
+        code = stopped
+        if stopped == signal.SIGSTOP:
+            os.kill(child.pid, signal.SIGCONT)
+            code = child.wait()
+        outcomes[code] = outcomes.get(code, 0) + 1
+        assert code in (0, 40, 41)
+        objects.follow()
+        node = objects.node()
+        # It said so if it committed; else nothing of it is there, and it can commit again.
+        present = objects.index.log.head().states["a"].digest_of("stopped") is not None
+        assert present is (code == 0)
+        expected = (AFTER if present else {row["id"]: row["name"] for row in BASE}) | changed
+        assert dict(objects.rows(node, "id", "name")) == expected
+        assert verify(objects.index).is_equal and verify(objects.index, node.view()).is_equal
+        assert objects.commit("a", CHANGE, transaction="stopped").applied is not present
+        node.refresh()
+        assert dict(objects.rows(node, "id", "name")) == AFTER | changed
+        for step in range(4):
+            objects.commit("b", [{"id": 1, "city": str(step)}])
+        collect(objects.index, keep=1, versions=1)
+        assert everything(objects) == named(objects)
+    sys.stderr.write(f"what became of 50 processes: {outcomes}\n")
+    assert {0, 40, 41} <= outcomes.keys()

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DataFrames whose values are at the edges: what is right is kept, and what is not is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as users write it
+
+from forebay.errors import ConfigurationError, DataError
+from forebay.index import Datasource, Funnel, ObjectType, Property
+
+
+def one(name, key, **properties):
+    return ObjectType(name, {"id": key}, [Datasource("a", {each: Property(text) for each, text in properties.items()})])
+
+
+@pytest.mark.parametrize("key", ["bigint", "decimal(20,2)"])
+def test_a_key_with_more_places_than_the_key_type_is_refused_not_rounded(spark, location, key):
+    funnel = Funnel(location, one("Round", key, v="string"), shards=2)
+    frame = spark.createDataFrame([(Decimal("1.00000001"), "x")], "id decimal(20,8), v string")
+    with pytest.raises(DataError, match=r"has the value 1\.00000001"):
+        funnel.commit("a", frame, kind="append")
+    assert funnel.status().head.number == 0
+    whole = spark.createDataFrame([(Decimal("1.00000000"), "x")], "id decimal(20,8), v string")
+    assert funnel.commit("a", whole, kind="append").counts["inserted"] == 1
+
+
+def test_times_that_python_cannot_show_are_refused_with_the_key(spark, location, node_of):
+    funnel = Funnel(location, one("Times", "bigint", d="date", t="timestamp", s="struct<t:timestamp>"), shards=1)
+    good = spark.sql(
+        "SELECT 1L id, DATE'9999-12-31' d, TIMESTAMP'9999-12-31 23:59:59Z' t, "
+        "struct(TIMESTAMP'2024-01-01 00:00:00Z' AS t) s"
+    )
+    funnel.commit("a", good, kind="snapshot")
+    node = node_of(location, "Times")
+    far = "TIMESTAMP'+11000-01-01 00:00:00Z'"
+    for name, value in (("d", "DATE'+11000-01-01'"), ("t", far), ("s", f"struct({far} AS t)")):
+        bad = good.withColumns({"id": F.lit(2), name: F.expr(value)})
+        with pytest.raises(
+            DataError, match=rf"the column '{name}' of the datasource 'a' in the row \(id=2\) is before"
+        ):
+            funnel.commit("a", bad, kind="append")
+        node.refresh()
+        assert node.get(2) is None
+        funnel.commit("a", good, kind="snapshot")
+    node.refresh()
+    assert node.get(1)["t"] == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    keyed = Funnel(location, one("TimeKey", "timestamp", v="int"), shards=1)
+    with pytest.raises(DataError, match="the key column 'id' has times before the year 1"):
+        keyed.commit("a", spark.sql(f"SELECT {far} id, 1 v"), kind="append")
+
+
+def test_a_text_of_a_megabyte_nested_nulls_and_odd_names_return_whole(spark, location, node_of):
+    nested = "array<struct<a:int,m:map<string,array<double>>>>"
+    properties = {
+        "rowid": Property("string", text=True),
+        'o"x': Property(nested),
+        "select": Property("map<string,string>"),
+        "é": Property("double", filter=True),
+    }
+    kind = ObjectType("Odd", {"id": "string"}, [Datasource("a", properties)])
+    text = ("語 word " * 150_000) + " needle 針の山"
+    nulls = [None, (None, {"z": [None, float("nan"), float("inf")], "a": None}), (1, None)]
+    frame = spark.createDataFrame(
+        [
+            ("ключ-🗝", text, nulls, {"b": None, "a": "x"}, -0.0),
+            ("a\0b", None, [], {}, float("nan")),
+            ("", "", None, None, None),
+        ],
+        f'id string, rowid string, `o"x` {nested}, select map<string,string>, `é` double',
+    )
+    funnel = Funnel(location, kind, shards=3)
+    funnel.commit("a", frame, kind="snapshot")
+    other = F.create_map(F.lit("a"), F.lit("x"), F.lit("b"), F.lit(None).cast("string"))
+    again = frame.withColumn("select", F.when(F.col("id") == "ключ-🗝", other).otherwise(F.col("select")))
+    assert funnel.commit("a", again, kind="snapshot").counts["updated"] == 0
+    node = node_of(location, "Odd")
+    row = node.get("ключ-🗝")
+    assert (row["rowid"], row["select"], str(row["é"])) == (text, {"a": "x", "b": None}, "0.0")
+    assert str(row['o"x']) == "[None, {'a': None, 'm': {'a': None, 'z': [None, nan, inf]}}, {'a': 1, 'm': None}]"
+    assert [each["id"] for each in node.search("needle 針の山").fetch().rows] == ["ключ-🗝"]
+    assert (node.get("a\0b")['o"x'], node.get("")["select"]) == ([], None)
+    assert (node.where("`é` > 1e300").count(), node.where("`é` = 0").count()) == (1, 1)
+    assert funnel.verify(node).is_equal
+
+
+@pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
+def test_duplicates_and_nulls_in_other_partitions_are_seen(spark, location, small):
+    kind = ObjectType("Parts", {"x": "string", "y": "decimal(10,2)"}, [Datasource("a", {"v": Property("int")})])
+    funnel = Funnel(location, kind, shards=3, small=small)
+    columns = ("CAST(id % 190 AS string) x", "CAST(id % 190 AS decimal(5,1)) y", "CAST(id AS int) v")
+    frame = spark.range(200).selectExpr(*columns).repartition(7)
+    unique = frame.where("v < 190")
+    with pytest.raises(DataError, match=r"occurs 2 times.*\(10 keys\)"):
+        funnel.commit("a", frame, kind="snapshot", transaction="t")
+    null = unique.withColumn("y", F.when(F.col("v") != 77, F.col("y")))
+    with pytest.raises(DataError, match="the key column 'y' is NULL in the row"):
+        funnel.commit("a", null, kind="snapshot", transaction="t")
+    assert funnel.commit("a", unique, kind="snapshot", transaction="t").counts["inserted"] == 190
+
+
+def test_a_changed_type_and_a_vanished_column_are_refused_and_a_snapshot_takes_the_type(spark, location, node_of):
+    funnel = Funnel(location, one("Change", "bigint", v="string", s="struct<a:int,b:string>"), shards=2)
+    first = spark.sql("SELECT 1L id, 5 v, named_struct('a', 1, 'b', 'x') s")
+    swapped = first.withColumns({"v": F.lit("x"), "s": F.expr("named_struct('b', 'x', 'a', 1)")})
+    funnel.commit("a", first, kind="snapshot")
+    for frame, kind, message in (
+        (first.withColumn("v", F.lit("x")), "update", "the column 'v' of the datasource 'a' is string, and was int32"),
+        (first.drop("s"), "snapshot", "the column 's' of the datasource 'a' does not exist"),
+        (swapped.withColumn("v", F.lit(5)), "update", "the column 's' of the datasource 'a' is struct"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            funnel.commit("a", frame, kind=kind)
+    funnel.commit("a", swapped, kind="snapshot")
+    node = node_of(location, "Change")
+    assert node.get(1) == {"id": 1, "v": "x", "s": {"a": 1, "b": "x"}}
+    assert funnel.verify(node).is_equal

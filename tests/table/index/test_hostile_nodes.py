@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes whose files are damaged while they answer, and questions that cannot be answered."""
+
+from __future__ import annotations
+
+import decimal
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from forebay.errors import ConfigurationError, FatalError, RetriableError
+from forebay.index import Datasource, ObjectType, Property
+
+NUMBERS = ObjectType(
+    "O",
+    {"id": "decimal(20,2)"},
+    [Datasource("a", {"n": Property("int", filter=True), "f": Property("float", filter=True)})],
+)
+
+
+def rows(count):
+    return [{"id": number, "name": f"name {number}" * 20, "note": f"note {number}"} for number in range(count)]
+
+
+def cut(cache, size=8192):
+    for file in cache.glob("*.db"):
+        with file.open("r+b") as opened:
+            opened.truncate(size)
+
+
+@pytest.mark.parametrize("ask", ["get", "where", "search", "count"])
+def test_a_copy_that_is_damaged_while_a_node_answers_is_named_and_copied_again(objects, tmp_path, ask):
+    objects.commit("a", rows(3000))
+    node = objects.node(cache=tmp_path / "mine")
+    asked = {
+        "get": lambda: node.get(1500)["note"] == "note 1500",
+        "where": lambda: len(node.where("name > 'n'").limit(5000).fetch().rows) == 3000,
+        "search": lambda: node.search("note").count() == 3000,
+        "count": lambda: node.where("name > 'n'").count() == 3000,
+    }[ask]
+    cut(tmp_path / "mine")
+    with pytest.raises(RetriableError, match=r"the copy of the segment O/\S+ cannot be read any more"):
+        asked()
+    version = node.version
+    assert node.refresh() == version
+    assert asked()
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    cut(tmp_path / "mine")
+    with pytest.raises(RetriableError, match="cannot be read any more"):
+        while True:
+            node.refresh()
+            node.count()
+            node.get(1500)
+    assert node.refresh().data == 2
+    assert node.where("name > 'n'").count() == 3000
+    assert node.get(1)["name"] == "x"
+
+
+def test_a_process_survives_a_copy_that_is_cut_after_it_was_read(objects, tmp_path):
+    """A file that is mapped into memory would end the process by SIGBUS."""
+    objects.commit("a", rows(3000))
+    program = f"""
+from pathlib import Path
+from forebay.errors import RetriableError
+from forebay.index import SearchNode
+node = SearchNode({objects.location!r}, "O", cache={str(tmp_path / "mine")!r})
+assert node.where("name > 'n'").count() == 3000
+for file in Path({str(tmp_path / "mine")!r}).glob("*.db"):
+    with file.open("r+b") as opened:
+        opened.truncate(8192)
+for _ in range(3):
+    try:
+        found = [node.get(number) for number in range(3000)]
+    except RetriableError:
+        node.refresh()
+print(found[2999]["note"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (0, "note 2999\n"), done.stderr
+
+
+def test_the_advice_for_a_damaged_store_mends_it(objects, tmp_path):
+    objects.commit("a", rows(10))
+    for segment in objects.index.newest_version("000001").segments:
+        path = objects.index.store.local_path(segment.name)
+        path.unlink()
+        path.write_bytes(b"x" * segment.size)
+    with pytest.raises(FatalError, match=r"is damaged[\s\S]*follow\(full=True\)"):
+        objects.node()
+    objects.follow(full=True)
+    assert objects.node().count() == 10
+
+
+def test_refreshes_of_several_threads_wait_for_one_another(objects):
+    objects.commit("a", rows(50))
+    node, problems = objects.node(), []
+
+    def refresh():
+        try:
+            for _ in range(8):
+                node.refresh()
+                if node.count() != 50:
+                    problems.append(node.count())
+        except Exception as error:  # noqa: BLE001 - shown by the assertion
+            problems.append(error)
+
+    threads = [threading.Thread(target=refresh) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(6):
+        objects.commit("a", [{"id": number, "name": "new"}])
+    for thread in threads:
+        thread.join()
+    node.refresh()
+    assert problems == []
+    assert node.where(name="new").count() == 6
+
+
+@pytest.mark.parametrize("text", ["1e999999", "NaN", "sNaN", "Infinity", "1e-999999"])
+def test_numbers_that_no_key_and_no_property_has_are_refused(objects_at, text):
+    objects = objects_at(NUMBERS)
+    objects.commit("a", [{"id": decimal.Decimal("1.00"), "n": 3, "f": 1.5}])
+    node, number = objects.node(), decimal.Decimal(text)
+    with pytest.raises(ConfigurationError, match="is no key"):
+        node.get(number)
+    if not number.is_finite():
+        with pytest.raises(ConfigurationError, match="cannot be compared"):
+            node.where(n=number).count()
+    else:
+        assert node.where(n=number).count() == 0
+    with pytest.raises(ConfigurationError, match="the property 'f' of type float cannot be compared"):
+        node.where(f=10**400).count()
+    for limit in ("5", 2.5, 10**30, 0):
+        with pytest.raises(ConfigurationError, match="limit is"):
+            node.objects.limit(limit)
+
+
+def test_long_conditions_are_answered_and_too_long_ones_refused(objects_at):
+    objects = objects_at(NUMBERS)
+    objects.commit("a", [{"id": number, "n": number} for number in range(100)])
+    node = objects.node()
+    assert node.where(n=[*range(90, 10_090)]).count() == 10
+    assert node.where(n=[1, None]).count() == 1
+    assert node.where("n IN (" + ", ".join(map(str, range(90, 1500))) + ")").count() == 10
+    assert node.where(" OR ".join(f"n = {number}" for number in range(95, 1500))).count() == 5
+    with pytest.raises(ConfigurationError, match=r"compared with 40,000 values[\s\S]*at most 10,000"):
+        node.where(n=[*range(40_000)]).count()
+    for text in ("(" * 2000 + "n = 1" + ")" * 2000, "NOT " * 3000 + "n = 1"):
+        with pytest.raises(ConfigurationError):
+            node.where(text).count()
+    several = node.objects
+    with pytest.raises(ConfigurationError, match="the query is too large") as caught:
+        for _ in range(30):
+            several = several.where(n=[*range(9_000)])
+        several.count()
+    assert isinstance(caught.value.__cause__, sqlite3.Error)
