@@ -162,6 +162,8 @@ def test_failing_fast_names_the_place_the_reason_and_the_next_step(kafka: Any, t
 
 def test_records_before_a_corrupt_record_of_another_partition_are_returned_first() -> None:
     class Fetcher:
+        by_topic_id = True
+
         def lease(self, key: Any, make: Any) -> Any:
             return self
 
