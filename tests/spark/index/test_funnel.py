@@ -133,7 +133,7 @@ def test_wrong_frames_are_refused_before_anything_is_written(spark, funnel, loca
     assert not Path(location).exists()
 
 
-@pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
+@pytest.mark.parametrize("small", [pytest.param(50_000, marks=pytest.mark.soak), 0], ids=["driver", "tasks"])
 def test_a_difference_is_one_of_values_not_of_hashes(spark, location, node_of, small):
     """Spark's xxhash64 is equal for these pairs; and maps in another order are equal."""
     kind = ObjectType(
@@ -164,7 +164,7 @@ def test_a_difference_is_one_of_values_not_of_hashes(spark, location, node_of, s
     assert funnel.verify(node).is_equal
 
 
-@pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
+@pytest.mark.parametrize("small", [pytest.param(50_000, marks=pytest.mark.soak), 0], ids=["driver", "tasks"])
 def test_duplicates_ids_and_flags_are_the_same_in_driver_and_tasks(spark, funnel, location, small):
     funnel = Funnel(location, funnel.object_type, shards=2, small=small)
     rows = spark.createDataFrame([(number, "open", None, None, None) for number in (1, 2, 3)], ORDERS)

@@ -17,7 +17,7 @@ def one(name, key, **properties):
     return ObjectType(name, {"id": key}, [Datasource("a", {each: Property(text) for each, text in properties.items()})])
 
 
-@pytest.mark.parametrize("key", ["bigint", "decimal(20,2)"])
+@pytest.mark.parametrize("key", ["bigint", pytest.param("decimal(20,2)", marks=pytest.mark.soak)])
 def test_a_key_with_more_places_than_the_key_type_is_refused_not_rounded(spark, location, key):
     funnel = Funnel(location, one("Round", key, v="string"), shards=2)
     frame = spark.createDataFrame([(Decimal("1.00000001"), "x")], "id decimal(20,8), v string")
@@ -87,7 +87,7 @@ def test_a_text_of_a_megabyte_nested_nulls_and_odd_names_return_whole(spark, loc
     assert funnel.verify(node).is_equal
 
 
-@pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
+@pytest.mark.parametrize("small", [pytest.param(50_000, marks=pytest.mark.soak), 0], ids=["driver", "tasks"])
 def test_duplicates_and_nulls_in_other_partitions_are_seen(spark, location, small):
     kind = ObjectType("Parts", {"x": "string", "y": "decimal(10,2)"}, [Datasource("a", {"v": Property("int")})])
     funnel = Funnel(location, kind, shards=3, small=small)

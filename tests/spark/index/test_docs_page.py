@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every snippet of docs/indexing.md is run, in the order of the page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from decimal import Decimal
+from pathlib import Path
+
+from forebay.cli import main
+
+PAGE = (Path(__file__).parents[3] / "docs" / "indexing.md").read_text(encoding="utf-8")
+ORDERS = "order_id int, status string, total decimal(12,2), note string, is_deleted boolean"
+CHANGES = "order_no long, ship_city string"
+
+
+def test_the_snippets_of_the_page_run(spark, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)  # Spark's own directory is another one: what it reads has absolute paths
+    rows = [
+        (7, "open", Decimal("12.50"), "東京への配送が遅延しています", False),
+        (8, "late", Decimal(3), "a late parcel", None),
+    ]
+    spark.createDataFrame(rows, ORDERS).write.parquet(str(tmp_path / "orders"))
+    spark.createDataFrame(rows[:1], ORDERS).write.parquet(str(tmp_path / "day3"))
+    spark.createDataFrame([(7, "Oslo")], CHANGES).write.parquet(str(tmp_path / "shipments"))
+    page = PAGE
+    for text in ('parquet("orders")', '"checks/shipments"', " day3/ "):
+        assert page.count(text) == 1
+        page = page.replace(
+            text, re.sub(r"[a-z0-9]+/?[a-z]*(?=[\") ]*$)", lambda match: str(tmp_path / match[0]), text)
+        )
+    names = {
+        "spark": spark,
+        "shipment_changes": spark.readStream.schema(CHANGES).parquet(str(tmp_path / "shipments")),
+        "frame": spark.createDataFrame([(9, "open", Decimal(1), "new", False)], ORDERS),
+    }
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block, "docs/indexing.md", "exec"), names)
+        names["query"].processAllAvailable()
+    names["query"].stop()
+    orders = names["orders"]
+    assert (orders.get(7)["city"], orders.get(9)["note"], orders.count()) == ("Oslo", "new", 3)
+    assert names["funnel"].verify(orders).is_equal
+    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    shown = capsys.readouterr().out
+    assert "'note': '東京への配送が遅延しています'" in shown and "True {'inserted': 1" in shown
+    for line in commands.splitlines():
+        assert main(shlex.split(line, comments=True)[1:]) == 0, line
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "transaction 2026-11-28" in shown and "equal to the states of all datasources, 1 objects" in shown
+    orders.close()
