@@ -36,7 +36,7 @@ def arm(at: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 
-    LocalStateStore.put_if_absent = last  # type: ignore[method-assign]
+    LocalStateStore.put_if_absent = last  # type: ignore[method-assign, assignment]
 
 
 def main() -> None:

@@ -52,6 +52,7 @@ THREADED = {
     "state/s3_probe.py": "writers of one object at the same time, inside one call of the caller",
     "stores/s3/": "requests ahead of the reader, and listings of several ranges, inside one call of the caller",
     "spark/": "the engine's signals and threads are not ours to simulate",
+    "table/index/node.py": "a node runs in a user's process, and its refreshes wait for one another",
     "testkit/": "embedded servers and the fault proxy run beside the test",
 }
 THREADING = {"threading", "_thread", "queue", "multiprocessing", "asyncio"}
