@@ -291,12 +291,12 @@ def _redacted(text: str) -> str:
 def printable(text: str, *, lines: bool = False) -> str:
     """Return a text that is safe to print: control characters and direction marks are escaped.
 
-    Call this function for every external name: of a file, a split, a query. With `lines`, line feeds are kept.
+    Call this function for every external name: of a file, a split, a query. With `lines`, line feeds and tabs are kept.
     """
     if text.isprintable():
         return text
     return "".join(
-        char if char.isprintable() or (lines and char == "\n") else char.encode("unicode_escape").decode()
+        char if char.isprintable() or (lines and char in "\n\t") else char.encode("unicode_escape").decode()
         for char in text
     )
 

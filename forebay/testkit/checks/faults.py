@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.runtime.clients import drop_clients
+from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.findings import Broken, Finding, NotApplicable
@@ -21,9 +22,19 @@ _MOST_FAULTS = 8
 _NO_CALL = "no call of a client was seen that can be made to fail: the source opens no file, socket or SQLite database"
 
 
+def _refuse_patient_clients(subject: Subject) -> None:
+    """Raise NotApplicable for a source with readers of its own: its client may try again for minutes, as Kafka's."""
+    if not isinstance(subject.source, SimpleSource):
+        raise NotApplicable(
+            "the source has its own readers, whose client may wait and try again; let its service fail behind the "
+            "fixture fault_proxy"
+        )
+
+
 @check_into(FAULTS)
 def failing_discovery_is_an_error(subject: Subject) -> None:
     """ERR-1: discovery and latest() report a failure of the client as an error, never as fewer splits or no end."""
+    _refuse_patient_clients(subject)
 
     def ask() -> tuple[list[str], dict[str, object]]:
         with subject.enumerator() as enumerator:
@@ -59,6 +70,7 @@ def failing_discovery_is_an_error(subject: Subject) -> None:
 @check_into(FAULTS)
 def failing_reads_are_errors(subject: Subject) -> None:
     """ERR-1: a read whose client fails raises an error, or reads on: it never ends early, and skips no row."""
+    _refuse_patient_clients(subject)
     if not any(trace.rows for trace in subject.traces):
         raise NotApplicable("the source has no rows")
     trace = max(subject.traces, key=lambda one: len(one.rows))
