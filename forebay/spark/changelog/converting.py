@@ -248,7 +248,8 @@ def to_delta_cdf(df: DataFrame) -> DataFrame:
     """Return the columns of Delta's change data feed: payload, `_change_type`, and the `_commit_…` columns, if any.
 
     Raises:
-        ConfigurationError: The DataFrame is not a changelog.
+        ConfigurationError: The DataFrame is not a changelog, its plan makes a wrong table of it, or it was filtered
+            before anything was declared of it.
     """
     check_changelog(df)
     refuse_broken(df)
@@ -261,8 +262,8 @@ def to_is_deleted(df: DataFrame, deleted: str = "is_deleted") -> DataFrame:
     Each `update_preimage` is dropped: its `update_postimage` has the same key.
 
     Raises:
-        ConfigurationError: The DataFrame is not a changelog, its plan makes a wrong table of it, or a column has the
-            name of the flag.
+        ConfigurationError: The DataFrame is not a changelog, its plan makes a wrong table of it, it was filtered before
+            anything was declared of it, or a column has the name of the flag.
     """
     check_changelog(df)
     if deleted in df.columns:

@@ -171,16 +171,16 @@ def require_order(df: DataFrame, key: Sequence[str], function: str, *, ordered: 
         df: The changelog.
         key: The key of those who apply the changes.
         function: The name of the function, for errors.
-        ordered: Whether the user vouches for the order.
+        ordered: Whether the user vouches for the order. The rest is checked all the same.
 
     Raises:
-        ConfigurationError: That is not proven.
+        ConfigurationError: That is not proven; several rows may share a value of `key`; or a step before may have left
+            out changes of which nothing is declared.
     """
     proof = _Proof.of(df, key)
     if ordered:
         proof.refuse_other_key("key")
-        if proof.changes is not None and proof.changes.images is None:
-            proof.refuse_doubt()
+        proof.refuse_doubt_of_undeclared()
     elif proof.in_order is None or proof.problem:
         raise ConfigurationError(
             f"{function} passes changes on as they come, and nothing proves that those of ({proof.shown}) are in "
@@ -263,9 +263,7 @@ def refuse_broken(df: DataFrame) -> None:
     Raises:
         ConfigurationError: One does, or may.
     """
-    proof = _Proof.of(df, ())
-    if proof.changes is not None and proof.changes.images is None:
-        proof.refuse_doubt()
+    _Proof.of(df, ()).refuse_doubt_of_undeclared()
 
 
 @dataclass(frozen=True)
@@ -431,6 +429,11 @@ class _Proof:
                 "source: from_changes(df, key=…, images=…, history=…)",
             )
 
+    def refuse_doubt_of_undeclared(self) -> None:
+        """As `refuse_doubt`, for changes of which nothing is declared."""
+        if self.changes is not None and self.changes.images is None:
+            self.refuse_doubt()
+
     def refuse_lost_kind(self) -> None:
         """Check that changes still have `_change_type`.
 
@@ -531,8 +534,7 @@ def _chosen(proof: _Proof, mode: Mode, strategy: str | None, sequence_by: tuple[
     why = "mode is force" if in_order is not None and proof.problem is None else proof.problem or proof.disorder
     if strategy is not None:
         return _given(proof, strategy, sequence_by, f"{why}; the strategy was given")
-    if changes is not None and changes.images is None:
-        proof.refuse_doubt()
+    proof.refuse_doubt_of_undeclared()
     if sequence_by and (proof.problem is None or changes is None or changes.identity is None):
         return Verdict("sequence", f"{why}; {', '.join(sequence_by)} orders all changes", ChangeOrder(sequence_by))
     if changes is None:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.findings import Broken, Finding, NotApplicable
@@ -60,7 +58,7 @@ def _ids(subject: Subject, *, quiet: bool = False) -> set[str]:
             return {split.id for split in subject.discovered(enumerator, {}, first=True).splits}
         except Finding:
             raise
-        except Exception:
+        except Exception:  # any error of the author's
             if quiet:  # a source may need the file
                 return set()
             raise
@@ -74,16 +72,15 @@ def _need_same(ids: set[str], found: set[str], when: str) -> None:
 
 def _compare_rows(subject: Subject, ids: set[str], when: str, advice: str) -> None:
     traces = [trace for trace in subject.traces if trace.split.id in ids]
-    got: Mapping[str, list[str]] = {}
     for trace in traces:
         try:
-            got = read(subject, [trace.split]).rows
+            rows = read(subject, [trace.split]).rows[trace.split.id]
         except Finding:
             raise
         except Exception as error:
             why = f"split {trace.split.id!r} could not be read {when}: {type(error).__name__}: {error}"
             raise Broken(why, advice) from error
-        subject.compare(trace.split.id, got[trace.split.id], trace.rows, f"read {when}", advice)
+        subject.compare(trace.split.id, rows, trace.rows, f"read {when}", advice)
 
 
 _NAMES = (
