@@ -21,8 +21,10 @@ CLASSES := $(abspath $(STAMPS))/spark-classes.jsa
 # The same for the brokers of tests, which start about thirty times.
 KAFKA_CLASSES := $(abspath $(STAMPS))/kafka-classes.jsa
 # Hadoop's file system starts about ten processes for each file of a checkpoint (`readlink`, `chmod`): with VFORK each is one
-# process instead of two, and without FileContext there is no `readlink`. `make soak` has Spark's defaults.
+# process instead of two, and without FileContext there is no `readlink`. To compile a query takes longer than to
+# interpret it for the few rows of a test. `make soak` has Spark's defaults.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Djdk.lang.Process.launchMechanism=VFORK \
+	-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN -Dspark.ui.enabled=false \
 	-Dspark.sql.streaming.checkpointFileManagerClass=org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager
 # Spark without its pyspark.zip: from the zip, each worker compiles the modules of PySpark again (0.5 s of CPU). Without it,
 # workers import the installed package.

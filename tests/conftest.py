@@ -37,6 +37,9 @@ settings.register_profile("dev", deadline=None, print_blob=True)
 settings.register_profile(
     "soak", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
+OTHER_PROCESSES = "test_rdr_5_other_processes_read_the_same"
+"""The rule of `SourceContract` that starts two processes: for three classes in `make test`, for all in `make soak`."""
+IN_PROCESSES = {"TestCsv", "TestPostgresChanges", "TestSegmentLog"}
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 settings.load_profile(PROFILE)
 
@@ -53,9 +56,12 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let `make soak` run the properties too, with more examples than `make test`."""
-    for item in items if PROFILE == "soak" else ():
-        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+    """Let `make soak` run the properties too, with more examples, and rules that start processes for all classes."""
+    for item in items:
+        if PROFILE == "soak" and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.soak)
+        name = getattr(getattr(item, "cls", None), "__name__", "TestCsv")
+        if getattr(item, "originalname", "") == OTHER_PROCESSES and name not in IN_PROCESSES:
             item.add_marker(pytest.mark.soak)
 
 
