@@ -317,6 +317,30 @@ class TimeCursor(Table):
         return self.rows // 3
 
 
+@bug("a page begins behind the time of the last row, which others share", "SR-2", options={"page_rows": 500})
+class PagesByTime(Table):
+    """All rows that there are fit into one page."""
+
+    def read(self, split):
+        at = split.position or 0
+        while page := self.get(at, split.end):
+            yield Batch(page, page[-1]["n"] + 1)
+            at = (page[-1]["n"] // 3 + 1) * 3
+
+
+@bug("a page begins one late, and a number is missing behind most rows", "SR-2", options={"page_rows": 500})
+class LateInSparseNumbers(Table):
+    def latest(self, split):
+        return None
+
+    def read(self, split):
+        at = split.position or 0
+        stop = split.end or self.rows
+        while page := [{"split": "all", "n": n} for n in range(at, stop) if n % 3][: self.page_rows]:
+            at = page[-1]["n"] + 2
+            yield Batch(page, at)
+
+
 @bug("the time of the read is in a column", "RDR-5", "SR-2")
 class Clock(Plain):
     def row(self, n):
