@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.runtime.clients import drop_clients
 from forebay.framework.simple import SimpleSource
-from forebay.framework.split import Split
+from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.findings import Broken, Finding, NotApplicable
-from forebay.testkit.harness.failing_calls import failing_calls
+from forebay.testkit.harness.failing_calls import FailingCalls, failing_calls
 from forebay.testkit.harness.reader_session import ReaderSession
 from forebay.testkit.harness.subject import Subject
 
@@ -19,12 +19,18 @@ FAULTS: Checks = []
 """Checks that let calls of the client fail. They run last, because a client may be broken afterwards."""
 
 _MOST_FAULTS = 8
-_NO_CALL = "no call of a client was seen that can be made to fail: the source opens no file, socket or SQLite database"
 
 
-def _refuse_patient_clients(subject: Subject) -> None:
-    """Raise NotApplicable for a source with readers of its own: its client may try again for minutes, as Kafka's."""
-    if not isinstance(subject.source, SimpleSource):
+def _refuse_others(subject: Subject, calls: FailingCalls) -> None:
+    """Raise NotApplicable if no call can fail, or if a service is called by readers of the source's own.
+
+    Their client may try again for minutes, as Kafka's does. One that reads files has nothing to wait for.
+    """
+    if not calls.calls:
+        raise NotApplicable(
+            "no call of a client was seen that can be made to fail: the source opens no file, socket or SQLite database"
+        )
+    if calls.on_sockets and not isinstance(subject.source, SimpleSource):
         raise NotApplicable(
             "the source has its own readers, whose client may wait and try again; let its service fail behind the "
             "fixture fault_proxy"
@@ -33,10 +39,9 @@ def _refuse_patient_clients(subject: Subject) -> None:
 
 @check_into(FAULTS)
 def failing_discovery_is_an_error(subject: Subject) -> None:
-    """ERR-1: discovery and latest() report a failure of the client as an error, never as fewer splits or no end."""
-    _refuse_patient_clients(subject)
+    """ERR-1: discovery and latest() report a failure as an error, never as fewer splits, no end or an earlier one."""
 
-    def ask() -> tuple[list[str], dict[str, object]]:
+    def ask() -> tuple[list[str], dict[str, Position]]:
         with subject.enumerator() as enumerator:
             if not isinstance(enumerator, DiscoveryEnumerator):
                 raise NotApplicable("the source has its own SplitEnumerator")
@@ -45,8 +50,7 @@ def failing_discovery_is_an_error(subject: Subject) -> None:
 
     with failing_calls(0) as calls:
         ids, ends = ask()
-    if not calls.calls:
-        raise NotApplicable(_NO_CALL)
+    _refuse_others(subject, calls)
     for number in _some(subject, calls.calls):
         with failing_calls(number) as failing:
             try:
@@ -64,21 +68,26 @@ def failing_discovery_is_an_error(subject: Subject) -> None:
             )
         if failing.failed and (lost := sorted(ends.keys() - later.keys())):
             raise Broken(f"{failing.failed} failed, and latest() returned no end for split {lost[0]!r}", _RAISE)
+        key = subject.source.order_key
+        if failing.failed and (earlier := sorted(one for one, end in ends.items() if key(later[one]) < key(end))):
+            raise Broken(
+                f"{failing.failed} failed, and latest() returned {later[earlier[0]]!r} for split {earlier[0]!r}, "
+                f"before {ends[earlier[0]]!r}, which it had returned: as if there were nothing new, and no error",
+                _RAISE,
+            )
         subject.need_time()
 
 
 @check_into(FAULTS)
 def failing_reads_are_errors(subject: Subject) -> None:
     """ERR-1: a read whose client fails raises an error, or reads on: it never ends early, and skips no row."""
-    _refuse_patient_clients(subject)
     if not any(trace.rows for trace in subject.traces):
         raise NotApplicable("the source has no rows")
     trace = max(subject.traces, key=lambda one: len(one.rows))
     split = trace.split
     with failing_calls(0) as calls:
         _rows_or_error(subject, split)
-    if not calls.calls:
-        raise NotApplicable(_NO_CALL)
+    _refuse_others(subject, calls)
     for number in _some(subject, calls.calls):
         with failing_calls(number) as failing:
             rows = _rows_or_error(subject, split)
