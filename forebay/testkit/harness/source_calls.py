@@ -24,6 +24,7 @@ from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.options import Duration
+from forebay.retry import RetryCount
 from forebay.testkit.findings import Broken, NotApplicable, OutOfTime
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.session_base import KitContext, Silence
@@ -58,6 +59,7 @@ class SourceCalls:
         self.patience = max(1.0, seconds / 6)
         self.exact = not live or bool(source.bounded)
         self.deadline = time.monotonic() + seconds
+        self._failures_before = RetryCount.failures_in_process
         self.clients: dict[Hashable, list[Any]] = {}
         self.ending: set[str] = set()
         """The ids of the splits that have their own end."""
@@ -69,6 +71,11 @@ class SourceCalls:
     def random(self, name: str) -> random.Random:
         """Return the random number generator of the check `name`, seeded with `seed` and `name` only."""
         return random.Random(f"{self.seed}/{name}")
+
+    @property
+    def failures_retried(self) -> int:
+        """How many failures of the source were retried since the checks began."""
+        return RetryCount.failures_in_process - self._failures_before
 
     def time_left(self) -> bool:
         """Return whether the deadline of the checks is still ahead."""
