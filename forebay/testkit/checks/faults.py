@@ -19,6 +19,7 @@ FAULTS: Checks = []
 """Checks that let calls of the client fail. They run last, because a client may be broken afterwards."""
 
 _MOST_FAULTS = 8
+NO_CALL = "no call of a client was seen that can be made to fail: the source opens no file, socket or SQLite database"
 
 
 def _refuse_others(subject: Subject, calls: FailingCalls) -> None:
@@ -27,9 +28,7 @@ def _refuse_others(subject: Subject, calls: FailingCalls) -> None:
     Their client may try again for minutes, as Kafka's does. One that reads files has nothing to wait for.
     """
     if not calls.calls:
-        raise NotApplicable(
-            "no call of a client was seen that can be made to fail: the source opens no file, socket or SQLite database"
-        )
+        raise NotApplicable(NO_CALL)
     if calls.on_sockets and not isinstance(subject.source, SimpleSource):
         raise NotApplicable(
             "the source has its own readers, whose client may wait and try again; let its service fail behind the "
