@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -151,6 +151,17 @@ class SourceCalls:
             if isinstance(enumerator, DiscoveryEnumerator):
                 return list(self.discovered(enumerator, {}, first=True).splits)
         return _assigned_splits(self)
+
+    def planned(self, timeout: float) -> list[Split]:
+        """Return the splits that the source's own `SplitEnumerator` assigns to a batch read, as `spark.read` does.
+
+        Raises:
+            ForebayError: The enumerator failed, does not end a batch read, or did not end it within `timeout` seconds.
+        """
+        context = PlanningContext(self.source.name, ThreadRuntime(), timeout=timeout)
+        with calling("ENU-10", "the enumerator, asked for all splits of a batch read,"):
+            enumerator = cast("SplitEnumerator", self.source.create_enumerator(context))
+            return context.plan(enumerator, bounded=bool(self.source.bounded))
 
     def discovered(self, enumerator: DiscoveryEnumerator, known: Mapping[str, Split], *, first: bool) -> Discovered:
         """Call the enumerator's `discover(known, first)`, with retries after a `RetriableError`."""

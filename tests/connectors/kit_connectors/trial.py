@@ -488,6 +488,8 @@ class NamesEnumerator(SplitEnumerator):
                 self.known.add(split_id)
                 self.waiting.append(Named(id=split_id, position=0, name=name))
         self.add_reader(0)
+        if self.context.reads_once:
+            self.context.signal_no_more_splits(0)
 
     def add_reader(self, subtask):
         if self.waiting and self.context.registered_readers():
@@ -511,6 +513,18 @@ class NamesEnumerator(SplitEnumerator):
 class NamesByPlace(NamesEnumerator):
     def id_of(self, name, names):
         return f"file-{names.index(name)}"
+
+
+def names_or_none() -> list[str]:
+    try:
+        return sorted(os.listdir(PLACE))
+    except OSError:
+        return []
+
+
+class TakesAFailureForNoFile(NamesEnumerator):
+    def start(self):
+        self.context.call_async(names_or_none, self.found, period=0.05)
 
 
 class LinesReader(SplitReader):
@@ -574,6 +588,21 @@ class OwnFiles(Source):
 class NumbersItsFiles(OwnFiles):
     def create_enumerator(self, context):
         return NamesByPlace(context)
+
+
+@bug("a batch read by an enumerator of its own is empty if it cannot look", "ERR-1")
+class FindsNoFileIfItCannotLook(OwnFiles):
+    def create_enumerator(self, context):
+        return TakesAFailureForNoFile(context)
+
+
+@bug("fewer splits while the client fails", "SPL-1")
+class FindsFewerNowAndThen(Growing):
+    calls: ClassVar[list[int]] = [0]
+
+    def splits(self):
+        self.calls[0] += 1
+        return super().splits()[self.calls[0] % 2 :]
 
 
 @bug("a reader of its own passes over what it cannot open", "ERR-1")
