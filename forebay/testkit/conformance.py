@@ -9,13 +9,17 @@ import sys
 import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from forebay.errors import ConfigurationError, DataError, DataLossError, RetriableError
 from forebay.framework.inprocess.preparation import require_source
 from forebay.framework.source import Source
 from forebay.testkit.checks import ALL, READ
+from forebay.testkit.checks.base import Check
+from forebay.testkit.checks.faults import FAULTS
 from forebay.testkit.checks.leaks import unclosed
+from forebay.testkit.checks.readers import REPEATED
 from forebay.testkit.findings import Broken
 from forebay.testkit.harness.guarded_calls import run_guarded
 from forebay.testkit.harness.other_processes import CHILD
@@ -71,7 +75,7 @@ def check(
     with unclosed():  # the checks of leaks count these warnings
         try:
             hanging = _discover_first(subject)
-            results = [hanging] if hanging is not None else [each.judge(subject) for each in chosen]
+            results = [hanging] if hanging is not None else _judge(subject, chosen)
         finally:
             subject.close()
     report = Report(source.name, results, seed, time.monotonic() - started, str(subject.plain or ""))
@@ -81,6 +85,24 @@ def check(
         kind = NotProvenWarning if report.skipped else ConformanceWarning
         warnings.warn(report.headline, kind, stacklevel=2)
     return report
+
+
+def _judge(subject: Subject, checks: Sequence[Check]) -> list[Result]:
+    """Run the checks in order. After the first that failed, read again without disturbance, as `REPEATED` did.
+
+    If the rows are others by then, the input or the source has changed, and this is the cause of the failure. Not after
+    a check of `FAULTS`, which may leave a client broken.
+    """
+    results: list[Result] = []
+    for each in checks:
+        results.append(each.judge(subject))
+        first = [result for result in results if result.outcome == "failed"] == results[-1:]
+        before = checks.index(REPEATED) if REPEATED in checks else len(results)
+        if first and each not in FAULTS and before < len(results) and results[before].outcome == "passed":
+            again = REPEATED.judge(subject)
+            if again.outcome == "failed" and again.rule == REPEATED.rule:
+                results[before] = replace(again, why=f"later, after {each.rule}: {again.why}")
+    return results
 
 
 def _refuse_import(source: Source) -> None:

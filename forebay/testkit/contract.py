@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar
 
+from forebay.framework.runtime.clients import drop_clients
 from forebay.framework.source import Source
 from forebay.framework.split import Position
 from forebay.testkit.checks import AFTER_READING, ALL, READ, Check
+from forebay.testkit.checks.faults import NO_CALL
 from forebay.testkit.checks.leaks import unclosed
 from forebay.testkit.checks.ranges import OLD_END
-from forebay.testkit.findings import AuthorMistake, unfit_rows
+from forebay.testkit.findings import AuthorMistake, Finding, NotApplicable, unfit_rows
+from forebay.testkit.harness.failing_calls import failing_calls
 from forebay.testkit.harness.reads import Written, check_range, check_written, compare_written, read, read_plain
 from forebay.testkit.harness.single_thread_host import SingleThreadHost
 from forebay.testkit.harness.subject import Subject
@@ -192,6 +195,43 @@ class SourceContract(ABC):
             host.run(lambda: host.has_read(rows))
         compare_written(subject, host.rows, rows, "with splits added while it was read, and after a crash")
 
+    # ---- records that reading takes away
+
+    @_with_rows(1, 2, unbounded=True)
+    def test_err_1_a_failure_while_records_are_taken_loses_none(self, subject: Subject, rows: Written) -> None:
+        """ERR-1: a source that consumes its input loses and doubles no record when a call of its client fails.
+
+        The calls of discovery and `latest` fail one after the other. The records may come in any order.
+        """
+        if not subject.source.consumes:
+            raise NotApplicable("the source takes no records away: `consumes` is False")
+        failed: list[str] = []
+        for number in range(1, _MOST_FAILURES):
+            self._grow(subject, rows, 2)
+            with failing_calls(number) as failing:
+                try:
+                    subject.latest(subject.discover())
+                except Finding:
+                    raise
+                except Exception as error:  # noqa: BLE001 - any error is a right answer
+                    drop_clients(subject.source.name, error)
+            if not failing.failed:
+                break
+            failed.append(failing.failed)
+        if not failed:
+            raise NotApplicable(NO_CALL)
+        ends = subject.latest(subject.discover())
+        while ends != (ends := subject.latest(subject.discover())):
+            subject.need_time()
+        read_plain(subject)
+        how = f"after these had failed, one at a time: {', '.join(dict.fromkeys(failed))}"
+        for split_id, wanted in rows.items():
+            advice = (
+                "store records durably, then acknowledge them; and know those that are stored already by an id when "
+                "they are delivered again"
+            )
+            subject.compare(split_id, sorted(subject.everything.get(split_id, [])), sorted(wanted), how, advice)
+
     # ---- how a test runs
 
     def _run_generic(self, check: Check) -> None:
@@ -277,6 +317,7 @@ class SourceContract(ABC):
         return rows
 
 
+_MOST_FAILURES = 30
 _GROWTH = (2, 1, 3, 5)
 """Numbers of rows to write between two reads. They vary, so that ends lie at many places inside pages of any size."""
 _UNREADABLE = "_plain_read_failed_before"

@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -86,6 +86,31 @@ class Feed(SimpleSource):
         return {"readings": [{"n": n} for n in range(start, stop)], "next": str(stop)}
 
 
+class TokenExpired(Exception):
+    """The service no longer knows a token."""
+
+
+class Entries(SimpleSource):
+    """Tokens that expire after three requests, and each fifth page comes twice; the snippet brings `read`."""
+
+    bounded = False
+    page_rows: int = 20
+    requests: ClassVar[list[int]] = [0]
+
+    def schema(self):
+        return pa.schema({"seq": pa.int64()})
+
+    def get(self, path, *, split, token, limit):
+        assert (path, split) == ("entries", "all")
+        self.requests[0] += 1
+        start, issued = map(int, token.split(".")) if token else (0, self.requests[0])
+        if self.requests[0] > issued + 3:
+            raise TokenExpired
+        stop = start + limit
+        entries = [{"seq": 3 * n + n % 2} for n in range(70)][start:stop]
+        return {"entries": entries, "next": f"{start if self.requests[0] % 5 == 0 else stop}.{self.requests[0]}"}
+
+
 def test_the_smallest_source_passes():
     scope: dict[str, Any] = {"__name__": "guide"}
     exec(compile(snippet("class Countdown(forebay.SimpleSource)"), "guide", "exec"), scope)
@@ -96,13 +121,14 @@ CASES = {
     "slices": (OrdersTable, "SELECT coalesce(min(id), 0), coalesce(max(id), 0) + 1 FROM orders"),
     "a cursor in each record": (Feed, 'self.get("feed", after=cursor)'),
     "a cursor for each page": (Feed, 'self.get("readings"'),
+    "tokens that expire": (Entries, 'self.get("entries"'),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_source_with_the_snippet_passes_check_alone(case):
     base, words = CASES[case]
-    report = check(source_of(base, snippet(words), itertools=itertools)(), seconds=60)
+    report = check(source_of(base, snippet(words), itertools=itertools, TOKENS={})(), seconds=60)
     assert report.verdict == "passed", report
 
 

@@ -51,6 +51,45 @@ class Jumping(Countdown):
             yield {"n": self.start - i}
 
 
+class Forgets(Countdown):
+    """Its rows are gone after so many reads, as messages that someone acknowledged."""
+
+    reads: ClassVar[list[int]] = [0]
+
+    def read(self, split):
+        self.reads[0] += 1
+        return super().read(split) if self.reads[0] < 12 else iter(())
+
+
+def test_rows_that_vanish_while_the_kit_reads_are_said_to_vanish():
+    with pytest.raises(testkit.ConformanceError) as caught:
+        testkit.check(Forgets())
+    assert caught.value.report.headline.startswith("forgets breaks RDR-5: later, after ")
+    assert "read again, with 1 rows a record batch: 0 rows came, 5 were expected" in caught.value.report.headline
+
+
+class LimitsTheRate(Countdown):
+    """Every second call is refused."""
+
+    calls: ClassVar[list[int]] = [0]
+
+    def read(self, split):
+        for row in super().read(split):
+            self.calls[0] += 1
+            if self.calls[0] % 2:
+                raise RetriableError("too many requests", retry_after=0.05)
+            yield row
+
+
+def test_time_that_went_into_retries_is_said():
+    with pytest.warns(testkit.NotProvenWarning, match="the time limit was reached, and until then"):
+        report = testkit.check(LimitsTheRate(start=30), seconds=2)
+    assert report.verdict == "not proven"
+    assert " failures of the source were retried, each after a pause; next step: allow more `seconds`, or check a " in (
+        report.headline
+    )
+
+
 def test_a_report_is_a_table_of_every_check_and_why_it_was_skipped():
     report = testkit.check(Countdown())
     lines = str(report).splitlines()

@@ -114,6 +114,12 @@ def test_an_unregistered_victim_is_an_error(kills):
         kills.meet("plan-ends")
 
 
+def test_an_unknown_victim_is_an_error_before_anything_runs():
+    with pytest.raises(ConfigurationError, match="'drivers' is no process that can be killed") as caught:
+        Kill("plan-ends", "drivers")  # type: ignore[arg-type]
+    assert caught.value.advice == "use one of self, executor, jvm, driver, broker"
+
+
 def test_an_unknown_point_is_an_error():
     with pytest.raises(ConfigurationError, match="'plan-end' is not the name of a kill point"):
         Kill("plan-end")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from kit_connectors.written import INPUT, FindsSplitsOnce, Lists, OfLists, PagesBeyondItsEnd
+from kit_connectors.written import INPUT, AcknowledgesBeforeItStores, FindsSplitsOnce, Lists, OfLists, PagesBeyondItsEnd
 
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.split import Split
@@ -91,6 +91,7 @@ class LeavesOutTheNewest(Lists):
         (FindsWhatIsNotThere, "test_sr_2_rows_are_those_written", "SPL-1"),
         (PagesBeyondItsEnd, "test_sr_2_an_old_end_stays_an_end", "SR-2"),
         (LeavesOutTheNewest, "test_sr_2_rows_are_those_written", "SR-2"),
+        (AcknowledgesBeforeItStores, "test_err_1_a_failure_while_records_are_taken_loses_none", "ERR-1"),
     ],
 )
 def test_what_only_writing_can_show_is_caught(kind, test, rule):

@@ -20,11 +20,7 @@ def rule_of(report):
     return rule
 
 
-TIMED = "add_splits_back() forgets the progress"
-"""Caught if a reader has got further before it fails: on a loaded machine it may not have."""
-
-
-@pytest.mark.parametrize("bug", named(bug for bug in BUGS if bug.name != TIMED))
+@pytest.mark.parametrize("bug", named(BUGS))
 def test_check_alone_catches_a_bug_of_the_trial(bug):
     """ERR-1, and the other rules: with the checks of its rules only; the soak test runs all checks."""
     assert rule_of(verdict(bug, whole=False)) in bug.rules

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forebay.errors import ContractError, ForebayError
-from forebay.testkit.findings import AuthorMistake, Finding
+from forebay.testkit.findings import AuthorMistake, Finding, OutOfTime
 from forebay.testkit.harness.guarded_calls import run_guarded
 from forebay.testkit.harness.subject import Subject
 from forebay.testkit.outcomes import Result
@@ -64,7 +64,12 @@ class Check:
         except Finding as finding:
             if finding.hangs:
                 subject.hurry()
-            return Result(finding.rule or self.rule, self.text, finding.outcome, finding.saw, finding.advice)
+            saw, advice = finding.saw, finding.advice
+            if isinstance(finding, OutOfTime) and subject.failures_retried:
+                count = subject.failures_retried
+                saw = f"{saw}, and until then {count} failures of the source were retried, each after a pause"
+                advice = f"{advice}, or check a service that does not fail or limit the rate: the log has each failure"
+            return Result(finding.rule or self.rule, self.text, finding.outcome, saw, advice)
         except ForebayError as error:
             rule = _AUTHORS_RULE.get(error.rule or "", error.rule) or self.rule
             return Result(rule, self.text, "failed", _text_of(error), error.advice or _ADVICE)

@@ -76,16 +76,20 @@ def readers_register_late(subject: Subject) -> None:
 def killed_readers(subject: Subject) -> None:
     """ENU-3: splits of a killed reader are returned and resumed, so that each row comes once."""
     chance = subject.random("kill")
-    for moment, when in _moments(subject, chance):
+    for number, (moment, when) in enumerate(_moments(subject, chance)):
         with SingleThreadHost(subject, _READERS) as host:
             _run_to(host, subject, moment)
+            in_progress = number % 2 == 0  # every second time, however fast the readers are
+            how = f"with a reader killed {'in the middle of a split, ' * in_progress}{when}{' or later' * in_progress}"
+            if in_progress:
+                host.run(lambda: bool(host.in_progress()) or host.has_read(subject.everything))
             checkpoint = chance.choice([None, False, not subject.live])  # a complete checkpoint may commit and clean up
             if checkpoint is not None:
                 host.checkpoint(complete=checkpoint)
-            subtask = chance.randrange(_READERS)
+            subtask = chance.choice((in_progress and host.in_progress()) or range(_READERS))
             host.fail(subtask)
             host.replace()
-            _finish(host, subject, f"with a reader killed {when}")
+            _finish(host, subject, how)
         subject.need_time()
 
 
@@ -191,7 +195,10 @@ def _run_to(host: SingleThreadHost, subject: Subject, moment: int) -> None:
 
 def _finish(host: SingleThreadHost, subject: Subject, how: str) -> None:
     """Run the host to the end of the input, and compare all rows with the plain read."""
-    host.run(lambda: host.has_read(subject.everything))
+    try:
+        host.run(lambda: host.has_read(subject.everything))
+    except Broken as stuck:
+        raise Broken(f"{how}: {stuck.saw}", stuck.advice, rule=stuck.rule) from stuck
     for split_id, rows in subject.everything.items():
         subject.compare(split_id, host.rows[split_id], rows, how, _ADVICE, open_ended=not subject.source.bounded)
 

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
-from forebay.framework.discovery import DiscoveryEnumerator
+from collections.abc import Mapping
+
+from forebay.framework.split import Split
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.findings import Broken, Finding, NotApplicable
+from forebay.testkit.findings import Broken, Finding, NotApplicable, OutOfTime
 from forebay.testkit.harness.changed_listing import Listed, listings
 from forebay.testkit.harness.reads import read
 from forebay.testkit.harness.subject import Subject
 
 GROWTH: Checks = []
+
+Found = Mapping[str, Split]
+"""The splits of a discovery, by id."""
 
 _MOST_FILES = 3
 """Maximum number of files that are hidden, one after the other."""
@@ -20,19 +25,21 @@ _MOST_FILES = 3
 def ids_outlive_growth(subject: Subject) -> None:
     """SPL-1: a split id stays that of its rows when files appear, are listed in another order, or are written to."""
     with listings(lambda _, names: names) as listed:
-        ids = _ids(subject)
+        splits = _splits(subject)
     directories: Listed = {path: names for path, names in listed.items() if names}
     if not directories:
         raise NotApplicable("discovery lists no directory")
     if not subject.source.bounded:
         with listings(lambda _, names: names, later=True):
-            _need_same(ids, _ids(subject), "after the files had been written to: ids depend on their time or size")
+            otherwise = _splits(subject)
+        _need_same(splits, otherwise, "after the files had been written to: ids depend on their time or size")
     with listings(lambda _, names: names[::-1]):
-        _need_same(ids, _ids(subject), "when the directory was listed in another order")
-        _compare_rows(subject, ids, "when the directory was listed in another order", _ORDER)
+        otherwise = _splits(subject)
+        _need_same(splits, otherwise, "when the directory was listed in another order")
+        _compare_rows(subject, otherwise, "when the directory was listed in another order", _ORDER)
     for path, names in directories.items():
         for hidden in _chosen(names):
-            _hide(subject, ids, path, hidden)
+            _hide(subject, splits, path, hidden)
             subject.need_time()
 
 
@@ -40,41 +47,40 @@ def _chosen(names: list[str]) -> list[str]:
     return sorted({names[0], names[len(names) // 2], names[-1]})[:_MOST_FILES] if len(names) > 1 else []
 
 
-def _hide(subject: Subject, ids: set[str], path: str, hidden: str) -> None:
+def _hide(subject: Subject, splits: Found, path: str, hidden: str) -> None:
     """Compare the splits with and without one file, as they were before it appeared."""
     with listings(lambda place, names: [name for name in names if (place, name) != (path, hidden)]):
-        before = _ids(subject, quiet=True)
-        if not before or not before < ids:
+        before = _splits(subject, quiet=True)
+        if not before or not before.keys() < splits.keys():
             return  # the file is no split of its own: what a split contains may change with it
         _compare_rows(subject, before, f"before the file {hidden!r} had appeared", _NAMES)
 
 
-def _ids(subject: Subject, *, quiet: bool = False) -> set[str]:
-    """Return the ids that a new enumerator discovers; with `quiet`, none if that fails."""
-    with subject.enumerator() as enumerator:
-        if not isinstance(enumerator, DiscoveryEnumerator):
-            raise NotApplicable("the source has its own SplitEnumerator")
-        try:
-            return {split.id for split in subject.discovered(enumerator, {}, first=True).splits}
-        except Finding:
-            raise
-        except Exception:  # any error of the author's
-            if quiet:  # a source may need the file
-                return set()
-            raise
+def _splits(subject: Subject, *, quiet: bool = False) -> Found:
+    """Return the splits that a new enumerator discovers or assigns; with `quiet`, none if that fails."""
+    try:
+        return {split.id: split for split in subject.discover()}
+    except OutOfTime:
+        raise
+    except Exception:  # any error of the author's, or an enumerator that waits for the file
+        if quiet:  # a source may need the file
+            return {}
+        raise
 
 
-def _need_same(ids: set[str], found: set[str], when: str) -> None:
-    if gone := sorted(ids - found):
-        new = sorted(found - ids)
-        raise Broken(f"the split {gone[0]!r} was found as {new[0] if new else None!r} {when}", _NAMES)
+def _need_same(splits: Found, found: Found, when: str) -> None:
+    gone, new = sorted(splits.keys() - found.keys()), sorted(found.keys() - splits.keys())
+    if gone and new:  # one that is only gone may settle first, or be assigned later
+        raise Broken(f"the split {gone[0]!r} was found as {new[0]!r} {when}", _NAMES)
 
 
-def _compare_rows(subject: Subject, ids: set[str], when: str, advice: str) -> None:
-    traces = [trace for trace in subject.traces if trace.split.id in ids]
+def _compare_rows(subject: Subject, found: Found, when: str, advice: str) -> None:
+    """Read the splits that were found now, each over the range of its plain read."""
+    traces = [trace for trace in subject.traces if trace.split.id in found]
     for trace in traces:
         try:
-            rows = read(subject, [trace.split]).rows[trace.split.id]
+            now = found[trace.split.id].slice(trace.split.position, trace.split.end)
+            rows = read(subject, [now]).rows[trace.split.id]
         except Finding:
             raise
         except Exception as error:

@@ -13,13 +13,29 @@ from forebay.testkit.findings import Broken, NotApplicable, OutOfTime, Skip
 from forebay.testkit.harness.interpolation import KnownMark
 from forebay.testkit.harness.reads import check_range, read
 from forebay.testkit.harness.subject import Subject
-from forebay.testkit.harness.traces import Trace
+from forebay.testkit.harness.traces import Trace, difference
 
 RANGES: Checks = []
 
 OLD_END = ", an old end that now has more rows after it"
 
 _SAMPLES = 6
+
+
+@check_into(RANGES)
+def pages_of_any_size(subject: Subject) -> None:
+    """SR-2: pages of another size, by an option such as page_rows, have the same rows."""
+    if not subject.traces:
+        raise NotApplicable("the source has no split")
+    wrong = subject.wrong_pages
+    if wrong is not None:
+        raise Broken(
+            f"split {wrong.split_id!r}, read with {wrong.option}={wrong.size}: {difference(wrong.got, wrong.rows)}",
+            "begin each page exactly behind the last row of the page before: rows that share a time, or the next "
+            "number, may be on both sides of its end",
+        )
+    if subject.small_pages is None:
+        raise NotApplicable("no option of the source sets the size of a page")
 
 
 @check_into(RANGES)

@@ -36,10 +36,14 @@ def ids_stable(subject: Subject) -> None:
         gone, new = sorted(first - second), sorted(second - first)
         if gone or (new and subject.exact):
             subject.blocked = "the ids of the splits change: see SPL-1"
-            raise Broken(
-                f"a second discovery returned other split ids: {gone[:3]} were missing, {new[:3]} were new",
+            advice = (
                 "derive ids from the part of the input (a path, a partition number): never from random numbers, time "
-                "or order",
+                "or order"
+            )
+            if not new:
+                advice = "let a failure of the client be an error, never fewer splits, and return every split each time"
+            raise Broken(
+                f"a second discovery returned other split ids: {gone[:3]} were missing, {new[:3]} were new", advice
             )
 
 

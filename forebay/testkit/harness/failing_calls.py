@@ -37,6 +37,8 @@ class FailingCalls:
         self._thread = threading.get_ident()
         self.calls = 0
         """Number of calls so far."""
+        self.on_sockets = False
+        """Whether one of them was on a socket."""
         self.failed = ""
         """The call that failed, in words; "" if none has."""
 
@@ -47,6 +49,7 @@ class FailingCalls:
             return  # of a server that the author's test runs in this process
         with self._lock:
             self.calls += 1
+            self.on_sockets |= name.startswith("socket.")
             if self.calls != self._fails:
                 return
             self.failed = name
@@ -99,7 +102,7 @@ def _unreadable(calls: FailingCalls, name: str, original: Callable[..., Any]) ->
 
 def _locked(calls: FailingCalls, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
-        calls.count("sqlite3.connect()", sqlite3.OperationalError)
+        calls.count("sqlite3.connect()", lambda text: sqlite3.OperationalError(f"database is locked ({text})"))
         return original(*args, **kwargs)
 
     return call

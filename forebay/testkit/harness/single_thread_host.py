@@ -207,14 +207,26 @@ class SingleThreadHost(Closing):
             if self.step():
                 silence.reset()
             elif silence.left < 0:
-                waiting = sorted(split_id for reader in self._readers.values() for split_id in reader.held)
-                open_ended = [subtask for subtask, reader in self._readers.items() if not reader.no_more]
-                raise Broken(
-                    f"nothing happened for {silence.seconds:.1f} s; readers hold {waiting}; {len(self.assigned)} "
-                    "splits were assigned in total; readers that were not told that no more splits follow: "
-                    f"{open_ended}",
-                    "make every returned split assignable again, answer every request, and signal the end",
-                )
+                raise self._stuck(silence.seconds)
+
+    def _stuck(self, seconds: float) -> Broken:
+        readers = self._readers.items()
+        held = sorted(split_id for _, reader in readers for split_id in reader.held)
+        open_ended = [subtask for subtask, reader in readers if not reader.no_more]
+        wanted = self._subject.plain.rows.keys() if self._subject.plain else set()
+        lacking = sorted(wanted - self.finished - set(held))
+        if lacking:
+            return Broken(
+                f"no reader has the split {lacking[0]!r}, and nothing happened for {seconds:.1f} s; {len(lacking)} of "
+                f"{len(wanted)} splits are missing, and readers hold {held}",
+                "assign every split that was found or came back, at its position; store unassigned splits in "
+                "snapshot_state(), and restore them in restore_state()",
+            )
+        return Broken(
+            f"nothing happened for {seconds:.1f} s; readers hold {held}; readers that were not told that no more "
+            f"splits follow: {open_ended}",
+            "answer every request, and signal the end once every split is assigned",
+        )
 
     def step(self) -> bool:
         """Run one step of the coordinator and of every reader; return whether any of them made progress."""
@@ -226,6 +238,11 @@ class SingleThreadHost(Closing):
         if self.steps == before:
             time.sleep(_PAUSE)
         return self.steps > before
+
+    def in_progress(self) -> list[int]:
+        """Return the subtasks of the readers that have emitted rows of a split that they still hold."""
+        readers = self._readers.items()
+        return [subtask for subtask, reader in readers if any(reader.emitted[split_id] for split_id in reader.held)]
 
     def all_ended(self) -> bool:
         """Return whether all readers are registered and have ended."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.options import Duration
+from forebay.retry import RetryCount
 from forebay.testkit.findings import Broken, NotApplicable, OutOfTime
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.session_base import KitContext, Silence
@@ -58,6 +59,7 @@ class SourceCalls:
         self.patience = max(1.0, seconds / 6)
         self.exact = not live or bool(source.bounded)
         self.deadline = time.monotonic() + seconds
+        self._failures_before = RetryCount.failures_in_process
         self.clients: dict[Hashable, list[Any]] = {}
         self.ending: set[str] = set()
         """The ids of the splits that have their own end."""
@@ -69,6 +71,11 @@ class SourceCalls:
     def random(self, name: str) -> random.Random:
         """Return the random number generator of the check `name`, seeded with `seed` and `name` only."""
         return random.Random(f"{self.seed}/{name}")
+
+    @property
+    def failures_retried(self) -> int:
+        """How many failures of the source were retried since the checks began."""
+        return RetryCount.failures_in_process - self._failures_before
 
     def time_left(self) -> bool:
         """Return whether the deadline of the checks is still ahead."""
@@ -144,6 +151,17 @@ class SourceCalls:
             if isinstance(enumerator, DiscoveryEnumerator):
                 return list(self.discovered(enumerator, {}, first=True).splits)
         return _assigned_splits(self)
+
+    def planned(self, timeout: float) -> list[Split]:
+        """Return the splits that the source's own `SplitEnumerator` assigns to a batch read, as `spark.read` does.
+
+        Raises:
+            ForebayError: The enumerator failed, does not end a batch read, or did not end it within `timeout` seconds.
+        """
+        context = PlanningContext(self.source.name, ThreadRuntime(), timeout=timeout)
+        with calling("ENU-10", "the enumerator, asked for all splits of a batch read,"):
+            enumerator = cast("SplitEnumerator", self.source.create_enumerator(context))
+            return context.plan(enumerator, bounded=bool(self.source.bounded))
 
     def discovered(self, enumerator: DiscoveryEnumerator, known: Mapping[str, Split], *, first: bool) -> Discovered:
         """Call the enumerator's `discover(known, first)`, with retries after a `RetriableError`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
@@ -20,6 +21,25 @@ from forebay.testkit.harness.traces import PlainRead, Trace, difference
 
 _BATCHES = 60
 """Target number of record batches when a check reads the whole input many times."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongPages:
+    """A read in smaller pages that left out, doubled or moved rows.
+
+    Args:
+        option: The option that sets the size of a page.
+        size: Its value for this read.
+        split_id: The split that was read.
+        got: The rows of the read, as text.
+        rows: The rows of the read with the source's own pages, as text.
+    """
+
+    option: str
+    size: int
+    split_id: str
+    got: Sequence[str]
+    rows: Sequence[str]
 
 
 class Subject(SourceCalls):
@@ -43,8 +63,10 @@ class Subject(SourceCalls):
         self.blocked = ""
         """Why checks cannot run the enumerator with readers; set once a check has found it."""
         self.plain: PlainRead | None = None
-        self.small_pages: Source | None = None
-        """A copy of the source that reads the same rows in smaller pages, if one of its options sets their size."""
+        self.small_pages: tuple[str, Source] | None = None
+        """The option that sets the size of pages, if there is one, and a copy of the source with smaller pages."""
+        self.wrong_pages: WrongPages | None = None
+        """A read in smaller pages that left out, doubled or moved rows."""
 
     def on(self, source: Source, *, patience: float | None = None) -> Subject:
         """Return a subject for another source of the same input, with the deadline of this one and no plain read.

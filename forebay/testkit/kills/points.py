@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from forebay.errors import ConfigurationError, FatalError
 from forebay.testkit.servers.processes import alive, parent_jvm
@@ -78,6 +78,12 @@ class Kill:
                 f"{self.point!r} is not the name of a kill point",
                 option="point",
                 advice=f"use one of {', '.join(POINTS)}",
+            )
+        if self.victim not in get_args(Victim):
+            raise ConfigurationError(
+                f"{self.victim!r} is no process that can be killed",
+                option="victim",
+                advice=f"use one of {', '.join(get_args(Victim))}",
             )
 
 

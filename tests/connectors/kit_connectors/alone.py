@@ -522,6 +522,19 @@ class PagesBeyondItsEnd(Pages):
             at = stop
 
 
+@only("pages_of_any_size")
+class BeginsAPageBehindTheTimeOfTheLastRow(Pages):
+    """Three rows share a time; what it reads fits into one page."""
+
+    page_rows: int = 100
+
+    def read(self, split):
+        at = split.position or 0
+        while rows := range(at, split.end)[: self.page_rows]:
+            yield Batch([(split.id, n) for n in rows], rows[-1] + 1)
+            at = (rows[-1] // 3 + 1) * 3
+
+
 SPARSE = (3, 7, 8, 20, 21, 25, 31, 40)
 
 

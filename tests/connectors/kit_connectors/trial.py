@@ -10,9 +10,11 @@ import datetime as dt
 import itertools
 import os
 import random
+import sqlite3
 import threading
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -317,6 +319,30 @@ class TimeCursor(Table):
         return self.rows // 3
 
 
+@bug("a page begins behind the time of the last row, which others share", "SR-2", options={"page_rows": 500})
+class PagesByTime(Table):
+    """All rows that there are fit into one page."""
+
+    def read(self, split):
+        at = split.position or 0
+        while page := self.get(at, split.end):
+            yield Batch(page, page[-1]["n"] + 1)
+            at = (page[-1]["n"] // 3 + 1) * 3
+
+
+@bug("a page begins one late, and a number is missing behind most rows", "SR-2", options={"page_rows": 500})
+class LateInSparseNumbers(Table):
+    def latest(self, split):
+        return None
+
+    def read(self, split):
+        at = split.position or 0
+        stop = split.end or self.rows
+        while page := [{"split": "all", "n": n} for n in range(at, stop) if n % 3][: self.page_rows]:
+            at = page[-1]["n"] + 2
+            yield Batch(page, at)
+
+
 @bug("the time of the read is in a column", "RDR-5", "SR-2")
 class Clock(Plain):
     def row(self, n):
@@ -403,6 +429,186 @@ class FindsNothing(Growing):
             return super().splits()
         except OSError:
             return []
+
+
+@bug("a failure of latest() is no news", "ERR-1")
+class FindsNoNews(Growing):
+    def latest(self, split):
+        try:
+            with open(self.path(split)) as file:
+                return len(list(file))
+        except OSError:
+            return split.position or 0
+
+
+class InSQLite(Table):
+    """Correct: asks a database, which is in memory."""
+
+    def get(self, start, stop):
+        with closing(sqlite3.connect(":memory:")):
+            return super().get(start, stop)
+
+
+@bug("a locked database is the end of a read", "ERR-1")
+class TakesALockForTheEnd(InSQLite):
+    def get(self, start, stop):
+        try:
+            return super().get(start, stop)
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                return []
+            raise
+
+
+# ---- files, with an enumerator and a split reader of its own
+
+
+class Named(Split):
+    name: str = ""
+
+
+class NamesEnumerator(SplitEnumerator):
+    """Correct: pushes each file, under its name, to the first reader."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.known, self.waiting = set[str](), list[Split]()
+
+    def start(self):
+        self.context.call_async(lambda: sorted(os.listdir(PLACE)), self.found, period=0.05)
+
+    def id_of(self, name: str, names: list[str]) -> str:
+        return name
+
+    def found(self, names, error):
+        if error is not None:
+            raise error
+        for name in names:
+            if (split_id := self.id_of(name, names)) not in self.known:
+                self.known.add(split_id)
+                self.waiting.append(Named(id=split_id, position=0, name=name))
+        self.add_reader(0)
+        if self.context.reads_once:
+            self.context.signal_no_more_splits(0)
+
+    def add_reader(self, subtask):
+        if self.waiting and self.context.registered_readers():
+            self.context.assign_splits({min(self.context.registered_readers()): self.waiting})
+            self.waiting = []
+
+    def handle_split_request(self, subtask, host):
+        """Do nothing: files are pushed."""
+
+    def add_splits_back(self, splits, subtask):
+        self.waiting += splits
+        self.add_reader(0)
+
+    def snapshot_state(self, checkpoint_id):
+        return {"known": sorted(self.known), "waiting": [split.to_json() for split in self.waiting]}
+
+    def restore_state(self, state):
+        self.known, self.waiting = set(state["known"]), [Named.from_json(split) for split in state["waiting"]]
+
+
+class NamesByPlace(NamesEnumerator):
+    def id_of(self, name, names):
+        return f"file-{names.index(name)}"
+
+
+def names_or_none() -> list[str]:
+    try:
+        return sorted(os.listdir(PLACE))
+    except OSError:
+        return []
+
+
+class TakesAFailureForNoFile(NamesEnumerator):
+    def start(self):
+        self.context.call_async(names_or_none, self.found, period=0.05)
+
+
+class LinesReader(SplitReader):
+    """Correct: one line of one file a fetch."""
+
+    def __init__(self) -> None:
+        self.splits: dict[str, Split] = {}
+        self.woken = threading.Event()
+
+    def add_splits(self, splits):
+        self.splits |= {split.id: split for split in splits}
+
+    def lines(self, split):
+        with open(PLACE / split.name) as file:
+            return [int(line) for line in file]
+
+    def fetch(self):
+        for split_id, split in self.splits.items():
+            numbers = self.lines(split)
+            at, stop = split.position, split.end if split.end is not None else len(numbers)
+            if at == split.end:
+                del self.splits[split_id]
+                return [Fetched(split_id, finished=True)]
+            if at < stop <= len(numbers):
+                batch = pa.RecordBatch.from_pylist([{"split": split_id, "n": numbers[at]}], COUNTING_SCHEMA)
+                self.splits[split_id] = split.at(at + 1)
+                return [Fetched(split_id, batch, at + 1)]
+        if self.woken.wait(0.05):
+            self.woken.clear()
+        return [Fetched(split_id, caught_up=True) for split_id in self.splits]
+
+    def wake_up(self):
+        self.woken.set()
+
+
+class PassesOverWhatItCannotOpen(LinesReader):
+    def lines(self, split):
+        try:
+            return super().lines(split)
+        except OSError:
+            return []
+
+
+class OwnFiles(Source):
+    """Correct: files, with an enumerator and a split reader of its own."""
+
+    bounded = False
+    split_class = Named
+
+    def schema(self):
+        return COUNTING_SCHEMA
+
+    def create_enumerator(self, context):
+        return NamesEnumerator(context)
+
+    def create_split_reader(self, context):
+        return LinesReader()
+
+
+@bug("ids of an enumerator of its own by the order of a listing", "SPL-1")
+class NumbersItsFiles(OwnFiles):
+    def create_enumerator(self, context):
+        return NamesByPlace(context)
+
+
+@bug("a batch read by an enumerator of its own is empty if it cannot look", "ERR-1")
+class FindsNoFileIfItCannotLook(OwnFiles):
+    def create_enumerator(self, context):
+        return TakesAFailureForNoFile(context)
+
+
+@bug("fewer splits while the client fails", "SPL-1")
+class FindsFewerNowAndThen(Growing):
+    calls: ClassVar[list[int]] = [0]
+
+    def splits(self):
+        self.calls[0] += 1
+        return super().splits()[self.calls[0] % 2 :]
+
+
+@bug("a reader of its own passes over what it cannot open", "ERR-1")
+class ReadsWhatItCanOpen(OwnFiles):
+    def create_split_reader(self, context):
+        return PassesOverWhatItCannotOpen()
 
 
 # ---- splits with fields
@@ -683,6 +889,8 @@ CORRECT: dict[str, Callable[[], Source]] = {
     "plain": Plain,
     "files": Growing,
     "segments": SegmentSource,
+    "own files": OwnFiles,
+    "database": InSQLite,
 }
 
 

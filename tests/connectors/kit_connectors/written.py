@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, ClassVar
 
 from forebay.framework.arrow.row_packer import Batch
@@ -15,6 +17,8 @@ from forebay.testkit import ConformanceError, SourceContract
 from forebay.testkit.scripted import COUNTING_SCHEMA
 
 INPUT: dict[str, list[tuple[str, int]]] = {}
+SPOOL: dict[str, list[tuple[str, int]]] = {}
+"""What a source that consumes its input has taken from `INPUT`."""
 
 
 class Lists(SimpleSource):
@@ -41,6 +45,7 @@ class OfLists(SourceContract):
 
     def setup_method(self):
         INPUT.clear()
+        SPOOL.clear()
 
     def source(self):
         return self.kind()
@@ -160,6 +165,24 @@ class FindsSplitsOnce(Lists):
 
     def create_enumerator(self, context):
         return Once(self)
+
+
+@only("test_err_1_a_failure_while_records_are_taken_loses_none")
+class AcknowledgesBeforeItStores(Lists):
+    """Takes the rows away from `INPUT`, and opens the database that keeps them afterwards."""
+
+    consumes = True
+
+    def latest(self, split):
+        taken, kept = INPUT[split.id][:], SPOOL.setdefault(split.id, [])
+        INPUT[split.id].clear()
+        with closing(sqlite3.connect(":memory:")):
+            kept += taken
+        return len(kept)
+
+    def read(self, split):
+        for at in range(split.position or 0, split.end):
+            yield Batch([SPOOL[split.id][at]], at + 1)
 
 
 def test_names() -> list[str]:
