@@ -32,7 +32,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_good_connector_passes(name):
+def test_a_good_connector_passes(in_one_process, name):
     assert check(GOOD[name]()).verdict == "passed"
 
 
@@ -45,7 +45,7 @@ def test_a_good_connector_passes_with_every_seed(name, block):
 
 
 @pytest.mark.parametrize(("rule", "name", "make"), BROKEN, ids=[f"{rule}-{name}" for rule, name, _ in BROKEN])
-def test_a_broken_connector_is_caught_by_its_rule(rule, name, make):
+def test_a_broken_connector_is_caught_by_its_rule(in_one_process, rule, name, make):
     with pytest.raises(ConformanceError) as caught:
         check(make(), seconds=6, rules={rule})
     assert rule in caught.value.report.rules("failed"), str(caught.value)

@@ -20,9 +20,18 @@ def rule_of(report):
     return rule
 
 
-@pytest.mark.parametrize("bug", named(BUGS))
-def test_check_alone_catches_a_bug_of_the_trial(bug):
+ELSEWHERE = {"the order of ties depends on the process", "times without a zone"}
+"""Bugs that only a read in other processes shows."""
+
+
+@pytest.mark.parametrize("bug", named(bug for bug in BUGS if bug.name not in ELSEWHERE))
+def test_check_alone_catches_a_bug_of_the_trial(in_one_process, bug):
     """ERR-1, and the other rules: with the checks of its rules only; the soak test runs all checks."""
+    assert rule_of(verdict(bug, whole=False)) in bug.rules
+
+
+@pytest.mark.parametrize("bug", named(bug for bug in BUGS if bug.name in ELSEWHERE))
+def test_check_alone_catches_a_bug_that_other_processes_show(bug):
     assert rule_of(verdict(bug, whole=False)) in bug.rules
 
 
