@@ -81,3 +81,13 @@ def test_a_recreated_topic_replaces_the_old_one():
     (part,) = reading.fetch()
     assert (part.split_id, part.position, part.finished) == ("t/0", 100, True)
     assert fetcher.assigned == [(0, None)]
+
+
+def test_the_next_step_after_lost_changes_keeps_no_deleted_row():
+    """The rest of a changelog lacks what was lost, such as the delete of a row; the rest of other records is whole."""
+    options = {"changelog_format": "debezium-json", "value_schema": "id BIGINT", "key_schema": "id BIGINT"}
+    for given, advice in ((options, "a new snapshot of the table"), ({}, "failOnDataLoss=false")):
+        with pytest.raises(DataLossError) as caught:
+            reader(Refusing(((120, 200), None)), **given).fetch()
+        assert advice in caught.value.advice
+        assert not given or "failOnDataLoss" not in caught.value.advice

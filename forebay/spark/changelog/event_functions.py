@@ -125,6 +125,12 @@ def read_events(df: DataFrame, reading: EventReading, name: str, *, complete: bo
     Raises:
         ConfigurationError: A column does not exist, or an option is wrong.
     """
+    if complete and reading.mode == "DROPMALFORMED":
+        raise ConfigurationError(
+            "history='complete' needs every change, but mode='DROPMALFORMED' leaves malformed ones out",
+            option="mode",
+            advice="give mode='FAILFAST', or leave history out",
+        )
     zone = df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
     reading = replace(reading, zone=zone, name=name)
     kinds = {one.name: one.dataType for one in df.schema}

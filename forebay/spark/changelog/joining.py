@@ -23,7 +23,7 @@ from forebay.spark.changelog.columns import (
 )
 from forebay.spark.changelog.declaring import declare
 from forebay.spark.changelog.state_options import microseconds, operator_state
-from forebay.spark.changelog.stateful import Plan, changelog_schema, run_prepared
+from forebay.spark.changelog.stateful import Plan, changelog_schema, own_names, run_prepared
 from forebay.spark.changelog.strategy import require_whole
 from forebay.spark.keys.set_keys import strip_keys
 from forebay.table.changelog.operators.join import LEFT, RIGHT, Join
@@ -92,7 +92,8 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
     payload = [StructField(key, left.schema[key].dataType) for key in keys]
     payload += [StructField(side, struct) for side, struct in zip(_SIDES, structs, strict=True)]
     plan = _plan(Join(how), keys, payload, microseconds(state_ttl), state)
-    prepared = _prepared(left, keys, keys, plan, 0).unionByName(_prepared(right, others, keys, plan, 1))
+    with own_names():
+        prepared = _prepared(left, keys, keys, plan, 0).unionByName(_prepared(right, others, keys, plan, 1))
     joined = run_prepared(prepared, plan, changelog_schema(StructType(payload), ()))
     shown = [quoted(key) for key in keys]
     shown += [F.col(LEFT).getField(field.name).alias(field.name) for field in structs[0]]

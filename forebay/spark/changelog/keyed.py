@@ -17,9 +17,10 @@ from forebay.spark.changelog.columns import (
     sequence_columns,
 )
 from forebay.spark.changelog.declaring import declare
+from forebay.spark.changelog.newest import with_sequence
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
-from forebay.spark.changelog.strategy import ChangeOrder, change_order
+from forebay.spark.changelog.strategy import ChangeOrder, change_order, refuse_lost_kind
 from forebay.table.changelog.operators.first import First
 from forebay.table.changelog.operators.latest import Latest
 from forebay.table.changelog.operators.micro_batch import Operator
@@ -60,11 +61,13 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
 
     Raises:
         ConfigurationError: A column or option is wrong, or nothing orders the changes of a key.
-        DataError: When the query runs: two different rows of a key have the same place in the order, or the changes of
-            a key come from several splits or logs.
+        DataError: When the query runs: two different rows of a key have the same place in the order, a column of
+            `sequence_by` is NULL, or the changes of a key come from several splits or logs.
     """
     keys = key_names(df, key)
-    order = change_order(df, keys, sequence_columns(df, sequence_by))
+    given = sequence_columns(df, sequence_by)
+    order = change_order(df, keys, given)
+    df = with_sequence(df, given, keys)
     options: dict[str, object] = {"state_ttl": state_ttl, "event_time": event_time, "state_location": state_location}
     options |= {"state_storage": state_storage, "shards": shards, "name": name}
     return keep_latest(df, keys, order, preimages=preimages, **options)  # type: ignore[arg-type]  # as annotated
@@ -149,13 +152,14 @@ def deduplicate(  # noqa: PLR0913 - as above
         The payload columns of `df`.
 
     Raises:
-        ConfigurationError: A column or option is wrong.
+        ConfigurationError: A column or option is wrong, or the rows are changes without `_change_type`.
         DataError: When the query runs: a row is retracted (C14).
     """
     order = sequence_columns(df, sequence_by) or preference(df)[0]
     state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None
     payload = payload_fields(df)
     keys = key_names(df, key)
+    refuse_lost_kind(df)
     operator: Operator = First()
     plan = Plan(
         operator,

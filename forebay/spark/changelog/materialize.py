@@ -20,6 +20,7 @@ from forebay.spark.changelog.columns import (
     sequence_columns,
 )
 from forebay.spark.changelog.declaring import declare
+from forebay.spark.changelog.newest import with_sequence
 from forebay.spark.changelog.state_options import microseconds, operator_state
 from forebay.spark.changelog.stateful import Plan, run_stateful
 from forebay.spark.changelog.strategy import Strategy, choose_strategy
@@ -91,6 +92,8 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     Raises:
         ConfigurationError: A column or option is wrong, no strategy is proven to be right, or the state belongs to
             another query.
+        DataError: When the query runs: a key or a column of `sequence_by` is NULL, or the changes contradict what the
+            strategy needs.
     """
     _check_choice("on_conflict", on_conflict, (None, "deduplicate", "nothing", "error"))
     _check_choice("on_missing_retraction", on_missing_retraction, ("warn", "error", "hold"))
@@ -108,6 +111,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     operator: Operator
     order, by_version = verdict.order.names, verdict.order.by_version
     if verdict.strategy in ("position", "sequence"):
+        df = with_sequence(df, given, keys)
         operator = Latest(preimages=preimages, lanes=verdict.order.lane is not None)
     else:
         barrier = verdict.strategy == "barrier"

@@ -34,6 +34,21 @@ def failure(message: Sequence[Column | str], advice: str) -> Column:
     return F.raise_error(F.concat(*(F.lit(part) if isinstance(part, str) else part for part in parts)))
 
 
+def with_sequence(df: DataFrame, columns: Sequence[str], keys: Sequence[str]) -> DataFrame:
+    """Return the rows with columns of `sequence_by` that raise an error for NULL, which has no place in an order.
+
+    A delete that has the columns of its key alone would otherwise be older than its row.
+    """
+    shown = F.to_json(F.struct(*(quoted(key) for key in keys)), {"ignoreNullFields": "false"})
+    for name in columns:
+        null = failure(
+            [f"the column {name!r} of sequence_by is NULL for the key ", shown],
+            "give columns that order all changes, also deletes, such as _sequence or _pos of one split",
+        )
+        df = df.withColumn(name, F.coalesce(quoted(name), null.cast(df.schema[name].dataType)))
+    return df
+
+
 def by_kind(df: DataFrame, *, update_before: object, delete: object, adds: object) -> Column:
     """Return an expression that maps `_change_type` to these values. An unknown kind raises an error with its place."""
     word = quoted(CHANGE_TYPE)
@@ -129,7 +144,7 @@ def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys)
     if null_keys == "error":
         null = failure(
             [f"the key column {name!r} is NULL", _place(df, quoted(_ROW))],
-            "give null_keys='drop', or fill the column first",
+            "fill the column first; null_keys='drop' leaves such rows out, so that a delete among them deletes nothing",
         )
         checked = F.when(value.isNull(), null.cast(kind)).when(
             quoted(_LEAST) != quoted(_GREATEST), ambiguous.cast(kind)

@@ -8,15 +8,17 @@ The result is an ordinary DataFrame, for any sink; a retried or repeated micro-b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from forebay.errors import FatalError
+from forebay.errors import ConfigurationError, FatalError
 from forebay.spark.arrow.conform import arrow_schema
 from forebay.spark.changelog.columns import ORDERED_WITHIN, hash_of, key_names, kind_column, quoted
 from forebay.spark.changelog.mapping import map_in_arrow
@@ -114,7 +116,8 @@ def run_stateful(df: DataFrame, plan: Plan) -> DataFrame:
     """Run the operator of `plan` on a DataFrame, and return its changes.
 
     Raises:
-        ConfigurationError: The location cannot keep state, or the stored state has another number of shards.
+        ConfigurationError: The location cannot keep state, the stored state has another number of shards, or another
+            function of the plan has the same state.
     """
     return run_prepared(df.select(*prepared_columns(df, plan)), plan)
 
@@ -182,12 +185,29 @@ def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = No
     if state is None:
         return map_in_arrow(prepared.repartitionById(shards, shard), task, result)
     # Spark prunes operators over an empty input, but not `observe`. So each micro-batch runs all shards.
-    seen = prepared.observe(f"{state.location}/{state.name}", F.count(F.lit(1)).alias("events"))
+    with own_names():
+        seen = prepared.observe(f"{state.location}/{state.name}", F.count(F.lit(1)).alias("events"))
     changes = map_in_arrow(seen.repartitionById(shards, shard), task, result)
     # This shuffle ends the stage. A coalesce, union or limit in the stage would change the partition ids, which are the
     # shards, and some shards would not run.
     numbered = changes.withColumn(f"{PREFIX}shard", F.spark_partition_id())
     return numbered.repartitionById(shards, F.col(f"{PREFIX}shard")).drop(f"{PREFIX}shard")
+
+
+@contextmanager
+def own_names() -> Iterator[None]:
+    """Raise a ConfigurationError in a block that puts two functions with one state into one plan."""
+    try:
+        yield
+    except AnalysisException as error:
+        if error.getCondition() != "DUPLICATED_METRICS_NAME":
+            raise
+        state = (error.getMessageParameters() or {}).get("metricName", "")
+        raise ConfigurationError(
+            f"two functions of the query have the same state, {state}",
+            option="name",
+            advice="give each function a name of its own: normalize(…, name='orders'), normalize(…, name='customers')",
+        ) from error
 
 
 def changelog_schema(payload: StructType, key: Sequence[str]) -> StructType:

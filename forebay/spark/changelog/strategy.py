@@ -223,7 +223,7 @@ def require_whole(df: DataFrame, option: str) -> bool:
     return changes.complete
 
 
-def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool) -> ChangeOrder | None:
+def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool, flagged: bool = False) -> ChangeOrder | None:
     """Return what orders the changes of a key within a micro-batch, if that of micro-batches orders the rest.
 
     Called by `apply_changes`. None for plain rows, or with `sequence_by`.
@@ -232,6 +232,7 @@ def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool) -> ChangeO
         df: The changelog, or plain rows.
         key: The key of the target.
         sequenced: Whether the target stores the order (`sequence_by`).
+        flagged: Whether the caller says which rows are deletes (`apply_as_deletes`).
 
     Raises:
         ConfigurationError: The plan makes a wrong table of the changes, or does not prove that they come in order.
@@ -240,6 +241,11 @@ def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool) -> ChangeO
     changes = proof.changes
     if changes is None or not changes.updates:
         return None
+    proof.refuse_unrepeatable_key("keys")
+    if not flagged:
+        proof.refuse_lost_kind("; or give apply_as_deletes, the condition of a row that is a delete")
+    if changes.kinds:
+        proof.refuse_doubt_of_undeclared()
     if sequenced or proof.plain:
         proof.refuse_other_key("keys")
         return None
@@ -247,14 +253,30 @@ def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool) -> ChangeO
     known = proof.known_order if ordered else None
     if known is not None and (known.columns or proof.once):
         return known
-    why = proof.problem or proof.disorder
+    text = f"nothing proves which change of ({proof.shown}) is the newest one"
     if ordered:
-        why = "the columns that order them within a micro-batch are gone: _split and _pos, or _commit_version"
-    raise ConfigurationError(
-        f"nothing proves which change of ({proof.shown}) is the newest one: {why}",
-        option="keys",
-        advice="keep the columns of the changelog, give sequence_by, or apply materialize(changes, keys) first",
-    )
+        raise ConfigurationError(
+            f"{text}: the columns that order them within a micro-batch are gone: _split and _pos, or _commit_version",
+            option="keys",
+            advice="keep these columns up to the target, which need not store them; or give sequence_by",
+        )
+    first = "apply materialize(changes, keys) first"
+    if proof.problem is not None:
+        counts = changes.counted and changes.complete
+        advice = first if counts else f"{proof.by_its_key}; then {first}"
+        raise ConfigurationError(f"{text}: {proof.problem}", option="keys", advice=advice)
+    orders = proof.known_order is not None or (changes.counted and changes.complete)
+    advice = f"{first}; or give sequence_by" if orders else proof.to_order
+    raise ConfigurationError(f"{text}: {proof.disorder}", option="keys", advice=advice)
+
+
+def refuse_lost_kind(df: DataFrame) -> None:
+    """Check that the rows are no changes without a kind. Called for a function that takes rows as added.
+
+    Raises:
+        ConfigurationError: They are, or an operator of the plan makes a wrong table of the changes.
+    """
+    _Proof.of(df, ()).refuse_lost_kind()
 
 
 def refuse_broken(df: DataFrame) -> None:
@@ -414,6 +436,21 @@ class _Proof:
             f"call normalize(changes, {named}){of} right after the source: it gives whole old rows, each exactly once"
         )
 
+    @property
+    def to_order(self) -> str:
+        """The next step for changes that nothing orders."""
+        places, comparable = ({}, False) if self.changes is None else (self.changes.places, self.changes.comparable)
+        ways = [
+            f"keep {' and '.join(has)} of the changelog up to here"
+            for columns in ((SPLIT, POSITION), (SEQUENCE, LOG), (COMMIT_VERSION,))
+            if (has := [name for name in columns if name in places]) and not self.order.own.issuperset(has)
+        ]
+        if SEQUENCE in self.order.own:
+            ways.append(f"give sequence_by={SEQUENCE!r}, if all changes are of one log")
+        elif comparable and not ways:
+            ways.append("read the changelog with a sequence (changelogSequence, sequence=…)")
+        return "; or ".join([*ways, "give sequence_by columns that order all changes of a key"])
+
     def refuse_doubt(self) -> None:
         """Check that no step may have left out the newest row of a key, of changes of which nothing is declared.
 
@@ -434,8 +471,8 @@ class _Proof:
         if self.changes is not None and self.changes.images is None:
             self.refuse_doubt()
 
-    def refuse_lost_kind(self) -> None:
-        """Check that changes still have `_change_type`.
+    def refuse_lost_kind(self, another_way: str = "") -> None:
+        """Check that changes still have `_change_type`. `another_way` ends the advice.
 
         Raises:
             ConfigurationError: Another column depends on it, but it is gone.
@@ -445,7 +482,8 @@ class _Proof:
             raise ConfigurationError(
                 f"the rows are changes, and have no column {CHANGE_TYPE}",
                 option="df",
-                advice=f"keep {CHANGE_TYPE} under its name; or pass the rows with a flag to from_is_deleted",
+                advice=f"keep {CHANGE_TYPE} under its name; or pass the rows with a flag to from_is_deleted"
+                f"{another_way}",
             )
 
     def refuse_other_key(self, option: str) -> None:
@@ -479,7 +517,7 @@ class _Proof:
                 advice="drop it, or compute it after this function; materialize compares no rows with sequence_by",
             )
 
-    def refuse_unrepeatable_key(self) -> None:
+    def refuse_unrepeatable_key(self, option: str = "key") -> None:
         """Check that the key of the target has the same value for the old and the new row of a change.
 
         Raises:
@@ -495,7 +533,7 @@ class _Proof:
             raise ConfigurationError(
                 f"{of_key[0]!r} may have another value for the old row of a change than it had for the row, so the "
                 "change does not find its row",
-                option="key",
+                option=option,
                 advice="take columns of the changelog's rows as the key",
             )
 
@@ -518,9 +556,7 @@ class _Proof:
         raise ConfigurationError(
             f"{text}: {self.disorder}{counted}{_lost(changes)}",
             option="strategy",
-            advice="keep _split and _pos of the source; or read the changelog with a sequence (changelogSequence, "
-            "sequence=…); or give sequence_by columns that order all changes of a key; or call normalize(changes, key) "
-            "before the order is lost",
+            advice=self.to_order,
         )
 
 

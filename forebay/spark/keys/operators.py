@@ -24,6 +24,7 @@ from forebay.spark.keys.plan.column_origins import (
 )
 from forebay.spark.keys.plan.determinism import reads_unrepeatable
 from forebay.spark.keys.plan.plan_node import Expression, PlanNode, join_hints
+from forebay.spark.keys.plan.signed_sums import adds_by_sign
 from forebay.spark.keys.upsert_mark import marked_keys
 from forebay.table.changelog.row_kind import RowKind
 from forebay.table.changelog.shape import CHANGE_TYPE, COLUMNS, POSITION, SPLIT
@@ -410,18 +411,16 @@ def _aggregated(node: PlanNode, changes: Changes) -> Changes:
     if reads_unrepeatable(node):
         why = f"{node.text} has other values each time it is computed"
         return changes.broke(why, "group and add up columns of the source")
-    functions = [part.children[0] for one in node.made() for part in one.walk() if part.kind == "AggregateExpression"]
-    distinct = any(part.fields.get("isDistinct") for one in node.made() for part in one.walk())
-    if distinct or not all(one.kind == "Sum" and one.references & changes.kinds for one in functions):
+    of_change = changes.kinds | changes.placed
+    if not adds_by_sign(node, changes.kind, of_change):
         return changes.broke(
             f"{node.text} takes changes for rows",
-            "call normalize(changes, key) before it, and let each aggregate be a sum with a sign: + for insert and "
-            "update_postimage, - for update_preimage and delete",
+            "call normalize(changes, key) before it, and let each aggregate be a sum with a sign: "
+            "SUM(CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1 END)",
         )
     groups: frozenset[int] = frozenset().union(*(one.references for one in node.expressions("groupingExpressions")))
-    if groups & (changes.kinds | changes.placed):
-        why = f"{node.text} groups by columns that belong to a change, and not to its row"
-        return changes.broke(why, "group by columns of the row")
+    if groups & of_change:
+        return changes.broke(f"{node.text} groups by columns that belong to a change", "group by columns of the row")
     if changes.counted and changes.complete:
         return changes
     why = f"{node.text} needs each change exactly once, and whole old rows, which the changes do not promise"
@@ -470,8 +469,9 @@ def _unknown(node: PlanNode, before: Lineage) -> Lineage:
     lanes = replace(before.lanes.lost(text), transactional=False)
     changes = before.changes.undeclared(text)
     if any(column.name == CHANGE_TYPE for column in node.output):
-        own = _changes(node, ChangeTraits(), None)
-        return Lineage({}, lanes, changes=replace(own, images=None, lost=changes.lost, broken=changes.broken))
+        own = replace(_changes(node, ChangeTraits(), None), images=None, lost=changes.lost, broken=changes.broken)
+        doubt = before.changes.doubt or (node.text if before.changes.updates else None)
+        return Lineage({}, lanes, changes=replace(own, doubt=doubt))
     if before.changes.images is Images.APPEND:  # the function may repeat rows; with state, it may replace them
         images = Images.UPSERT if "State" in node.kind else Images.APPEND
         changes = replace(before.changes, images=images, identity=None, complete=False)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as users write it
 import forebay
 from forebay.changelog import (
     changelog_join,
+    deduplicate,
     from_changes,
     from_debezium,
     from_delta_cdf,
@@ -398,6 +401,17 @@ def test_a_complete_history_begins_at_the_beginning():
     assert KafkaSource(**given, starting_offsets="earliest").schema()
 
 
+def test_a_complete_history_leaves_nothing_out(spark):
+    """A change that was lost or dropped would only be a line in the log."""
+    given = {"kafka": {"bootstrap.servers": "h:1"}, "subscribe": ["t"], "changelog_format": "debezium-json"}
+    given |= {"value_schema": DDL, "changelog_history": "complete", "starting_offsets": "earliest"}
+    for name, option in (("failOnDataLoss", {"fail_on_data_loss": False}), ("mode", {"mode": "DROPMALFORMED"})):
+        error = refused(lambda option=option: KafkaSource(**given, **option), "every change", f"remove {name}")
+        assert error.option == name
+        assert KafkaSource(**given | {"changelog_history": "unknown"}, **option).schema()
+    refused(lambda: debezium(spark, mode="DROPMALFORMED", history="complete"), "every change", "mode='FAILFAST'")
+
+
 # ---- places in two lanes are not compared
 
 
@@ -540,3 +554,138 @@ def test_declarations_of_a_schema_go_with_strip_keys(spark):
     other = spark.createDataFrame([], strip_keys(changes.schema))
     assert "images" in describe_keys(changes)
     refused(lambda: materialize(other, "id"), "from_changes")
+
+
+# ---- what takes changes for rows, or leaves some out
+
+
+def kept_open(batches):
+    """A function of a user that filters."""
+    for batch in batches:
+        yield batch[batch["s"] == "open"]
+
+
+def test_a_function_over_changes_may_filter_them(spark):
+    """The newest change of a row may be the one that the function left out."""
+    changes = from_changes(
+        spark.createDataFrame([row for row in MOVED if row[2] != "update_preimage"], POSITIONED), "id"
+    )
+    for query in (
+        changes.mapInPandas(kept_open, POSITIONED),
+        changes.groupBy("s").applyInPandas(lambda group: group[group["s"] == "open"], POSITIONED),
+        changes.mapInPandas(kept_open, POSITIONED).withColumn("n", F.lit(1)).repartition(2),
+    ):
+        for function in (
+            lambda df: materialize(df, "id", sequence_by="_pos"),
+            lambda df: latest_per_key(df, "id", sequence_by="_pos"),
+            lambda df: latest_per_key(df, "id"),
+            lambda df: fold_order(df, ["id"], sequenced=True),
+            to_is_deleted,
+        ):
+            refused(lambda function=function, query=query: function(query), "left out", "from_changes(df")
+    declared = from_changes(changes.mapInPandas(lambda batches: batches, POSITIONED), "id")
+    assert table(materialize(declared, "id")) == [(1, "closed")]
+    rows = spark.createDataFrame([(1, "open", "t/0", 1)], "id long, s string, _split string, _pos long")
+    made = rows.mapInPandas(lambda batches: (one.assign(_change_type="insert") for one in batches), POSITIONED)
+    assert table(materialize(made, "id", sequence_by="_pos")) == [(1, "open")]  # the function makes the changes
+
+
+KIND = "_change_type"
+SIGN = f"CASE WHEN {KIND} IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
+NO_SIGNS = [
+    f"sum(CASE {KIND} WHEN 'insert' THEN 1 WHEN 'delete' THEN -1 ELSE 0 END)",
+    f"sum(CASE {KIND} WHEN 'insert' THEN 1 WHEN 'delete' THEN -1 END)",
+    f"sum(IF({KIND} = 'insert', 1, -1))",
+    f"sum({SIGN}) FILTER (WHERE {KIND} = 'insert')",
+    f"sum(({SIGN}) * _pos)",
+    f"sum(({SIGN}) * ({SIGN}))",
+    f"sum(({SIGN}) + 1)",
+    f"sum(IF({KIND} IN ('insert', 'update_postimage'), n, -id))",
+    f"sum(IF(n > 0, {SIGN}, 1))",
+    f"sum(CAST(({SIGN}) AS int) % 2)",
+    f"sum(length({KIND}))",
+    f"sum(IF({KIND} LIKE '%insert', 1, -1))",
+]
+SIGNS = [
+    f"sum({SIGN})",
+    f"sum(IF(NOT ({KIND} = 'delete' OR 'update_preimage' = {KIND}), 1, -1))",
+    f"sum(CASE {KIND} WHEN 'insert' THEN 1 WHEN 'update_postimage' THEN 1 ELSE -1 END) FILTER (WHERE n > 0)",
+    f"sum(CASE WHEN n > 0 THEN CAST({SIGN} AS double) ELSE 0 END)",
+    "sum(sign)",
+]
+SUMS = [
+    f"sum(({SIGN}) * n)",
+    f"sum(IF({KIND} IN ('insert', 'update_postimage'), n, -n))",
+    f"sum(IF({KIND} IN ('delete', 'update_preimage'), -1.0, 1.0) * coalesce(n, 0))",
+    f"sum(-(CASE WHEN {KIND} IN ('insert', 'update_postimage') THEN n * -2 ELSE 2 * n END)) / 2",
+    "sum(sign * n)",
+]
+
+
+def moves(spark):
+    """Row 1 moves from level 10 to level 20; row 2 stays at level 10; row 3 was deleted there."""
+    rows = [
+        (1, 10, 5, "insert"),
+        (2, 10, 7, "insert"),
+        (3, 10, 9, "insert"),
+        (1, 10, 5, "update_preimage"),
+        (1, 20, 5, "update_postimage"),
+        (3, 10, 9, "delete"),
+    ]
+    positioned = [(*row, "t/0", place) for place, row in enumerate(rows)]
+    df = spark.createDataFrame(positioned, f"id long, level long, n long, {KIND} string, _split string, _pos long")
+    return from_changes(df, "id", images="full", history="complete")
+
+
+def test_what_a_change_adds_its_retraction_takes_away(spark):
+    """An aggregate that counts inserts and deletes alone misses rows that move from group to group."""
+    changes = moves(spark).withColumn("sign", F.expr(SIGN))
+    for total in NO_SIGNS:
+        refused(lambda total=total: materialize(changes.groupBy("level").agg(F.expr(total)), "level"), "with a sign")
+    for expected, totals in (([(10, 1.0), (20, 1.0)], SIGNS), ([(10, 7.0), (20, 5.0)], SUMS)):
+        for total in totals:
+            sums = changes.groupBy("level").agg(F.expr(f"CAST({total} AS double)").alias("total"))
+            assert table(materialize(sums, "level")) == expected, total
+    changes.where("id <> 2").createOrReplaceTempView("changes_of_levels")
+    groups = spark.sql("SELECT level FROM changes_of_levels GROUP BY level")  # level 10 has no row any more
+    refused(lambda: materialize(groups, "level"), "takes changes for rows", SIGN.removeprefix("CASE"))
+
+
+def test_the_sums_of_the_page_are_right(spark):
+    page = (Path(__file__).parents[3] / "docs" / "materialize.md").read_text()
+    (snippet,) = re.findall(r"```python\n([^`]*groups = [^`]*)```", page)
+    names = {"changes": moves(spark).withColumnRenamed("n", "points")}
+    exec(snippet, names)
+    assert table(materialize(names["groups"], "level")) == [(10, 1, 7), (20, 1, 5)]
+
+
+def test_a_target_takes_no_changes_for_rows(spark):
+    """`sequence_by` orders the changes that are there; it does not bring back those that are not."""
+    undeclared = spark.createDataFrame(MOVED, POSITIONED)
+    changes = from_changes(undeclared, "id", images="full", history="complete")
+    for query, key in (
+        (undeclared.where("s = 'open'"), ["id"]),
+        (changes.withColumn("place", F.col("_pos") * 2), ["id", "place"]),
+        (changes, ["id", "_pos"]),
+        (undeclared.withColumn("r", F.expr("uuid()")), ["r"]),
+    ):
+        refused(lambda query=query, key=key: fold_order(query, key, sequenced=True))
+    renamed = changes.withColumnRenamed("_change_type", "op")
+    for query in (renamed, changes.withColumn("dead", F.col("_change_type") == "delete").drop("_change_type")):
+        refused(lambda query=query: fold_order(query, ["id"], sequenced=True), "apply_as_deletes", "_change_type")
+        assert fold_order(query, ["id"], sequenced=True, flagged=True) is None
+    refused(lambda: deduplicate(renamed, "id"), "are changes")
+    refused(lambda: deduplicate(changes.drop("_change_type"), "id"), "drops _change_type")
+    assert table(deduplicate(spark.createDataFrame([(1, "open")], DDL), "id")) == [(1, "open")]
+
+
+def test_a_change_without_its_sequence_has_no_place(spark):
+    """A delete that has the key alone would be older than its row, and the row would stay."""
+    schema = f"{DDL}, at long, _change_type string"
+    rows = [(1, "open", 7, "insert"), (1, None, None, "delete")]
+    changes = from_changes(spark.createDataFrame(rows, schema), "id")
+    for function in (materialize, latest_per_key, normalize):
+        with pytest.raises(Exception, match="'at' of sequence_by is NULL for the key") as raised:
+            function(changes, "id", sequence_by="at").collect()
+        error = unwrap(raised.value)
+        assert isinstance(error, DataError) and '{"id":1}' in error.message and "also deletes" in error.advice

@@ -165,7 +165,7 @@ def test_after_a_shuffle_rows_have_to_be_sorted(students):
 def test_an_asserted_upsert_key_is_in_order(students):
     """C6: the user vouches for it."""
     hidden = students().mapInArrow(lambda batches: batches, students().schema)
-    with pytest.raises(ConfigurationError, match="nothing is declared of the changes"):
+    with pytest.raises(ConfigurationError, match="may have been left out by MapInArrow"):
         choose_strategy(hidden, ["id"])
     assert choose_strategy(with_upsert_key(hidden, "id"), ["id"]).strategy == "none"
 

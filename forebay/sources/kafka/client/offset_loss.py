@@ -60,15 +60,15 @@ class PositionLostError(Exception):
     def __str__(self) -> str:
         return self.error().message
 
-    def error(self) -> DataLossError:
-        """Return the error to raise if `failOnDataLoss` is set."""
+    def error(self, advice: str | None = None) -> DataLossError:
+        """Return the error to raise if `failOnDataLoss` is set. `advice` is the next step."""
         upto = " on" if self.end is None else f" up to {self.end}"
         now = "" if self.earliest is None else f"; the partition has offsets {self.earliest} to {self.latest} now"
         return DataLossError(
             f"topic {self.topic}, partition {self.partition}: some or all records from offset {self.offset}{upto} no "
             f"longer exist: {self.reason}{now}",
             position=self.offset,
-            advice="read the rest with failOnDataLoss=false, or start a new checkpoint; retain records for longer",
+            advice=advice,
         )
 
 

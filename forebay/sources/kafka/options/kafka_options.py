@@ -104,7 +104,7 @@ class KafkaOptions(Source):
     changelog_history: Literal["unknown", "complete"] = option(
         default="unknown",
         doc="complete: the topic has every change of each row exactly once, from the first one on; "
-        "needs startingOffsets=earliest",
+        "needs startingOffsets=earliest, and refuses failOnDataLoss=false and mode=DROPMALFORMED",
     )
     key_order: Literal["partition", "none"] = option(
         default="partition",
@@ -244,6 +244,16 @@ class KafkaOptions(Source):
             row_positions=self.row_positions,
         )
 
+    @property
+    def after_loss(self) -> str:
+        """The next step after records were lost: of a changelog, one of them may have deleted a row."""
+        if self.changelog_format is None:
+            return "read the rest with failOnDataLoss=false, or start a new checkpoint; retain records for longer"
+        return (
+            "let the connector send a new snapshot of the table, and apply it by a new checkpoint to an empty target: "
+            "a lost change may be a delete; retain records for longer"
+        )
+
     def changelog(self) -> Changelog | None:
         """Parse how to read records as changes; None without `changelogFormat`. Not cached, like `payloads`."""
         if self.changelog_format is None:
@@ -284,6 +294,14 @@ class KafkaOptions(Source):
                 option="startingOffsets",
                 advice="set startingOffsets=earliest, or remove changelogHistory",
             )
+        leaves_out = {"failOnDataLoss": not self.fail_on_data_loss, "mode": self.mode == "DROPMALFORMED"}
+        for name, given in leaves_out.items():
+            if self.changelog_history == "complete" and given:
+                raise ConfigurationError(
+                    f"changelogHistory=complete needs every change, but {name} may leave some out",
+                    option=name,
+                    advice=f"remove {name}, or remove changelogHistory",
+                )
         topics = self.subscription.named_topics()
         one_topic = topics is not None and len(topics) == 1
         log = declaration_id(self.client_options.servers, topics) if one_topic else None

@@ -317,7 +317,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
                 source=self._source.name,
                 split=split.id,
                 position=split.position,
-                advice="start a new checkpoint, or set failOnDataLoss=false to continue with the remaining records",
+                advice=self._source.after_loss,
             )
         self._warn(f"{split.id}: {text}")
 

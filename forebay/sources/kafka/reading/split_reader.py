@@ -184,7 +184,7 @@ class KafkaSplitReader(SplitReader):
                     f"topic {partition.topic}, partition {partition.partition}: {text}",
                     split=split.id,
                     position=split.position,
-                    advice="start a new checkpoint, or set failOnDataLoss=false to go on with the topics that exist",
+                    advice=self._source.after_loss,
                 )
             _log.warning("%s: %s: %s", self._source.name, split.id, text)
             if split.end is not None:
@@ -288,7 +288,7 @@ class KafkaSplitReader(SplitReader):
                 advice="brokers disagree: check whether the leader is moving, and whether replicas are in sync",
             )
         if self._source.fail_on_data_loss:
-            raise lost.error().with_context(split=split.id) from lost
+            raise lost.error(self._source.after_loss).with_context(split=split.id) from lost
         earliest, end = lost.earliest, split.end if isinstance(split.end, int) else None
         if earliest is not None and split.start < earliest and (end is None or earliest < end):
             after = earliest
