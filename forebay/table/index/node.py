@@ -180,9 +180,7 @@ class SearchNode:
             ConfigurationError: There is none.
         """
         self._head = self._index.log.head(self._head) or self._index.head()
-        serving, view = self._head.serving, self._view
-        known = view.version.number if view is not None and view.version.pipeline == serving else None
-        return self._index.serving(self._head, known)
+        return self._index.serving(self._head, None if self._view is None else self._view.version)
 
     def _flip(self, version: IndexVersion) -> None:
         """Open the segments that are new, and let the version answer."""
