@@ -36,7 +36,6 @@ class IndexVersion:
         decision: Whether the version was made of the changed keys, or of all.
         reason: Why.
         shares: For each transaction since the version before: changed rows, and rows of the datasource before.
-        merged: The file with the merged objects of the changed keys; None for a full build.
     """
 
     pipeline: str
@@ -47,7 +46,6 @@ class IndexVersion:
     decision: str = ""
     reason: str = ""
     shares: tuple[tuple[int, int], ...] = ()
-    merged: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The definition, only in version 0."""
 
