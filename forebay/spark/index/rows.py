@@ -38,6 +38,9 @@ from forebay.table.index.types import SparkType, parse_type
 SHARD: Final = f"{PREFIX}shard"
 """The column with the shard of a row."""
 
+_TEXT: Final = "t_"
+"""Prefix of columns with a nested value as text, to be hashed."""
+
 _CHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata entry by which Spark remembers that a string column was declared CHAR."""
 
@@ -104,48 +107,51 @@ def prepare(
         _refuse_unstorable(field, source)
     columns |= {f"{VALUE}{name}": _canonical(quoted(field.name), field.dataType) for name, field in fields.items()}
     deleted = F.lit(True) if delete else _flag(df, source) if deletes is None else deletes
-    hashed = [deleted, *(columns[f"{KEY}{name}"] for name in keys), *(sequence or ())]
+    of_row = {DELETED: deleted, **dict(zip((SEQUENCE, LANE), sequence or (), strict=False)), **columns}
+    hashed = [DELETED, *(f"{KEY}{name}" for name in keys), *((SEQUENCE, LANE) if sequence else ())]
+    hashed = [_sql(name) for name in hashed]
+    texts = {}
     for name, field in fields.items():
-        hashed += _hashable(columns[f"{VALUE}{name}"], field.dataType)
+        column = f"{VALUE}{name}"
+        if isinstance(field.dataType, ArrayType | MapType | StructType):
+            column = f"{_TEXT}{name}"
+            texts[column] = F.to_json(F.struct(columns[f"{VALUE}{name}"].alias("c")), EXACT_JSON)
+        # Hashes skip NULL, also within arrays and structs.
+        hashed += [f"isnull({_sql(column)})", _sql(column)]
     payload = pa.schema(
         [
             *(pa.field(f"{KEY}{name}", arrow_type(kind)) for name, kind in kinds.items()),
             *(pa.field(f"{VALUE}{name}", _arrow(field.dataType)) for name, field in fields.items()),
         ]
     )
-    own = {
-        KEY_HASH: F.xxhash64(*(columns[f"{KEY}{name}"] for name in keys)),
-        DELETED: deleted,
-        DIGESTS[0]: F.xxhash64(*hashed),
-        DIGESTS[1]: F.hash(*hashed).cast("bigint"),
-        SHARD: F.pmod(F.crc32(key_text(columns, kinds)), F.lit(shards)).cast("int"),
-    }
-    if sequence is not None:
-        own[SEQUENCE], own[LANE] = sequence
-    selected = df.select(*(value.alias(name) for name, value in (own | columns).items()))
+    # Each function that Python calls to make a column costs a message to the JVM; a text costs one for all.
+    selected = df.select(*(value.alias(name) for name, value in (of_row | texts).items())).selectExpr(
+        f"xxhash64({', '.join(_sql(f'{KEY}{name}') for name in keys)}) AS {KEY_HASH}",
+        f"xxhash64({', '.join(hashed)}) AS {DIGESTS[0]}",
+        f"bigint(hash({', '.join(hashed)})) AS {DIGESTS[1]}",
+        f"int(pmod(crc32({_key_text(kinds)}), {shards})) AS {SHARD}",
+        *map(_sql, of_row),
+    )
     kept = _arrow(selected.schema[SEQUENCE].dataType) if sequence is not None else None
     return selected, Incoming(payload, tuple(f"{KEY}{name}" for name in keys), kept)
 
 
-def key_text(columns: Mapping[str, Column], kinds: Mapping[str, SparkType]) -> Column:
-    """Return the text of a key whose CRC-32 decides its shard, as `KeyCodec.hash` computes it."""
-    return F.concat_ws("\u0001", *(_text(columns[f"{KEY}{name}"], kind) for name, kind in kinds.items())).cast("binary")
+def _sql(name: str) -> str:
+    """Return the name of a column as SQL."""
+    return f"`{name.replace('`', '``')}`"
 
 
-def _text(column: Column, kind: SparkType) -> Column:
-    match kind.name:
-        case "boolean":
-            return column.cast("int").cast("string")
-        case "binary":
-            return F.hex(column)
-        case "date":
-            return F.unix_date(column).cast("string")
-        case "timestamp":
-            return F.unix_micros(column).cast("string")
-        case "timestamp_ntz":
-            start = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
-            return F.timestamp_diff("MICROSECOND", start, column).cast("string")
-    return column.cast("string")
+def _key_text(kinds: Mapping[str, SparkType]) -> str:
+    """Return as SQL the text of a key whose CRC-32 decides its shard, as `KeyCodec.hash` computes it."""
+    texts = {
+        "boolean": "int({})",
+        "binary": "hex({})",
+        "date": "unix_date({})",
+        "timestamp": "unix_micros({})",
+        "timestamp_ntz": "timestampdiff(MICROSECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', {})",
+    }
+    parts = (f"string({texts.get(kind.name, '{}').format(_sql(f'{KEY}{name}'))})" for name, kind in kinds.items())
+    return f"binary(concat_ws(chr(1), {', '.join(parts)}))"
 
 
 def field_of(df: DataFrame, name: str, source: Datasource, option: str) -> StructField:
@@ -290,13 +296,6 @@ def _has_map(kind: DataType) -> bool:
     if isinstance(kind, ArrayType):
         return _has_map(kind.elementType)
     return isinstance(kind, StructType) and any(_has_map(field.dataType) for field in kind)
-
-
-def _hashable(column: Column, kind: DataType) -> list[Column]:
-    """Return what the digest of a row hashes of a column: hashes skip NULL, also within arrays and structs."""
-    if isinstance(kind, ArrayType | MapType | StructType):
-        column = F.to_json(F.struct(column.alias("c")), EXACT_JSON)
-    return [column.isNull(), column]
 
 
 def _arrow(kind: DataType) -> pa.DataType:

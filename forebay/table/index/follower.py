@@ -8,7 +8,6 @@ leaves files that nothing names, and the next step does it again.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -29,9 +28,6 @@ _log = logging.getLogger(__name__)
 
 SMALL: Final = 50_000
 """Changed keys up to which a step runs in this process."""
-
-GONE: Final = "__forebay_gone"
-"""Boolean column of a file of merged objects: whether the object is deleted."""
 
 _BATCH: Final = 10_000
 """Rows that are converted at once."""
@@ -257,14 +253,12 @@ class Follower:
         size = keys if numbers else max((state.live for state in head.states.values()), default=0)
         if numbers is None:
             run, count = self._large_step(tasks, size)
-            return replace(made, runs=(run,) if run else (), count=count, decision="FULL", merged=None)
+            return replace(made, runs=(run,) if run else (), count=count, decision="FULL")
         small = keys <= self._small
-        run, added, merged = (
-            self._small_step(tasks, head, definition) if small else (*self._large_step(tasks, size), None)
-        )
+        run, added = self._small_step(tasks, head, definition) if small else self._large_step(tasks, size)
         prefix = segments_prefix(self._index, self._pipeline, head.number)
         runs = compact(self._index, definition, head.shards, prefix, (*last.runs, run)) if run else last.runs
-        return replace(made, runs=runs, count=last.count + added, decision="INCREMENTAL", merged=merged)
+        return replace(made, runs=runs, count=last.count + added, decision="INCREMENTAL")
 
     def _large_step(self, tasks: Sequence[BuildTask], size: int) -> tuple[IndexRun, int]:
         if self._launch is None or size <= self._small:
@@ -273,36 +267,17 @@ class Follower:
             results = self._launch(tasks)
         return tuple(segment for result in results for segment in result.segments), sum(each.added for each in results)
 
-    def _small_step(
-        self, tasks: Sequence[BuildTask], head: Entry, definition: ObjectType
-    ) -> tuple[IndexRun, int, str | None]:
-        """Write one segment for the changed keys of all shards, and one file with the merged objects."""
+    def _small_step(self, tasks: Sequence[BuildTask], head: Entry, definition: ObjectType) -> tuple[IndexRun, int]:
+        """Write one segment for the changed keys of all shards."""
         index, numbers = self._index, tasks[0].since or ()
         merge = Merge(definition, head, StateReader(index.store))
         entries = [_entry(index, number) for number in numbers]
         encoder = RowEncoder(definition, head.shards)
         prefix = segments_prefix(index, self._pipeline, head.number)
-        added, merged = 0, []
+        added = 0
         with RunWriter(index.store, prefix, definition, shards=head.shards, shard=None, rows=0) as writer:
             for shard in range(head.shards):
                 changed = merge.changed_keys(entries, shard)
-                if not changed.batch.num_rows:
-                    continue
-                objects = merge.of_changes(shard, changed)
-                merged.append(objects)
-                added += _write_changes(writer, encoder, objects, shard)
-            run = writer.finish()
-        return run, added, self._put_merged(merged, head) if merged else None
-
-    def _put_merged(self, merged: Sequence[Merged], head: Entry) -> str:
-        """Put the merged objects as a file, for followers that write them into another database."""
-        alive = pa.Table.from_batches([objects.alive for objects in merged])
-        gone = pa.Table.from_batches([objects.gone for objects in merged])
-        flags = pa.array([False] * alive.num_rows + [True] * gone.num_rows)
-        table = pa.concat_tables([alive, gone], promote_options="default").append_column(GONE, flags)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        name = f"{self._index.pipeline_prefix(self._pipeline)}merged/{head.number:012d}-{uuid.uuid4().hex}.arrow"
-        self._index.store.put_if_absent(name, sink.getvalue().to_pybytes())
-        return name
+                if changed.batch.num_rows:
+                    added += _write_changes(writer, encoder, merge.of_changes(shard, changed), shard)
+            return writer.finish(), added

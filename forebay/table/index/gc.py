@@ -29,7 +29,7 @@ class Collected:
 
     Args:
         facts: Facts of the log and versions of pipelines.
-        files: Files of states, segments and merged objects.
+        files: Files of states and segments.
     """
 
     facts: tuple[str, ...]
@@ -67,9 +67,7 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
         for name in _unnamed(index, directory, named, head.number - max(keep, KEPT))
     ]
     for newest in followers:
-        for kind in ("segments", "merged"):
-            directory = f"{index.pipeline_prefix(newest.pipeline)}{kind}/"
-            files += _unnamed(index, directory, named, newest.data)
+        files += _unnamed(index, f"{index.pipeline_prefix(newest.pipeline)}segments/", named, newest.data)
     if not dry_run:
         # In ascending order, one after the other: whoever finds a number free also finds the one before it free.
         for name in facts:
@@ -98,7 +96,6 @@ def _named(index: IndexStore, first: int, followers: Iterable[IndexVersion], ver
             version = index.version(newest.pipeline, number) if number > newest.number - versions else None
             if version is not None:
                 yield from (segment.name for segment in version.segments)
-                yield from [version.merged] if version.merged else []
 
 
 def files_of(entry: Entry) -> Iterator[str]:

@@ -93,7 +93,7 @@ def _framed(part: bytes) -> bytes:
 
 
 def _text(kind: SparkType, value: Any) -> bytes:  # noqa: ANN401 - as SQLite stores it
-    """Return a column of a key as the text that Spark makes of it (`forebay.spark.index.rows.key_text`)."""
+    """Return a column of a key as the text that Spark makes of it (`forebay.spark.index.rows`)."""
     if kind.name == "string":
         encoded: bytes = value.encode()
         return encoded

@@ -11,7 +11,6 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -71,7 +70,6 @@ class SearchNode:
         self._head: Entry | None = None
         self._definition: ObjectType | None = None
         self._view: View | None = None
-        self._flips = 0
         self._refreshing = threading.Lock()
         try:
             self.refresh()
@@ -182,41 +180,32 @@ class SearchNode:
             ConfigurationError: There is none.
         """
         self._head = self._index.log.head(self._head) or self._index.head()
-        serving, view = self._head.serving, self._view
-        known = view.version.number if view is not None and view.version.pipeline == serving else None
-        return self._index.serving(self._head, known)
+        return self._index.serving(self._head, None if self._view is None else self._view.version)
 
     def _flip(self, version: IndexVersion) -> None:
-        """Open the segments that are new, mark what they overrule, and let the version answer."""
+        """Open the segments that are new, and let the version answer."""
         assert self._head is not None  # noqa: S101 - of `_newest`
         before = self._view
-        # If one copy was damaged, others may be: all are opened again.
-        usable = () if before is None or before.is_damaged else before.segments
-        known = {opened.segment: opened for opened in usable}
         if before is None or before.version.pipeline != version.pipeline:
             self._definition = self._index.definition(version.pipeline)
         if self._definition is None:
             raise FatalError(f"the definition of the pipeline {version.pipeline} is missing", option="location")
-        self._flips += 1
-        newer: list[OpenedSegment] = []
+        # If one copy was damaged, others may be: all are opened again.
+        usable = () if before is None or before.is_damaged else before.parts
+        known = {opened.segment: opened for opened, _ in usable}
+        runs = []
         try:
-            for run in reversed(version.runs):
-                opened = [known.get(segment) or self._opened(segment) for segment in run]
-                for each in opened:
-                    # What newer segments of the version before overrule is marked already.
-                    overruling = [other for other in newer if each.segment not in known or other.segment not in known]
-                    keys = chain.from_iterable(other.keys() for other in overruling)
-                    each.overrule(iter(keys), self._flips)
-                newer += opened
+            for number, run in enumerate(version.runs):
+                runs.append(tuple(known.get(segment) or self._opened(segment, oldest=not number) for segment in run))
         except RetriableError:
             self._cache.check_again()
             raise
-        self._view = View(version, self._definition, tuple(newer), self._flips, self._head.shards)
+        self._view = View(version, self._definition, tuple(runs[::-1]), self._head.shards)
         self._cache.keep(version.segments)
 
-    def _opened(self, segment: IndexSegment) -> OpenedSegment:
+    def _opened(self, segment: IndexSegment, *, oldest: bool) -> OpenedSegment:
         try:
-            return OpenedSegment(segment, open_segment(self._cache.path(segment)))
+            opened = OpenedSegment(segment, open_segment(self._cache.path(segment)))
         except sqlite3.DatabaseError as error:
             self._cache.forget(segment)
             raise FatalError(
@@ -224,6 +213,9 @@ class SearchNode:
                 option="location",
                 advice="refresh again: the segment is copied again",
             ) from error
+        if not oldest:
+            opened.note_keys()
+        return opened
 
     def _locked(self) -> DirectoryLock | None:
         try:

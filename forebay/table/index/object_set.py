@@ -6,15 +6,18 @@ from __future__ import annotations
 import heapq
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from itertools import islice
-from typing import Any, Final
+from operator import or_
+from typing import Any, Final, Self
+from zlib import crc32
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.formats.values.zones import Zone
-from forebay.table.index.conditions import Condition, equality, parsed_condition
+from forebay.table.index.conditions import VALUES, Condition, equality, parsed_condition
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.pipelines import IndexVersion
 from forebay.table.index.segments import IndexSegment
@@ -66,8 +69,40 @@ class Page:
         return Page(self.version, ()) if self._next is None else self._next()
 
 
+class KeyFilter:
+    """Finds that a key is absent, or that it may be there: a bit for the keys with each remainder of their checksum.
+
+    Args:
+        bits: The bits. Their number is a power of two.
+    """
+
+    def __init__(self, bits: bytes | bytearray) -> None:
+        self._bits = bits
+        self._last = 8 * len(bits) - 1
+
+    @classmethod
+    def of(cls, keys: Iterable[bytes], count: int) -> Self:
+        """Return the filter of `count` keys."""
+        bits = bytearray(1 << (4 * count).bit_length())
+        last = 8 * len(bits) - 1
+        for key in keys:
+            place = crc32(key) & last
+            bits[place >> 3] |= 1 << (place & 7)
+        return cls(bits)
+
+    def among(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return those of some keys that may be there."""
+        bits, last = self._bits, self._last
+        return [key for key in keys if bits[(place := crc32(key) & last) >> 3] >> (place & 7) & 1]
+
+    def __or__(self, other: KeyFilter) -> KeyFilter:
+        size = max(len(self._bits), len(other._bits))
+        one, another = (int.from_bytes(each._bits * (size // len(each._bits))) for each in (self, other))  # noqa: SLF001
+        return KeyFilter((one | another).to_bytes(size))
+
+
 class OpenedSegment:
-    """A segment that a node has opened, with the rows that newer segments overrule. For any thread.
+    """A segment that a node has opened. For any thread.
 
     Args:
         segment: Its description.
@@ -77,10 +112,8 @@ class OpenedSegment:
     def __init__(self, segment: IndexSegment, connection: sqlite3.Connection) -> None:
         self.segment = segment
         self.connection = connection
-        # Rows that are dead since a flip of the node. Versions before this flip still read them.
-        connection.execute("CREATE TEMP TABLE dead (id INTEGER PRIMARY KEY, flip INTEGER NOT NULL)")
-        self.first_dead: int | None = None
         self.damaged = False
+        self.keys = KeyFilter(b"\xff")
 
     def __del__(self) -> None:
         self.connection.close()
@@ -110,31 +143,57 @@ class OpenedSegment:
             advice="call refresh, which copies it again, and then ask again",
         )
 
-    def overrule(self, keys: Iterator[bytes], flip: int) -> None:
-        """Mark the rows with these keys as dead from a flip of the node on."""
-        while some := list(islice(keys, 10_000)):
-            with self.reading() as connection:
-                found = connection.execute(
-                    f"SELECT id FROM o WHERE k IN ({', '.join('?' * len(some))})", some
-                ).fetchall()
-                if found:
-                    self.first_dead = flip if self.first_dead is None else self.first_dead
-                    connection.executemany(
-                        "INSERT OR IGNORE INTO dead VALUES (?, ?)", [(row, flip) for (row,) in found]
-                    )
+    def note_keys(self) -> None:
+        """Read all keys, so that `find` seldom reads the file for a key that the segment does not have."""
+        with self.reading() as connection:
+            keys = connection.execute("SELECT k FROM o UNION ALL SELECT k FROM d")
+            self.keys = KeyFilter.of((key for (key,) in keys), self.segment.rows + self.segment.deleted)
 
-    def keys(self) -> Iterator[bytes]:
-        """Yield the keys of objects and of deleted objects."""
-        for table in ("o", "d"):
-            with self.reading() as connection, closing(connection.execute(f"SELECT k FROM {table}")) as found:
-                for (key,) in found:
-                    yield key
-
-    def alive(self, flip: int) -> Condition | None:
-        """Return the condition that a row is not dead at a flip; None if no row is."""
-        if self.first_dead is None or self.first_dead > flip:
+    def find(self, key: bytes) -> tuple[Any, ...] | None:
+        """Return the row of a key; an empty one if it is deleted; None if the segment says nothing about it."""
+        if not self.keys.among((key,)):
             return None
-        return Condition("NOT EXISTS (SELECT 1 FROM temp.dead WHERE dead.id = o.id AND dead.flip <= ?)", (flip,))
+        with self.reading() as connection:
+            row: tuple[Any, ...] | None = connection.execute("SELECT * FROM o WHERE k = ?", (key,)).fetchone()
+            if row is not None or not self.segment.deleted:
+                return row
+            return () if connection.execute("SELECT 1 FROM d WHERE k = ?", (key,)).fetchone() else None
+
+    def having(self, keys: Sequence[bytes]) -> Iterator[bytes]:
+        """Yield those of some keys that the segment has, or that it says are deleted."""
+        some = self.keys.among(keys)
+        for start in range(0, len(some), VALUES):
+            given = some[start : start + VALUES]
+            places = ", ".join("?" * len(given))
+            with self.reading() as connection:
+                for table in ("o", "d") if self.segment.deleted else ("o",):
+                    for (key,) in connection.execute(f"SELECT k FROM {table} WHERE k IN ({places})", given):
+                        yield key
+
+
+@dataclass(frozen=True)
+class Newer:
+    """The runs that are newer than a segment, and overrule its rows.
+
+    Args:
+        run: The oldest one of them.
+        others: The others; None: there are none.
+    """
+
+    run: tuple[OpenedSegment, ...] = ()
+    others: Newer | None = None
+
+    @cached_property
+    def keys(self) -> KeyFilter:
+        """The filter of the keys of all these runs."""
+        return reduce(or_, (opened.keys for opened in self.run), self.others.keys if self.others else KeyFilter(b"\0"))
+
+    def overruled(self, keys: Iterable[bytes]) -> set[bytes]:
+        """Return those of some keys that these runs have, or say are deleted."""
+        if not (some := self.keys.among(keys)):
+            return set()
+        gone = set() if self.others is None else self.others.overruled(some)
+        return gone.union(*(opened.having(some) for opened in self.run))
 
 
 @dataclass(frozen=True)
@@ -144,16 +203,23 @@ class View:
     Args:
         version: The version.
         definition: The definition of its pipeline.
-        segments: Its segments, newest first.
-        flip: The number of the flip that made it.
+        runs: The segments of its runs, newest first.
         shards: The number of shards, by which keys are divided.
     """
 
     version: IndexVersion
     definition: ObjectType
-    segments: tuple[OpenedSegment, ...]
-    flip: int
+    runs: tuple[tuple[OpenedSegment, ...], ...]
     shards: int
+
+    @cached_property
+    def parts(self) -> tuple[tuple[OpenedSegment, Newer], ...]:
+        """Each segment, newest first, with the runs that overrule it."""
+        newer, found = Newer(), []
+        for run in self.runs:
+            found += [(opened, newer) for opened in run]
+            newer = Newer(run, newer)
+        return tuple(found)
 
     @property
     def name(self) -> Version:
@@ -163,7 +229,7 @@ class View:
     @property
     def is_damaged(self) -> bool:
         """Whether reading a segment has failed."""
-        return any(opened.damaged for opened in self.segments)
+        return any(opened.damaged for opened, _ in self.parts)
 
     def column(self, name: str) -> tuple[str, SparkType]:
         """Return the SQL name and the type of a column with an index.
@@ -192,20 +258,9 @@ class View:
         codec = self.definition.codec
         values = codec.values(key)
         encoded, key_hash = codec.encode(values), codec.hash(values)
-        for opened in self.segments:
-            if not opened.segment.may_hold(encoded, key_hash, self.shards):
-                continue
-            with opened.reading() as connection:
-                row = connection.execute("SELECT * FROM o WHERE k = ?", (encoded,)).fetchone()
-                gone = (
-                    row is None
-                    and opened.segment.deleted
-                    and connection.execute("SELECT 1 FROM d WHERE k = ?", (encoded,)).fetchone() is not None
-                )
-            if row is not None:
-                return opened.segment, self.decoded(row[2:])
-            if gone:
-                return opened.segment, None
+        for opened, _ in self.parts:
+            if opened.segment.may_hold(key_hash, self.shards) and (row := opened.find(encoded)) is not None:
+                return opened.segment, self.decoded(row[2:]) if row else None
         return None, None
 
     def decoded(self, row: Sequence[Any]) -> dict[str, Any]:
@@ -268,7 +323,9 @@ class ObjectSet:
     def count(self) -> int:
         """Return the number of objects."""
         query = _Query.of(self, self._current())
-        return sum(query.counted(opened) for opened in query.view.segments) if query.possible else 0
+        if query.possible and not query.conditions:
+            return query.view.version.count
+        return sum(query.counted(*part) for part in query.view.parts) if query.possible else 0
 
     def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:
         found = list(islice(query.rows(after, self._limit), self._limit)) if query.possible else []
@@ -308,34 +365,43 @@ class _Query:
         order = tuple((view.column(name.removeprefix("-"))[0], name.startswith("-")) for name in objects._order)  # noqa: SLF001
         return cls(view, tuple(conditions), order, possible)
 
-    def counted(self, opened: OpenedSegment) -> int:
-        where, parameters = self._where(opened, None)
+    def counted(self, opened: OpenedSegment, newer: Newer) -> int:
+        """Return the number of rows of a segment that no newer one overrules."""
+        where, parameters = self._where(None)
         with opened.reading() as connection:
-            (count,) = connection.execute(f"SELECT count(*) FROM o{where}", parameters).fetchone()
-        return int(count)
+            if not newer.run:
+                return int(connection.execute(f"SELECT count(*) FROM o{where}", parameters).fetchone()[0])
+            count = 0
+            with closing(connection.execute(f"SELECT o.k FROM o{where}", parameters)) as found:
+                while keys := [key for (key,) in found.fetchmany(VALUES)]:
+                    count += len(keys) - len(newer.overruled(keys))
+            return count
 
     def rows(self, after: tuple[Any, ...] | None, limit: int) -> Iterator[tuple[tuple[Any, ...], Sequence[Any]]]:
         """Yield rows in their order, each with its place: the values that order it, and its key."""
-        found = [self._of_segment(opened, after, limit) for opened in self.view.segments]
+        found = [self._of_segment(*part, after, limit) for part in self.view.parts]
         return heapq.merge(*found, key=lambda each: self._rank(each[0]))
 
     def _of_segment(
-        self, opened: OpenedSegment, after: tuple[Any, ...] | None, limit: int
+        self, opened: OpenedSegment, newer: Newer, after: tuple[Any, ...] | None, limit: int
     ) -> Iterator[tuple[tuple[Any, ...], Sequence[Any]]]:
-        where, parameters = self._where(opened, after)
         ordered = ", ".join([*(f"{sql} DESC" if descending else sql for sql, descending in self.order), "o.k"])
         places = "".join(f"{sql}, " for sql, _ in self.order)
         width = len(self.order)
-        statement = f"SELECT {places}o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
-        with opened.reading() as connection:
-            rows = connection.execute(statement, (*parameters, limit)).fetchall()
-        for row in rows:
-            yield (*row[:width], row[width + 1]), row[width + 2 :]
+        size = limit
+        while size == limit:  # else there are no more
+            where, parameters = self._where(after)
+            statement = f"SELECT {places}o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
+            with opened.reading() as connection:
+                rows = connection.execute(statement, (*parameters, limit)).fetchall()
+            size = len(rows)
+            for row in rows:
+                after = *row[:width], row[width + 1]
+                if not newer.overruled((row[width + 1],)):
+                    yield after, row[width + 2 :]
 
-    def _where(self, opened: OpenedSegment, after: tuple[Any, ...] | None) -> tuple[str, tuple[Any, ...]]:
+    def _where(self, after: tuple[Any, ...] | None) -> tuple[str, tuple[Any, ...]]:
         parts = list(self.conditions)
-        if (alive := opened.alive(self.view.flip)) is not None:
-            parts.append(alive)
         if after is not None:
             parts.append(self._following(after))
         sql = " AND ".join(f"({part.sql})" for part in parts)

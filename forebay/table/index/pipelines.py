@@ -36,7 +36,6 @@ class IndexVersion:
         decision: Whether the version was made of the changed keys, or of all.
         reason: Why.
         shares: For each transaction since the version before: changed rows, and rows of the datasource before.
-        merged: The file with the merged objects of the changed keys; None for a full build.
     """
 
     pipeline: str
@@ -47,7 +46,6 @@ class IndexVersion:
     decision: str = ""
     reason: str = ""
     shares: tuple[tuple[int, int], ...] = ()
-    merged: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The definition, only in version 0."""
 
@@ -144,17 +142,17 @@ class IndexStore:
             )
         return head, stored
 
-    def serving(self, head: Entry, after: int | None = None) -> IndexVersion:
+    def serving(self, head: Entry, known: IndexVersion | None = None) -> IndexVersion:
         """Return the newest version of the pipeline that serves.
 
         Args:
             head: The newest fact of the log.
-            after: See `newest_version`.
+            known: See `newest_version`.
 
         Raises:
             ConfigurationError: There is none yet.
         """
-        version = self.newest_version(head.serving, after)
+        version = self.newest_version(head.serving, known)
         if version is None or version.number == 0:
             raise ConfigurationError(
                 f"there is no index of {self.object_type!r} below {self.location!r} yet",
@@ -182,17 +180,20 @@ class IndexStore:
         data = self.store.get(name)
         return None if data is None else IndexVersion.from_bytes(data, name)
 
-    def newest_version(self, pipeline: str, after: int | None = None) -> IndexVersion | None:
+    def newest_version(self, pipeline: str, known: IndexVersion | None = None) -> IndexVersion | None:
         """Return the newest version of a pipeline; None if there is none.
 
         Args:
             pipeline: The pipeline.
-            after: A version that the caller knows: if it is the newest one, one request finds that out.
+            known: A version that the caller knows: if it is the newest one, two requests find that out.
         """
-        if after is not None and self.version(pipeline, after + 1) is None:
-            known = self.version(pipeline, after)
-            if known is not None:
-                return known
+        if (
+            known is not None
+            and known.pipeline == pipeline
+            and self.version(pipeline, known.number + 1) is None
+            and self.store.get(self.version_name(pipeline, known.number)) is not None
+        ):
+            return known
         while numbers := self.versions(pipeline):
             found = self.version(pipeline, numbers[-1])
             if found is not None:

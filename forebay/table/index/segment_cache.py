@@ -108,9 +108,7 @@ class SegmentCache:
         temporary = self._directory / f".new-{uuid.uuid4().hex}"
         try:
             with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+                file.write(data)  # a copy that a crash leaves without bytes is found by its digest
             temporary.replace(path)
         except OSError as error:
             with suppress(OSError):

@@ -49,8 +49,6 @@ class IndexSegment:
         digest: The SHA-256 of the bytes.
         rows: The number of objects.
         deleted: The number of deleted keys.
-        first: The least key, in hexadecimal digits.
-        last: The greatest key.
         shard: The shard of all keys; None: keys of all shards.
         part: The part of the keys that the file has: those whose hash, divided by the number of shards, modulo
             `parts` is this number.
@@ -62,19 +60,13 @@ class IndexSegment:
     digest: str
     rows: int
     deleted: int
-    first: str
-    last: str
     shard: int | None
     part: int
     parts: int
 
-    def may_hold(self, key: bytes, key_hash: int, shards: int) -> bool:
+    def may_hold(self, key_hash: int, shards: int) -> bool:
         """Return whether the segment is where a key with this hash would be."""
-        if self.shard is not None and key_hash % shards != self.shard:
-            return False
-        if key_hash // shards % self.parts != self.part:
-            return False
-        return bytes.fromhex(self.first) <= key <= bytes.fromhex(self.last)
+        return self.shard in (None, key_hash % shards) and key_hash // shards % self.parts == self.part
 
     @classmethod
     def from_facts(cls, facts: dict[str, Any], where: str) -> Self:
@@ -85,8 +77,7 @@ class IndexSegment:
         """
         try:
             found = cls(**facts)
-            bytes.fromhex(found.first + found.last)
-        except (TypeError, ValueError) as error:
+        except TypeError as error:
             raise FatalError(f"{where} describes the segment {facts!r:.300}: {error}") from error
         numbers = (found.size, found.rows, found.deleted, found.part, found.parts)
         if not is_safe_name(found.name) or not all(isinstance(each, int) for each in numbers) or found.parts < 1:
@@ -104,8 +95,6 @@ class _File:
         self._width = len(definition.keys)
         self._texts = [self._columns.index(name) for name in definition.texts]
         self.rows = self.deleted = 0
-        self.first: bytes | None = None
-        self.last = b""
         self._connection = sqlite3.connect(path, isolation_level=None)
         names = ", ".join(f"c{place}" for place in range(len(self._columns)))
         self._insert = f"INSERT INTO o VALUES (?, ?{', ?' * len(self._columns)})"
@@ -140,9 +129,6 @@ class _File:
         self._connection.executemany(f"INSERT INTO d VALUES (?{', ?' * self._width})", gone)
         self.rows += len(alive)
         self.deleted += len(gone)
-        least = min(key for key, _, _ in rows)
-        self.first = least if self.first is None else min(self.first, least)
-        self.last = max(self.last, *(key for key, _, _ in rows))
 
     def finish(self) -> None:
         connection = self._connection
@@ -241,8 +227,6 @@ class RunWriter:
             digest=hashlib.sha256(data).hexdigest(),
             rows=file.rows,
             deleted=file.deleted,
-            first=(file.first or b"").hex(),
-            last=file.last.hex(),
             shard=self._shard,
             part=part,
             parts=self._parts,

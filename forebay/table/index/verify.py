@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from forebay.errors import ConfigurationError, ForebayError
 from forebay.table.index.compaction import rows_of_runs
+from forebay.table.index.conditions import VALUES
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.log import Entry
 from forebay.table.index.merge import Merge, RowEncoder
@@ -37,7 +38,7 @@ class Verification:
         objects: The number of objects of the states.
         differing: The number of keys that are missing, that are not to be there, or whose object differs.
         named: Some of these keys, each with what is wrong.
-        problems: Files that are missing or damaged; then nothing was compared.
+        problems: Files that are missing or damaged; then nothing was compared. Or a wrong number of objects.
     """
 
     version: int
@@ -123,7 +124,10 @@ def _compared(
     (sums, objects), (others, _) = _sums(stored(), bucket), _sums(indexed(), bucket)
     wrong = {place for place in range(BUCKETS) if sums[place] != others[place]}
     if not wrong:
-        return Verification(version.number, version.data, objects)
+        miscounted = (f"the version has {objects:,} objects, and says {version.count:,}",)
+        return Verification(
+            version.number, version.data, objects, problems=() if objects == version.count else miscounted
+        )
     expected = {columns[:width]: columns for columns in stored() if bucket(columns) in wrong}
     named: list[str] = []
     differing = 0
@@ -166,9 +170,8 @@ def _of_segments(index: IndexStore, version: IndexVersion) -> Iterator[Columns]:
 
 def _of_view(view: View) -> Iterator[Columns]:
     """Yield the rows as the queries of a node find them."""
-    for opened in view.segments:
-        alive = opened.alive(view.flip)
-        where, parameters = ("", ()) if alive is None else (f" WHERE {alive.sql}", alive.parameters)
-        with opened.reading() as found, closing(found.execute(f"SELECT o.* FROM o{where}", parameters)) as rows:
-            for _, _, *columns in rows:
-                yield tuple(columns)
+    for opened, newer in view.parts:
+        with opened.reading() as connection, closing(connection.execute("SELECT * FROM o")) as rows:
+            while some := rows.fetchmany(VALUES):
+                gone = newer.overruled(key for _, key, *_ in some)
+                yield from (tuple(columns) for _, key, *columns in some if key not in gone)

@@ -86,12 +86,10 @@ def explain(index: IndexStore, key: object) -> Explanation:
     version = index.serving(head)
     definition = index.definition(version.pipeline)
     assert definition is not None  # noqa: S101 - there is a version
-    opened = tuple(
-        OpenedSegment(segment, open_segment(path))
-        for run in reversed(version.runs)
-        for segment, path in zip(run, local_copies(index, run), strict=True)
+    runs = tuple(
+        tuple(map(OpenedSegment, run, map(open_segment, local_copies(index, run)))) for run in reversed(version.runs)
     )
-    view = View(version, definition, opened, 0, head.shards)
+    view = View(version, definition, runs, head.shards)
     values = definition.codec.values(key)
     shard = definition.codec.hash(values) % head.shards
     segment, found = view.find(key)

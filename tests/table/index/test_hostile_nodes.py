@@ -52,7 +52,7 @@ def test_a_copy_that_is_damaged_while_a_node_answers_is_named_and_copied_again(o
     with pytest.raises(RetriableError, match="cannot be read any more"):
         while True:
             node.refresh()
-            node.count()
+            node.where("name > 'n'").count()
             node.get(1500)
     assert node.refresh().data == 2
     assert node.where("name > 'n'").count() == 3000

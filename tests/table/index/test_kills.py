@@ -75,7 +75,6 @@ def named(objects):
     for number in index.versions("000001"):
         version = index.version("000001", number)
         names |= {index.version_name("000001", number), *(segment.name for segment in version.segments)}
-        names |= {version.merged} if version.merged else set()
     return names
 
 

@@ -41,7 +41,7 @@ def test_without_a_mutant_the_history_is_as_the_model(objects):
 
 
 MUTANTS = {
-    "masks are dropped": (object_set.OpenedSegment, "overrule", lambda opened, keys, flip: None),
+    "masks are dropped": (object_set.Newer, "overruled", lambda newer, keys: set()),
     "deleted keys are left out": (merge.RowEncoder, "gone", lambda encoder, batch, shard: ([], [])),
     "runs are merged oldest first": (compaction, "newest_rows", lambda runs, **more: NEWEST(runs[::-1], **more)),
     "everything existed before": (merge, "_existed", lambda changed, codes, places, size: np.ones(size, np.bool_)),

@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import sys
 import threading
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.index import segment_cache
+from forebay.table.index.object_set import KeyFilter
 
 
 def rows(*names, start=0):
@@ -71,6 +75,26 @@ def test_a_refresh_copies_only_new_segments(objects, monkeypatch):
     node.refresh()
     assert len([name for name in read if name.endswith(".db")]) == 1
     assert (node.get(0)["name"], node.get(1)["name"], node.count()) == ("new", "1", 2000)
+
+
+@given(st.lists(st.sets(st.binary(max_size=12), max_size=60), min_size=1, max_size=5))
+def test_the_filter_of_several_runs_has_all_their_keys(runs):
+    filters = [KeyFilter.of(keys, len(keys)) for keys in runs]
+    for keys, of_run in zip(runs, filters, strict=True):
+        assert of_run.among(sorted(keys)) == sorted(keys) == reduce(or_, filters).among(sorted(keys))
+    others = [number.to_bytes(13) for number in range(1000)]
+    assert len(filters[0].among(others)) < 300
+
+
+def test_rows_that_newer_runs_overrule_are_left_out_of_pages_and_counts(objects):
+    objects.commit("a", rows(*["old"] * 100))
+    objects.commit("a", rows(*["new"] * 60, start=20))
+    objects.commit("a", [{"id": number} for number in range(30, 50)], "delete")
+    node = objects.node()
+    assert (node.where(name="old").count(), node.where(name="new").count(), node.count()) == (40, 40, 80)
+    assert [row["id"] for row in node.where(name="old").limit(30).fetch().rows] == [*range(20), *range(80, 90)]
+    page = node.where(name="old").limit(30).fetch().next_page()
+    assert [row["id"] for row in page.rows] == [*range(90, 100)] and not page.has_next
 
 
 def test_a_page_goes_on_in_the_version_that_it_began_with(objects):
@@ -230,10 +254,10 @@ def test_a_full_disk_keeps_the_version_before_and_names_the_bytes(objects, monke
             node.refresh()
     with monkeypatch.context() as patch:
 
-        def full(number):
+        def full(path, target):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patch.setattr(os, "fsync", full)
+        patch.setattr(Path, "replace", full)
         with pytest.raises(RetriableError, match="is full"):
             node.refresh()
     assert node.get(0)["name"] == "old"

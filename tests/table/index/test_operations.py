@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import sqlite3
 
+import numpy as np
 import pytest
 
 from forebay.errors import ConfigurationError
+from forebay.table.index import merge
 from forebay.table.index.gc import collect
+from forebay.table.index.object_set import KeyFilter
 from forebay.table.index.status import status
 from forebay.table.index.verify import verify
 from forebay.table.index.why import explain
@@ -67,13 +70,21 @@ def test_keys_that_differ_are_named(objects_at, monkeypatch):
     }
 
 
-def test_masks_of_a_node_that_are_lost_are_found(objects):
+def test_keys_of_a_node_that_are_lost_are_found(objects):
     objects.commit("a", rows(*[str(number) for number in range(1000)]))
     objects.commit("a", rows("new"))
     view = objects.node().view()
-    view.segments[-1].connection.execute("DELETE FROM temp.dead")
+    view.runs[0][0].keys = KeyFilter(b"\0")
     found = verify(objects.index, view)
     assert found.named == ("(id=0) is there twice",)
+
+
+def test_a_wrong_number_of_objects_is_found(objects, monkeypatch):
+    objects.commit("a", rows(*"abc"))
+    monkeypatch.setattr(merge, "_existed", lambda changed, codes, places, size: np.zeros(size, np.bool_))
+    objects.commit("a", rows("new"))
+    assert objects.node().count() == 4
+    assert verify(objects.index).problems == ("the version has 3 objects, and says 4",)
 
 
 def test_damaged_and_missing_files_are_named(objects):
