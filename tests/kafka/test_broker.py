@@ -43,6 +43,7 @@ class Released(KafkaBroker):
             raise
 
 
+@pytest.mark.soak
 def test_records_survive_a_crash_and_a_restart_and_the_port_too_if_it_was_taken_meanwhile(refusing):
     with Released() as broker:
         address = broker.address

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One streaming query (Kafka, keyed state, a table of PostgreSQL) while its servers and its disk are away.
 
-`make soak` has outages of 3, 20 and 60 seconds, and random ones for OUTAGE_MINUTES (30).
+All are for `make soak`: outages of 3, 20 and 60 seconds, and random ones for OUTAGE_MINUTES (30).
 """
 
 from __future__ import annotations
@@ -274,6 +274,7 @@ def meet(pipeline, seconds, *servers):
     return pipeline.catch_up()
 
 
+@pytest.mark.soak
 def test_a_query_goes_on_after_all_of_its_servers_were_away(pipelines, mortal, postgres, s3):
     pipeline = pipelines(s3).start()
     pipeline.catch_up()

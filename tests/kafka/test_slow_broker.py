@@ -99,6 +99,7 @@ def test_a_partition_of_a_broker_that_is_away_for_longer_than_the_idle_timeout_i
     assert query.dropped == query.planner._alignment.late == 0
 
 
+@pytest.mark.soak
 def test_no_row_of_a_partition_behind_a_slow_broker_is_dropped(cluster, request):
     """Each look takes longer than `idleTimeout`; partition 1 is silent, and the last records close all windows."""
     topic = cluster.topic("slow", [1], [1], [2], [2])
