@@ -75,7 +75,8 @@ def test_the_next_step_for_a_target_works(spark):
     changes = from_changes(spark.createDataFrame(MOVED, POSITIONED), "id", images="full", history="complete")
     refused(lambda: fold_order(changes, ["id"], sequenced=False), "materialize(changes, keys) first")
     refused(lambda: fold_order(changes, ["s"], sequenced=False), "apply materialize(changes, keys) first")
-    assert fold_order(materialize(changes, "id"), ["id"], sequenced=False).columns == ("_commit_version",)
+    order = fold_order(materialize(changes, "id"), ["id"], sequenced=False)
+    assert order is not None and order.columns == ("_commit_version",)
     old = from_changes(changes.where("_change_type <> 'update_preimage'"), "id")
     refused(
         lambda: fold_order(old, ["s"], sequenced=False), "call normalize(changes, ['id'])", "; then apply materialize"

@@ -32,7 +32,7 @@ def adds_by_sign(node: PlanNode, kind: Collection[int], of_change: frozenset[int
     """
     functions = [part for one in node.made() for part in one.walk() if part.kind == "AggregateExpression"]
     made = {one.id: one.children[0] for below in node.walk() for one in below.made() if one.kind == "Alias"}
-    kinds = {*kind}
+    kinds: set[int | None] = {*kind}
     while more := {made[one].id for one in kinds if one in made and made[one].kind == "AttributeReference"} - kinds:
         kinds |= more
     signs = _Signs(frozenset(kinds), of_change, made)
