@@ -37,6 +37,7 @@ class KillableSegmentLog(Killable, SegmentLog):  # type: ignore[misc]
     """With points at which a kill ends the process."""
 
 
+@pytest.mark.soak
 def test_segments_that_roll_over_between_kills_lose_and_double_nothing(spark, tmp_path):
     """Records are written, and segments roll over, before each start of the killed query."""
     (tmp_path / "logs").mkdir()

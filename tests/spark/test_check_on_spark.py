@@ -114,10 +114,12 @@ def test_a_correct_source_passes(spark, source):
     assert (report.verdict, report.rules("passed")) == ("passed", {"SPK-1", "SPK-2", "SPK-3", "SPK-4"}), str(report)
 
 
+@pytest.mark.soak
 def test_the_options_of_the_host_cut_the_stream(spark):
     assert check_on_spark(spark, GrowingLetters(rows=4), max_rows_per_trigger=2).verdict == "passed"
 
 
+@pytest.mark.soak
 def test_a_source_without_ends_needs_no_option(spark):
     assert check_on_spark(spark, EndlessLetters()).verdict == "passed"
 

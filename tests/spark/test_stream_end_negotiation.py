@@ -155,6 +155,7 @@ class writing:  # noqa: N801 - a context manager
         self.thread.join(10)
 
 
+@pytest.mark.soak
 def test_a_limit_leaves_the_rest_to_the_next_micro_batches(spark, logs, tmp_path):
     grow(logs, "a", 500)
     batches = []
@@ -169,6 +170,7 @@ def test_a_limit_leaves_the_rest_to_the_next_micro_batches(spark, logs, tmp_path
     assert firsts == sorted(set(firsts)), "each micro-batch begins behind what the one before claimed"
 
 
+@pytest.mark.soak
 def test_what_nobody_reads_is_not_lost(spark, logs, tmp_path):
     grow(logs, "a", 120)
     start(stream(spark, logs, tmp_path), tmp_path, lambda _frame, _number: None)
@@ -177,6 +179,7 @@ def test_what_nobody_reads_is_not_lost(spark, logs, tmp_path):
     assert rows_of(kept) == wanted(a=120)
 
 
+@pytest.mark.soak
 def test_rows_per_trigger_are_shared_and_kept_to(spark, logs, tmp_path):
     grow(logs, "a", 450)
     grow(logs, "b", 100)
@@ -186,6 +189,7 @@ def test_rows_per_trigger_are_shared_and_kept_to(spark, logs, tmp_path):
     assert rows_of(kept) == wanted(a=450, b=100)
 
 
+@pytest.mark.soak
 def test_an_idle_query_runs_no_empty_micro_batches_and_sees_what_comes(spark, logs, tmp_path):
     grow(logs, "a", 10)
     kept, came = [], threading.Event()

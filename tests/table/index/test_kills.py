@@ -143,7 +143,7 @@ def test_a_kill_at_any_write_of_a_commit_loses_and_doubles_nothing(objects_at, m
         assert verify(objects.index).is_equal
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.soak)])
 def test_a_kill_at_any_write_of_a_collection_leaves_an_index(objects_at, monkeypatch, when):
     """K14."""
     monkeypatch.setattr(collection, "KEPT", 1)
@@ -172,7 +172,7 @@ def test_a_kill_at_any_write_of_a_collection_leaves_an_index(objects_at, monkeyp
         assert verify(objects.index).is_equal
 
 
-@pytest.mark.parametrize("source", ["a", "b"])
+@pytest.mark.parametrize("source", ["a", pytest.param("b", marks=pytest.mark.soak)])
 def test_a_process_that_was_stopped_past_the_retention_commits_nothing_that_is_lost(objects, monkeypatch, source):
     """K20: it is stopped before its put of the log; meanwhile others go on and everything old is collected."""
     monkeypatch.setattr(log_module, "KEPT", 3)
