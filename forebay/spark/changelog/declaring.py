@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import key_names
+from forebay.spark.keys.plan.plan_node import plan_hash
 from forebay.spark.keys.set_keys import set_key, set_metadata
 from forebay.table.changelog.shape import CHANGE_TYPE, SEQUENCE
 from forebay.table.changelog.traits import ChangeTraits, HistoryName, ImagesName
@@ -50,7 +51,7 @@ def declare(df: DataFrame, traits: ChangeTraits, key: Sequence[str] = (), *, ord
     """Return a changelog with its traits, and its primary key, if any. Called by functions that make changes."""
     columns = [field.name for field in df.schema]
     order = (SEQUENCE,) if SEQUENCE in columns else ()
-    changes = {CHANGE_TYPE: traits.metadata(df.semanticHash(), tuple(columns), tuple(key))}
+    changes = {CHANGE_TYPE: traits.metadata(plan_hash(df), tuple(columns), tuple(key))}
     if not key:
         return set_metadata(df, changes)
     return set_key(df, KeySpec.keyed_by(key, cdc=True, ordering=order), ordered=ordered, added=changes)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
+from forebay.spark.keys.declared_here import key_declared_by, marks_made_by, traits_declared_by, traits_of
 from forebay.spark.keys.key_losses import FUNCTIONS, declared, join_type
 from forebay.spark.keys.lineage import GONE, Changes, Lanes, Lineage, UniqueKey
 from forebay.spark.keys.plan.column_origins import (
@@ -28,7 +29,7 @@ from forebay.spark.keys.plan.signed_sums import adds_by_sign
 from forebay.spark.keys.upsert_mark import marked_keys
 from forebay.table.changelog.row_kind import RowKind
 from forebay.table.changelog.shape import CHANGE_TYPE, COLUMNS, POSITION, SPLIT
-from forebay.table.changelog.traits import ChangeTraits, Images, declared_traits
+from forebay.table.changelog.traits import ChangeTraits, Images
 from forebay.table.keys.field_metadata import Declaration
 
 _NARROW: Final = frozenset(
@@ -112,7 +113,7 @@ def _leaf_changes(node: PlanNode, key: Declaration | None, hidden: str | None) -
     """
     identity = None if key is None or key.present().primary is None else key.key.primary
     columns = None if key is None or identity is None else frozenset(_numbers(key, identity, node))
-    traits = _traits(node)
+    traits = traits_of(node)
     changes = _changes(node, ChangeTraits() if traits is None else traits[1], columns)
     if not changes.kind:
         replaces = columns is not None and node.streaming
@@ -144,12 +145,6 @@ def _changes(node: PlanNode, traits: ChangeTraits, identity: frozenset[int] | No
         placed=frozenset(column.id for column in node.output if column.name in traits.kept).union(*places.values()),
         corrupt=corrupt,
     )
-
-
-def _traits(node: PlanNode) -> tuple[str, ChangeTraits] | None:
-    """Return the declaration in the metadata of `_change_type`, if a node has it."""
-    found = (declared_traits(column.metadata) for column in node.output if column.name == CHANGE_TYPE)
-    return next((one for one in found if one is not None), None)
 
 
 def _followed(node: PlanNode, changes: Changes) -> Changes:
@@ -198,10 +193,10 @@ def _marks(node: PlanNode) -> dict[str, frozenset[int]]:
 
 def _asserted(node: PlanNode, lineage: Lineage, *, known: set[str]) -> Lineage:
     """Add the upsert keys that `with_upsert_key` asserts at this node: they identify a row, in order."""
-    new = [columns for mark, columns in _marks(node).items() if mark not in known]
+    new = marks_made_by(node, known)
     if not new:
         return lineage
-    keys = tuple(UniqueKey(frozenset(lineage.origins[one] for one in columns)) for columns in new)
+    keys = tuple(UniqueKey(frozenset(lineage.origins[one] for one in columns)) for columns in new.values())
     changes = lineage.changes
     if changes.identity is None or changes.images is Images.APPEND:
         changes = _identified(node, changes, keys[0].columns)
@@ -214,8 +209,7 @@ def _keyed_again(node: PlanNode, lineage: Lineage) -> Lineage:
     The order is kept only if the new key contains the lanes (K28), or if a converter declares the key as ordered: it
     may know more than the plan, such as that message keys are the key columns.
     """
-    known = {one.id for one in declared(node.children[0])}
-    key = next((one for one in declared(node) if one.id not in known), None)
+    key = key_declared_by(node)
     if key is None:
         return lineage
     columns = frozenset(lineage.origins.get(one, GONE) for one in _numbers(key, key.key.partition, node))
@@ -253,16 +247,16 @@ def _identified(node: PlanNode, changes: Changes, primary: frozenset[int]) -> Ch
 
 def _declared_again(node: PlanNode, lineage: Lineage) -> Lineage:
     """Return the lineage after a projection that may declare the traits of changes, or make `_change_type` itself."""
-    traits, before = _traits(node), _traits(node.children[0])
-    if traits is not None and (before is None or traits[0] != before[0]):
+    traits = traits_declared_by(node)
+    if traits is not None:
         key = next(iter(declared(node)), None)
         primary = () if key is None or key.present().primary is None else key.key.primary or ()
         identity = None
         if key is not None and primary:
             identity = frozenset(lineage.origins.get(one, GONE) for one in _numbers(key, primary, node))
         was = lineage.changes
-        after = replace(_changes(node, traits[1], identity), broken=was.broken)
-        if not traits[1].asserted:  # a converter knows the kinds, not what the plan did to keys and places
+        after = replace(_changes(node, traits, identity), broken=was.broken)
+        if not traits.asserted:  # a converter knows the kinds, not what the plan did to keys and places
             after = replace(
                 after,
                 identity=identity if was.images is None or was.identity is None else was.identity,

@@ -13,7 +13,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 
 from forebay.errors import ConfigurationError
 from forebay.spark.keys.found_keys import keys_of, warn_once
-from forebay.spark.keys.plan.plan_node import analysed_plan
+from forebay.spark.keys.plan.plan_node import analysed_plan, plan_hash
 from forebay.spark.keys.row_order import RowOrder, row_order, within
 from forebay.spark.keys.upsert_mark import upsert_marks
 from forebay.table.changelog.shape import COMMIT_VERSION, SEQUENCE
@@ -87,7 +87,7 @@ def set_key(
         ConfigurationError: A column does not exist, or exists twice.
     """
     key.check(df.columns)
-    declaration = declaration_id(df.semanticHash(), key)
+    declaration = declaration_id(plan_hash(df), key)
     entries = key_metadata(key, declaration, ordered=ordered, transactional=transactional)
     metadata = {
         one.name: without_key(one.metadata) | entries.get(one.name, {}) | dict((added or {}).get(one.name, {}))
@@ -146,7 +146,7 @@ def with_upsert_key(df: DataFrame, *columns: str) -> DataFrame:
         ConfigurationError: No column is named, or a column does not exist or exists twice.
     """
     KeySpec.keyed_by(columns).check(df.columns)
-    marks = upsert_marks(columns, declaration_id(df.semanticHash(), columns))
+    marks = upsert_marks(columns, declaration_id(plan_hash(df), columns))
     metadata = {one.name: one.metadata for one in df.schema}
     return _with_metadata(df, {name: {**metadata[name], **mark} for name, mark in marks.items()})
 

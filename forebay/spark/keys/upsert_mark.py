@@ -19,6 +19,11 @@ def upsert_marks(columns: Sequence[str], mark: str) -> dict[str, dict[str, Any]]
 
 def marked_keys(fields: Iterable[tuple[Any, Metadata]]) -> dict[str, frozenset[Any]]:
     """Return the asserted upsert keys whose columns all exist, by mark. `fields` are pairs of column and metadata."""
+    return {mark: frozenset(columns.values()) for mark, columns in asserted_keys(fields).items()}
+
+
+def asserted_keys(fields: Iterable[tuple[Any, Metadata]]) -> dict[str, dict[str, Any]]:
+    """Return the columns of asserted upsert keys by their names in the assertion; see `marked_keys`."""
     found: dict[str, dict[str, Any]] = {}
     whole: dict[str, Mapping[str, Any]] = {}
     for column, metadata in fields:
@@ -27,7 +32,7 @@ def marked_keys(fields: Iterable[tuple[Any, Metadata]]) -> dict[str, frozenset[A
             whole[entry["set"]] = entry
             found.setdefault(entry["set"], {}).setdefault(entry["name"], column)
     return {
-        mark: frozenset(columns.values())
+        mark: {name: columns[name] for name in whole[mark]["columns"]}
         for mark, columns in found.items()
         if columns.keys() == set(whole[mark]["columns"])
     }

@@ -72,9 +72,13 @@ class ChangeTraits:
         _check("images", images, get_args(ImagesName))
         return cls(Images[images.upper()], is_complete(history), log=log)
 
+    def declaration(self, *parts: object) -> str:
+        """Return the id of the declaration of these traits. `parts` distinguish it from others."""
+        return declaration_id(self, *parts)
+
     def metadata(self, *parts: object) -> dict[str, Any]:
-        """Return the metadata entry of `_change_type`. `parts` distinguish this declaration from earlier ones."""
-        entry: dict[str, Any] = {"v": 1, "set": declaration_id(self, *parts), "images": self.images.name.lower()}
+        """Return the metadata entry of `_change_type`; for `parts` see `declaration`."""
+        entry: dict[str, Any] = {"v": 1, "set": self.declaration(*parts), "images": self.images.name.lower()}
         entry |= {"complete": self.complete, "comparable": self.comparable, "corrupt": self.corrupt}
         entry |= {} if self.log is None else {"log": self.log}
         entry |= {"kept": list(self.kept)} if self.kept else {}

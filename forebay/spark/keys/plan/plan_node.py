@@ -114,6 +114,11 @@ class PlanNode:
         return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
     @property
+    def semantic_hash(self) -> int:
+        """A number that equal plans have in common; see `plan_hash`."""
+        return int(self.jvm.semanticHash())
+
+    @property
     def streaming(self) -> bool:
         """Whether the rows come from a stream."""
         return bool(self.jvm.isStreaming())
@@ -121,13 +126,23 @@ class PlanNode:
 
 def analysed_plan(df: DataFrame) -> PlanNode | None:
     """Return the analysed plan of a DataFrame; None on Spark Connect, which shows no plan to the client."""
+    root = _root(df)
+    return None if root is None else _node(root, iter(json.loads(root.toJSON())))
+
+
+def plan_hash(df: DataFrame) -> int:
+    """Return the `semantic_hash` that the plan of a DataFrame has as a part of later plans."""
+    root = _root(df)
+    return int(df.semanticHash()) if root is None else int(root.semanticHash())
+
+
+def _root(df: DataFrame) -> Any:  # noqa: ANN401 - an object of the JVM
     if not hasattr(df, "_jdf"):
         return None
     # PySpark has no other way to the plan. Spark's own rule says which hint a join follows.
     root = df._jdf.queryExecution().analyzed()  # noqa: SLF001
     jvm: Any = df.sparkSession._jvm  # noqa: SLF001
-    root = jvm.org.apache.spark.sql.catalyst.optimizer.EliminateResolvedHint.apply(root)
-    return _node(root, iter(json.loads(root.toJSON())))
+    return jvm.org.apache.spark.sql.catalyst.optimizer.EliminateResolvedHint.apply(root)
 
 
 def join_hints(node: PlanNode) -> tuple[str | None, str | None]:
