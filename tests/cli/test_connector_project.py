@@ -79,6 +79,7 @@ def test_a_name_that_is_refused_is_not_advised(project, monkeypatch, capsys):
     assert "such as shop_orders_source" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.soak
 def test_a_bug_in_the_source_fails_its_kit_test_and_names_the_rule(project):
     source = project / "shop_orders" / "source.py"
     text = source.read_text()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from forebay.options import Duration
 from forebay.sources.rate import RateSource
 from forebay.testkit import SourceContract, check
@@ -25,6 +27,7 @@ class TestRate(SourceContract):
         return [{"timestamp": i * 1_000_000, "value": i, "split": 0} for i in range(n)]
 
 
+@pytest.mark.soak
 def test_several_splits_with_skew_and_disorder_keep_the_contract():
     report = check(RateSource(rows=25, num_splits=3, skew=3.0, disorder=Duration(0.5)))
     assert not report.failed

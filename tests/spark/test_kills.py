@@ -102,7 +102,8 @@ CLAIMS = [
 ]
 
 
-@pytest.mark.parametrize("claims", [CLAIMS[:3], pytest.param(CLAIMS, marks=pytest.mark.soak)], ids=len)
+@pytest.mark.soak
+@pytest.mark.parametrize("claims", [CLAIMS[:3], CLAIMS], ids=len)
 def test_kills_around_claims_lose_and_double_nothing(spark, program, kills, tmp_path, claims):
     """S14: unknown ends are negotiated, also with tasks that are killed after the negotiation."""
     (tmp_path / "logs").mkdir()

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 KINDS = {
     *("forebay_files", "forebay_kafka", "forebay_hybrid", "target", "state", "http", "checkpoint"),
     *("ours-error", "ours-describe", "ours-peek", "ours-offsets", "output"),
 }
 
 
+@pytest.mark.soak
 def test_a_session_shows_and_stores_no_secret(tmp_path, record_property):
     program = Path(__file__).with_name("leaks_program.py")
     done = subprocess.run(

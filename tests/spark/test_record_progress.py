@@ -32,6 +32,7 @@ def lines_of(directory):
     return sum(len(file.read_text().splitlines()) for file in directory.glob("*.jsonl"))
 
 
+@pytest.mark.soak
 def test_lost_rows_are_explained_once_and_the_reports_are_recorded(spark, skewed, tmp_path, caplog):
     directory = tmp_path / "reports"
     listener = forebay.record_progress(spark, str(directory))

@@ -350,6 +350,7 @@ def run_script(folder, text, **environment):
     return done.stdout + done.stderr
 
 
+@pytest.mark.soak
 def test_a_class_of_a_script_and_a_module_beside_it_are_read(tmp_path):
     (tmp_path / "beside.py").write_text("FACTOR = 10\n\ndef scaled(n):\n    return FACTOR * n\n")
     text = SCRIPT.format(imports="import beside", value="beside.scaled(self.start - i)")

@@ -145,6 +145,7 @@ def test_a_changed_file_fails_the_query_and_the_error_names_it(spark: SparkSessi
     assert query.run(stream(spark, inbox, onChangedFile="reread")) == [[("a",), ("b",)]]
 
 
+@pytest.mark.soak
 def test_spark_26629_two_sources_work_with_restarts_when_one_has_no_data(spark: SparkSession, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     two.mkdir()
@@ -158,6 +159,7 @@ def test_spark_26629_two_sources_work_with_restarts_when_one_has_no_data(spark: 
     assert query.run(both) == [[("b",)]]
 
 
+@pytest.mark.soak
 def test_what_a_spark_stream_writes_is_read_as_far_as_it_was_committed(spark: SparkSession, tmp_path: Path) -> None:
     inbox, sink = tmp_path / "in", tmp_path / "sink"
     put(inbox, "a.txt", "a\n")

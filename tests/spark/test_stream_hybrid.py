@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import forebay
@@ -144,6 +145,7 @@ def test_a_stream_goes_from_the_history_to_live_data_and_over_restarts(spark: Sp
         again.query.stop()
 
 
+@pytest.mark.soak
 def test_available_now_reads_one_source_in_each_run(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("l0\n")
     source = HybridSource(history(tmp_path / "in", 3), GrowingFile(path=str(tmp_path / "log")))

@@ -67,6 +67,7 @@ def test_by_default_the_memory_lies_beside_the_checkpoints(spark, checkpoints, t
     assert max(len(one.read_bytes()) for one in (checkpoints / "q" / "offsets").iterdir()) < 32 << 10
 
 
+@pytest.mark.soak
 def test_a_query_without_location_takes_one_later_and_keeps_it(spark, tmp_path):
     forebay.register(spark)
     inbox, place = tmp_path / "in", str(tmp_path / "state")

@@ -436,6 +436,6 @@ CORRECT = {
 
 
 @pytest.mark.parametrize("name", CORRECT)
-def test_a_correct_source_passes(name):
+def test_a_correct_source_passes(in_one_process, name):
     report = check(CORRECT[name]())
     assert (report.verdict, report.failed) == ("passed", []), str(report)

@@ -101,6 +101,7 @@ def csv(directory: Path, size: int, record_property: Report) -> None:
     assert above < LIMIT
 
 
+@pytest.mark.soak
 def test_a_csv_of_400_megabytes(tmp_path: Path, record_property: Report) -> None:
     csv(tmp_path, 400 << 20, record_property)
 

@@ -20,7 +20,7 @@ ORDERS = "order_id int, status string, total decimal(12,2), note string, is_dele
 SHIPMENTS = "order_no long, ship_city string"
 
 
-@pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
+@pytest.mark.parametrize("small", [pytest.param(50_000, marks=pytest.mark.soak), 0], ids=["driver", "tasks"])
 def test_two_datasources_one_log_one_node_three_queries(spark, funnel, location, node_of, small):
     funnel = Funnel(location, funnel.object_type, shards=2, small=small)
     note = "東京都の配送が遅延しています"

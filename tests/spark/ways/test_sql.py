@@ -104,6 +104,7 @@ def test_a_source_may_have_options_called_owner_and_provider(session):
     assert values(session, "SELECT * FROM owned_view") == [("github/me",)]
 
 
+@pytest.mark.soak
 def test_a_table_with_columns_takes_its_options_in_each_query(session, options):
     session.sql(f"CREATE TABLE named (n BIGINT, t STRING) USING forebay_files OPTIONS ({options})")
     # Spark drops the options of the table.
