@@ -192,6 +192,9 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
     "too long name": (b'{"z":1,"' + b"n" * 50_001 + b'":1,"y":2}', {}),
     "too long string": (b'{"z":1,"a":"' + b"n" * 20_000_001 + b'","y":2}\n{"z":2}', {}),
     "marks": (b'\xef\xbb\xbf{"z":1}\n\xef\xbb\xbf{"z":2}\n{"z":3}', {}),
+    "nothing but a mark": (b'{"z":1}\n\xef\xbb\xbf\n\xff\xfe\n\xef\xbb\xbf \n{"z":3}', {}),
+    "two marks": (b"\xef\xbb\xbf\xef\xbb\xbf", {}),
+    "mark in UTF-8": (b'\xef\xbb\xbf{"z":1}\n\xef\xbb\xbf{"z":2}\n{\0}\0\n{"z":3}', {"encoding": "UTF-8"}),
     "blank lines": (b'\n\n  \n{"z":1}\n\t\n\r\n{"z":2}\r\n\r\n{"z":3}\r{"z":4}', {}),
     "nothing": (b"", {}),
     "several in a line": (b'{"z":1}{"z":2}\n{"z":3} {"z":4}\n[{"z":5},{"z":6}] x\n[]\n{}', {}),
@@ -219,12 +222,17 @@ DOCUMENTS = {
     "empty array": b"[]",
     "raw text": b'[{"z":1,"a":{"k":\n [1, 2]}}]',
     "mark": b'\xef\xbb\xbf[{"z":1}]',
+    "two marks": b'\xef\xbb\xbf\xef\xbb\xbf{"z":1}',
+    "nothing but a mark": b"\xef\xbb\xbf",
+    "torn behind a mark": b'\xef\xbb\xbf[{"z":1},',
+    "torn UTF-16": b'{\0"\0',
     "UTF-16": '[{"z":1,"a":"é"}]'.encode("utf-16"),
     "UTF-16BE": '{"z":1,"a":"é"}'.encode("utf-16-be"),
     "UTF-32": '{"z":1,"a":"é"}'.encode("utf-32"),
     "not UTF-8": b'[{"z":1,"a":"\xff"},{"z":2}]',
 }
 CASES |= {f"multiLine {name}": (data, {"multiLine": True}) for name, data in DOCUMENTS.items()}
+CASES["multiLine mark in UTF-8"] = (DOCUMENTS["mark"], {"multiLine": True, "encoding": "UTF-8"})
 CASES["multiLine FAILFAST"] = (DOCUMENTS["one bad value"], {"multiLine": True, "mode": "FAILFAST"})
 
 
@@ -310,6 +318,9 @@ INFERRED: dict[str, tuple[bytes, dict[str, Any]]] = {
     "arrays at the root": (b'[{"a":1},{"b":2}]\n[]', {}),
     "order": ('{"b":1,"A":1,"a1":1,"é":1,"😀":1,"\uffff":1,"":2}'.encode(), {}),
     "one name twice": (b'{"a":1,"a":"x"}', {}),
+    "marks": (b'\xef\xbb\xbf{"a":1}\n\xef\xbb\xbf{"b":1}\n\xef\xbb\xbf', {}),
+    "marks in UTF-8": (b'\xef\xbb\xbf{"a":1}\n\xef\xbb\xbf{"b":1}', {"encoding": "UTF-8"}),
+    "two marks before a document": (b'\xef\xbb\xbf\xef\xbb\xbf{"a":1}', {"multiLine": True}),
     "behind the end": (b'{"a":1} xx\n{"b":1}{"c":1}', {}),
     "nested": (b'{"a":{"b":{"c":[{"d":1},{"e":"x"}]}}}\n{"a":{"b":{"c":[{"d":1.5}]}}}', {}),
     "nothing": (b"\n\n", {}),
