@@ -204,6 +204,7 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
     "lineSep": (b'{"z":1}|{"z":\n2}|{"z":3}|', {"lineSep": "|"}),
     "lineSep of two": (b'{"z":1}ab{"z":2}ab{"z":3,"a":"\n"}ab\nab', {"lineSep": "ab"}),
     "FAILFAST": (b'{"z":1}\nbad', {"mode": "FAILFAST"}),
+    "mark in ISO-8859-1": (b'\xef\xbb\xbf{"z":1}\n{"z":2}', {"encoding": "ISO-8859-1", "lineSep": "\n"}),
     "UTF-16LE": ('{"z":1,"a":"é"}\n{"z":2}\n'.encode("utf-16-le"), {"encoding": "UTF-16LE", "lineSep": "\n"}),
     "ISO-8859-1": (b'{"z":1,"a":"\xe9"}\n{"z":2}', {"encoding": "ISO-8859-1", "lineSep": "\n"}),
     "not UTF-8": (b'{"z":1,"a":"\xe9x"}\n{"z":2}', {"encoding": "UTF-8"}),
@@ -232,6 +233,7 @@ DOCUMENTS = {
     "not UTF-8": b'[{"z":1,"a":"\xff"},{"z":2}]',
 }
 CASES |= {f"multiLine {name}": (data, {"multiLine": True}) for name, data in DOCUMENTS.items()}
+CASES["multiLine not UTF-8 in UTF-8"] = (DOCUMENTS["not UTF-8"], {"multiLine": True, "encoding": "UTF-8"})
 CASES["multiLine mark in UTF-8"] = (DOCUMENTS["mark"], {"multiLine": True, "encoding": "UTF-8"})
 CASES["multiLine FAILFAST"] = (DOCUMENTS["one bad value"], {"multiLine": True, "mode": "FAILFAST"})
 

@@ -18,6 +18,7 @@ from forebay.formats.json.jackson.text import as_utf8
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.stdlib_reader import refuse_constant
 from forebay.formats.records.encodings import as_utf8 as decoding_stream
+from forebay.formats.records.encodings import valid_utf8
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
@@ -97,7 +98,9 @@ def document_bytes(file: InputFile, options: JsonOptions) -> tuple[bytes, bool]:
         while size <= options.max_record_bytes and (part := stream.read(_STEP_BYTES)):
             parts.append(part)
             size += len(part)
-    return b"".join(parts), size <= options.max_record_bytes
+    data = b"".join(parts)
+    # A document's bytes that are invalid in the encoding of the option are replaced; those of a line make it malformed.
+    return data if options.encoding is None else bytes(valid_utf8(data)), size <= options.max_record_bytes
 
 
 def elements(data: bytes) -> list[tuple[int, int]]:

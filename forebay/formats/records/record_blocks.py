@@ -23,7 +23,8 @@ MAX_RECORD_BYTES = 128 << 20
 """The default of the option `maxRecordBytes`."""
 
 BOM = b"\xef\xbb\xbf"
-"""A byte order mark. At the start of a file it is not part of the text, as in Hadoop's line reader."""
+"""A byte order mark. At the start of a file of lines, in any encoding, it is not part of the text, as in Hadoop's line
+reader."""
 
 _FIRST_STEP = 1 << 10
 _PAST_END_BYTES = 64 << 10
@@ -59,7 +60,7 @@ class RecordBlocks:
         block_bytes: How many bytes to read at a time.
         max_record_bytes: The most bytes of a record. For a longer one, a block with `cut` holds only its start.
         encoding: The encoding of the file. Blocks and positions refer to its text as UTF-8.
-        marks: How many byte order marks at the start of the file are no text.
+        marks: How many byte order marks at the start of the decoded text are not part of it.
     """
 
     separator: bytes | None = None
@@ -91,7 +92,7 @@ class RecordBlocks:
         _keep_freed_memory()
         before = max(0, position - self._width)
         opened = open_slice(file, before, end)
-        with as_utf8(opened.stream, self.encoding) as stream:
+        with as_utf8(opened.stream, self.encoding, without=BOM) as stream:
             window = Window(stream, opened.start)
             if position:
                 window.skip_to(before, seekable=self.seekable(file))
