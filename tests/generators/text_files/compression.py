@@ -43,10 +43,11 @@ NOT_SPARKS = "xz"
 """The suffix that Spark does not decompress."""
 
 
-def stored(chance: random.Random, data: bytes) -> tuple[str, bytes]:
+def stored(chance: random.Random, data: bytes, *, bzip2_streams: int = 2) -> tuple[str, bytes]:
     """Return the suffix and the bytes of a compressed file, of one member or two."""
     suffix = chance.choice([*COMPRESS, *LONG_SUFFIXES])
     compress = COMPRESS[LONG_SUFFIXES.get(suffix, suffix)]
-    cut = chance.randrange(len(data) + 1) if chance.random() < 0.2 else 0
+    several = chance.random() < 0.2 and (suffix != "bz2" or bzip2_streams > 1)
+    cut = chance.randrange(len(data) + 1) if several else 0
     members = [data[:cut], data[cut:]] if cut else [data]
     return chance.choice([suffix, suffix, suffix.upper()]), b"".join(map(compress, members))

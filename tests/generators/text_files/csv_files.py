@@ -50,6 +50,7 @@ ODD = {
                 "NaN",
                 "0e5000", "12345678901234567890123456789", "٣.٥", "0.0004", "0.9995"],
 }  # fmt: skip
+BOM = b"\xef\xbb\xbf"
 KIN = {
     "tinyint": "int",
     "smallint": "int",
@@ -126,6 +127,18 @@ def file_of(chance: random.Random, kinds: Sequence[str], options: dict[str, Any]
     if chance.random() < 0.08 and data:
         data = b"\xef\xbb\xbf" + data
     return data if len(data) > 8 or not multi else b""
+
+
+def goes_astray(data: bytes, options: dict[str, Any]) -> bool:
+    """Whether Spark's parser goes astray: with multiLine in files of few characters, and behind two byte order marks.
+
+    A first line of white space, or a comment, is a record behind two marks, and has the value U+0000 if it is empty.
+    """
+    if options.get("multi_line"):
+        return len(data) <= 8
+    first = data.splitlines()[0] if data.startswith(BOM * 2) else b"x"
+    line = first.removeprefix(BOM * 2).strip(bytes(range(33)))
+    return not line or line.startswith(options.get("comment", "\n").encode())
 
 
 def options_of(chance: random.Random, *, multi_line: bool) -> dict[str, Any]:
