@@ -60,14 +60,14 @@ class RecordBlocks:
         block_bytes: How many bytes to read at a time.
         max_record_bytes: The most bytes of a record. For a longer one, a block with `cut` holds only its start.
         encoding: The encoding of the file. Blocks and positions refer to its text as UTF-8.
-        marks: How many byte order marks at the start of the decoded text are not part of it.
+        drops_mark: Whether a byte order mark at the start of the decoded text is not part of it.
     """
 
     separator: bytes | None = None
     block_bytes: int = BLOCK_BYTES
     max_record_bytes: int = MAX_RECORD_BYTES
     encoding: str = "UTF-8"
-    marks: int = 1
+    drops_mark: bool = True
 
     def sliceable(self, file: InputFile) -> bool:
         """Return whether a read can start at any position of a file.
@@ -173,9 +173,8 @@ class RecordBlocks:
     def _block(self, window: Window, stop: int) -> Block | None:
         first = window.base == 0
         data = window.take(stop)
-        for _ in range(self.marks if first else 0):
-            if data.startswith(BOM):
-                del data[: len(BOM)]
+        if first and self.drops_mark and data.startswith(BOM):
+            del data[: len(BOM)]
         return Block(data, window.base) if data else None
 
     def _skip_record(self, window: Window) -> Block:

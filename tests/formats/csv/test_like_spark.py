@@ -145,6 +145,11 @@ TORTURE: list[tuple[dict[str, Any], list[bytes]]] = [
     ({}, [marks + line for marks in (b"\xef\xbb\xbf" * 2, b"\xef\xbb\xbf" * 3)
         for line in (b"a,b\n", b'"a",b\n"c",d\n', b'"",b\n', b",b\n", b"a,b\n\xef\xbb\xbf\xef\xbb\xbfc,d\n", b"#c\n")]),
     ({"header": True}, [b"\xef\xbb\xbf" * 2 + b"a,b\n1,2\n", b"\xef\xbb\xbf" * 2 + b'"a",b\n1,2\n']),
+    ({}, [blanks + b"\xef\xbb\xbf" * marks + b"a,b\n\xef\xbb\xbfc,d\n"
+        for blanks in (b"\n", b" \r\x01\n", b"\xef\xbb\xbf\n") for marks in (1, 2)]),
+    ({"comment": "#"}, [b"#\n\n\xef\xbb\xbfa,b\n"]),
+    ({"header": True}, [start + line for start in (b"\n\xef\xbb\xbf", b"\xef\xbb\xbf" * 2)
+        for line in (b"\nc,d\n", b" \nc,d\n", b"a,b\nc,d\n", b"a,b\n\xef\xbb\xbfc,d\n")]),
     ({"encoding": "ISO-8859-1"}, [b"\xef\xbb\xbf" * marks + b"a,b\n\xef\xbb\xbfc,d\n" for marks in range(4)]),
     ({"encoding": "UTF-16LE", "line_sep": "\n"}, [marks + "a,b\nc,d\n".encode("utf-16-le")
         for marks in (b"\xff\xfe", b"\xff\xfe\xff\xfe", b"\xef\xbb\xbf", b"\xef\xbb\xbf\xff\xfe")]),

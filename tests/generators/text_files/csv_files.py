@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -130,15 +131,22 @@ def file_of(chance: random.Random, kinds: Sequence[str], options: dict[str, Any]
 
 
 def goes_astray(data: bytes, options: dict[str, Any]) -> bool:
-    """Whether Spark's parser goes astray: with multiLine in files of few characters, and behind two byte order marks.
+    """Whether Spark's parser goes astray: with multiLine in short files, and at a first record of nothing but a mark.
 
-    A first line of white space, or a comment, is a record behind two marks, and has the value U+0000 if it is empty.
+    White space or a comment behind a byte order mark is such a record. It has the value U+0000 if the line is empty.
     """
     if options.get("multi_line"):
         return len(data) <= 8
-    first = data.splitlines()[0] if data.startswith(BOM * 2) else b"x"
-    line = first.removeprefix(BOM * 2).strip(bytes(range(33)))
-    return not line or line.startswith(options.get("comment", "\n").encode())
+    comment = options.get("comment", "\n").encode()
+
+    def skipped(line: bytes) -> bool:
+        return not line.strip(bytes(range(33))) or line.startswith(comment)
+
+    separator = options.get("line_sep")
+    text = data.removeprefix(BOM)
+    lines = re.split(rb"\r\n|\r|\n", text) if separator is None else text.split(separator.encode())
+    first = next((line for line in lines if not skipped(line)), b"")
+    return not options.get("header") and first.startswith(BOM) and skipped(first.removeprefix(BOM))
 
 
 def options_of(chance: random.Random, *, multi_line: bool) -> dict[str, Any]:
