@@ -10,11 +10,11 @@ import lzma
 import pickle
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from text_files.compression import COMPRESS
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.compression.codecs import REFUSED_SUFFIXES, codec_of, open_decompressed
@@ -27,31 +27,6 @@ from forebay.formats.text import TextFormat, TextOptions
 TEXT = b"".join(b"%d,hello %d\n" % (number, number * 7919) for number in range(20_000))
 
 
-def in_hadoop_blocks(codec: str) -> Callable[[bytes], bytes]:
-    """Blocks of several chunks, as Hadoop writes a record longer than its buffer."""
-
-    def compress(data: bytes) -> bytes:
-        out = b""
-        for at in range(0, len(data), 100_000):
-            block = data[at : at + 100_000]
-            out += len(block).to_bytes(4, "big")
-            for start in range(0, len(block), 30_000):
-                chunk = pa.Codec(codec).compress(block[start : start + 30_000], asbytes=True)
-                out += len(chunk).to_bytes(4, "big") + chunk
-        return out
-
-    return compress
-
-
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "gz": gzip.compress,
-    "bz2": bz2.compress,
-    "xz": lzma.compress,
-    "deflate": zlib.compress,
-    "zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
-    "lz4": in_hadoop_blocks("lz4_raw"),
-    "snappy": in_hadoop_blocks("snappy"),
-}
 suffixes = pytest.mark.parametrize("suffix", COMPRESS)
 
 

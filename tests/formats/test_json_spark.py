@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import io
 import json
-import math
 import random
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,12 +19,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from text_files.json_records import AROUND, ENCODED, LENIENT, TORTURE, TYPES, VALUES, mutated, schema_of, spelled
+from text_files.rows import plain, rows
 
 from forebay.errors import ForebayError
 from forebay.formats.json.cells import CellReader
 from forebay.formats.json.format import JsonFormat
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.records.encodings import with_valid_utf8
 from forebay.formats.values.ddl import parse_schema
 from forebay.options import class_options
 
@@ -72,34 +70,6 @@ def theirs(
     return to_arrow_schema(frame.schema, timezone="UTC"), found
 
 
-def rows(table: pa.Table) -> list[str]:
-    """Rows as text. In a malformed record Spark leaves bytes that are no UTF-8; to Python they are U+FFFD."""
-    columns = [
-        [value for chunk in table.column(place).chunks for value in plain(chunk)] for place in range(table.num_columns)
-    ]
-    return [repr(row) for row in zip(*columns, strict=True)]
-
-
-def plain(array: Any) -> list[Any]:
-    kind = array.type
-    valid = array.is_valid().to_pylist()
-    if isinstance(kind, pa.StructType):
-        inside = [plain(array.field(place)) for place in range(kind.num_fields)]
-        return [tuple(part[row] for part in inside) if known else None for row, known in enumerate(valid)]
-    if isinstance(kind, pa.MapType | pa.ListType):
-        if isinstance(kind, pa.MapType):
-            items: list[Any] = list(zip(plain(array.keys), plain(array.items), strict=True))
-        else:
-            items = plain(array.values)
-        starts = array.offsets.to_pylist()
-        return [items[starts[row] : starts[row + 1]] if known else None for row, known in enumerate(valid)]
-    if pa.types.is_string(kind):
-        return list(with_valid_utf8(array.view(pa.binary()))[0].to_pylist())
-    if pa.types.is_date32(kind):
-        return list(array.view(pa.int32()).to_pylist())
-    return list((array.view(pa.int64()) if pa.types.is_timestamp(kind) else array).to_pylist())
-
-
 def compare(spark: SparkSession, tmp_path: Path, lines: list[bytes], text: str, **options: Any) -> None:
     """All lines at once; if that differs, say which line does."""
     differing = _differing(spark, tmp_path / "lines.json", lines, text, options)
@@ -120,157 +90,9 @@ def _differing(spark: SparkSession, path: Path, lines: list[bytes], text: str, o
     return [line for part in parts for line in part] or [f"only together: {lines!r}"]
 
 
-VALUES = [
-    *(b"1", b"-1", b"0", b"-0", b"1.0", b"1.5", b"1e3", b"1E400", b"-1e400", b"1e-400", b"9223372036854775807", b"0.1"),
-    *(b"9223372036854775808", b"2147483648", b"32768", b"128", b"255", b"256", b"-129", b"1e39", b"16777217", b"1e-45"),
-    *(b"12345678901234567890123456789012345678901", b"123456.789", b"99999.995", b"0.005", b"-0.005", b"1500e-2"),
-    *(b'"1"', b'"1.5"', b'""', b'" 1"', b'"abc"', b'"1,234.5"', b'"NaN"', b'"-Infinity"', b'"INF"', b'"+INF"'),
-    *(
-        b"NaN",
-        b"Infinity",
-        b"-Infinity",
-        b"+Infinity",
-        b"INF",
-        b"-INF",
-        b"+INF",
-        b"Inf",
-        b"nan",
-        b"-0.0",
-        b"1x",
-        b"1 2",
-    ),
-    *(
-        b"true",
-        b"false",
-        b"null",
-        b'"true"',
-        b"tru",
-        b"True",
-        b"nul",
-        b"01",
-        b"00",
-        b"+1",
-        b".5",
-        b"5.",
-        b"-",
-        b"1e",
-        b"1e+",
-    ),
-    *(b"{}", b"[]", b'{"a":1}', b"[1]", b'[1,"x",3]', b"[[1]]", b'{"a":{"b":1}}', b'{"a":tru}', b"[tru]", b"[1,,2]"),
-    *(b"[1,]", b'{"a":1,}', b'{"a" 1}', b"{a:1}", b"{'a':1}", b"'x'", b"'it''s'", b'{"a":1,"a":2}', b'{"a":1,"a":"x"}'),
-    *(
-        b'"a\\"b"',
-        b'"\\u0041\\n\\/"',
-        b'"\\ud83d\\ude00"',
-        b'"\\ud83d"',
-        b'"\\ude00x"',
-        b'"\\q"',
-        b'"\\\'"',
-        b'"\\u12"',
-    ),
-    *(
-        b'"\t"',
-        b'"a\x01b"',
-        b'"\xff"',
-        b'"\xc3\xa9"',
-        b'"\xed\xa0\x80"',
-        b'"\xc0\x80"',
-        b'"\xf5\x80\x80\x80"',
-        b'"\xf0\x80\x80\x80"',
-        b'"\xe2\x82"',
-    ),
-    *(b'"2020-01-02"', b'"2020-01-02T03:04:05"', b'"2020-01-02 03:04:05.123456789"', b'"2020-01-02T03:04:05Z"'),
-    *(b'"2020-01-02T03:04Z"', b'"2020-01-02 03:04"', b'"2020-1-2"', b'"2020-13-01"', b'"2020-02-30"', b'"2020"'),
-    *(b'"2020-01-02T03:04:05+01:00"', b'"2020-01-02T03:04:05+1:00"', b'"2020-01-02T03:04:05 Europe/Paris"'),
-    *(b'"2020-03-08T02:30:00"', b'"2020-11-01T01:30:00"', b'"1850-01-01T00:00:00"', b'"0001-01-01"', b'"-0001-01-01"'),
-    *(b'"12345-01-01"', b'"GMT2020-01-02"', b'"18262"', b'"2020-01-02Tabc"', b'"2020-01-02T030405"', b'" 2020-01-02 "'),
-    *(b'"2020-01-02T24:00:00"', b'"2020-01-02T03:04:05+19:00"', b"1577836800", b"1577836800123"),
-    *(
-        b'"aGk="',
-        b'"aGk"',
-        b'"aG k="',
-        b'" aGk= "',
-        b'"a"',
-        b'"aGk=aGk="',
-        b'"ak="',
-        b'"aG=k"',
-        b'"YW\\u004aj"',
-        b'"YW!j"',
-    ),
-]
-AROUND = [
-    b'{"a":%s}',
-    b'{"z":9,"a":%s,"y":8}',
-    b'{"z":9,"s":{"x":1,"a":%s,"w":2},"y":8}',
-    b'{"z":9,"l":[null,%s,null],"y":8}',
-    b'{"z":9,"other":{"x":%s},"y":8}',
-    b'{"z":9,"m":{"k":%s,"k2":null},"y":8}',
-    b'{"z":9,"ls":[{"a":%s},{"a":null}],"y":8}',
-    b'[{"a":%s},{"y":1}]',
-]
-ENCODED = [
-    mark + '{"é😀":9,"z":9,"a":"aGk=","y":8}'.encode(encoding)
-    for encoding, mark in {
-        "utf-16-be": b"\xfe\xff",
-        "utf-16-le": b"\xff\xfe",
-        "utf-32-be": b"\0\0\xfe\xff",
-        "utf-32-le": b"\xff\xfe\0\0",
-        "utf-8": b"\xef\xbb\xbf",
-    }.items()
-    for mark in (b"", mark)
-]
-TORTURE = [around % value for around in AROUND for value in VALUES]
-TYPES = [
-    *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date", "timestamp"),
-    *("timestamp_ntz", "decimal(5,2)", "decimal(38,10)", "decimal(20,0)", "array<int>", "struct<a:int>"),
-    *("map<string,int>", "array<string>", "map<string,array<int>>"),
-]
-
-
-def schema_of(kind: str, *, maps: bool = True) -> str:
-    inside = f"z int, a {kind}, s struct<x:int,a:{kind},w:int>, l array<{kind}>, ls array<struct<a:{kind}>>"
-    return f"{inside}{f', m map<string,{kind}>' if maps else ''}, y int, _corrupt_record string"
-
-
 @pytest.mark.parametrize("kind", TYPES)
 def test_every_value_is_read_as_every_type_like_spark(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     compare(spark, tmp_path, [*TORTURE, *ENCODED], schema_of(kind))
-
-
-PARTS = [
-    *(b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b" ", b"\t", b"0", b"-", b".", b"e", b"null", b"1", b"\xc3\xa9"),
-    *(b"'", b"NaN", b'{"a":1}', b'"a":5,', b"\\u0000", b"/", b"\x7f"),
-]
-
-
-def mutated(line: bytes, rnd: random.Random) -> bytes:
-    data = bytearray(line)
-    for _ in range(rnd.randrange(1, 4)):
-        at = rnd.randrange(len(data) + 1)
-        match rnd.randrange(4):
-            case 0:
-                del data[at : at + 1]
-            case 1:
-                data[at:at] = rnd.choice(PARTS)
-            case 2:
-                data[at : at + 1] = bytes([rnd.randrange(32, 127)])
-            case _:
-                other = rnd.randrange(len(data) + 1)
-                data[at:at] = data[min(at, other) : max(at, other)][:20]
-    return bytes(data)
-
-
-LENIENT: list[dict[str, Any]] = [
-    {},
-    {"allowComments": True, "allowUnquotedFieldNames": True},
-    {"allowSingleQuotes": False, "allowNonNumericNumbers": False},
-    {
-        "allowNumericLeadingZeros": True,
-        "allowBackslashEscapingAnyCharacter": True,
-        "allowUnquotedControlChars": True,
-    },
-    {"timeZone": "Asia/Tokyo"},
-]
 
 
 @pytest.mark.parametrize("options", LENIENT, ids=lambda options: " ".join(options) or "default")
@@ -331,21 +153,6 @@ def tables(draw: st.DrawFn) -> tuple[str, list[bytes]]:
     ]
 
 
-def spelled(value: Any) -> Any:
-    """A value as writers of JSON spell it."""
-    if isinstance(value, dict):
-        return {name: spelled(inside) for name, inside in value.items()}
-    if isinstance(value, list):
-        return [spelled(inside) for inside in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, float) and not math.isfinite(value):
-        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-    if isinstance(value, Decimal):
-        return str(value) if value % 2 else float(value)
-    return value.isoformat() if isinstance(value, dt.date | dt.datetime) else value
-
-
 @settings(
     max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -385,6 +192,9 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
     "too long name": (b'{"z":1,"' + b"n" * 50_001 + b'":1,"y":2}', {}),
     "too long string": (b'{"z":1,"a":"' + b"n" * 20_000_001 + b'","y":2}\n{"z":2}', {}),
     "marks": (b'\xef\xbb\xbf{"z":1}\n\xef\xbb\xbf{"z":2}\n{"z":3}', {}),
+    "nothing but a mark": (b'{"z":1}\n\xef\xbb\xbf\n\xff\xfe\n\xef\xbb\xbf \n{"z":3}', {}),
+    "two marks": (b"\xef\xbb\xbf\xef\xbb\xbf", {}),
+    "mark in UTF-8": (b'\xef\xbb\xbf{"z":1}\n\xef\xbb\xbf{"z":2}\n{\0}\0\n{"z":3}', {"encoding": "UTF-8"}),
     "blank lines": (b'\n\n  \n{"z":1}\n\t\n\r\n{"z":2}\r\n\r\n{"z":3}\r{"z":4}', {}),
     "nothing": (b"", {}),
     "several in a line": (b'{"z":1}{"z":2}\n{"z":3} {"z":4}\n[{"z":5},{"z":6}] x\n[]\n{}', {}),
@@ -394,6 +204,7 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
     "lineSep": (b'{"z":1}|{"z":\n2}|{"z":3}|', {"lineSep": "|"}),
     "lineSep of two": (b'{"z":1}ab{"z":2}ab{"z":3,"a":"\n"}ab\nab', {"lineSep": "ab"}),
     "FAILFAST": (b'{"z":1}\nbad', {"mode": "FAILFAST"}),
+    "mark in ISO-8859-1": (b'\xef\xbb\xbf{"z":1}\n{"z":2}', {"encoding": "ISO-8859-1", "lineSep": "\n"}),
     "UTF-16LE": ('{"z":1,"a":"é"}\n{"z":2}\n'.encode("utf-16-le"), {"encoding": "UTF-16LE", "lineSep": "\n"}),
     "ISO-8859-1": (b'{"z":1,"a":"\xe9"}\n{"z":2}', {"encoding": "ISO-8859-1", "lineSep": "\n"}),
     "not UTF-8": (b'{"z":1,"a":"\xe9x"}\n{"z":2}', {"encoding": "UTF-8"}),
@@ -412,12 +223,18 @@ DOCUMENTS = {
     "empty array": b"[]",
     "raw text": b'[{"z":1,"a":{"k":\n [1, 2]}}]',
     "mark": b'\xef\xbb\xbf[{"z":1}]',
+    "two marks": b'\xef\xbb\xbf\xef\xbb\xbf{"z":1}',
+    "nothing but a mark": b"\xef\xbb\xbf",
+    "torn behind a mark": b'\xef\xbb\xbf[{"z":1},',
+    "torn UTF-16": b'{\0"\0',
     "UTF-16": '[{"z":1,"a":"é"}]'.encode("utf-16"),
     "UTF-16BE": '{"z":1,"a":"é"}'.encode("utf-16-be"),
     "UTF-32": '{"z":1,"a":"é"}'.encode("utf-32"),
     "not UTF-8": b'[{"z":1,"a":"\xff"},{"z":2}]',
 }
 CASES |= {f"multiLine {name}": (data, {"multiLine": True}) for name, data in DOCUMENTS.items()}
+CASES["multiLine not UTF-8 in UTF-8"] = (DOCUMENTS["not UTF-8"], {"multiLine": True, "encoding": "UTF-8"})
+CASES["multiLine mark in UTF-8"] = (DOCUMENTS["mark"], {"multiLine": True, "encoding": "UTF-8"})
 CASES["multiLine FAILFAST"] = (DOCUMENTS["one bad value"], {"multiLine": True, "mode": "FAILFAST"})
 
 
@@ -503,6 +320,9 @@ INFERRED: dict[str, tuple[bytes, dict[str, Any]]] = {
     "arrays at the root": (b'[{"a":1},{"b":2}]\n[]', {}),
     "order": ('{"b":1,"A":1,"a1":1,"é":1,"😀":1,"\uffff":1,"":2}'.encode(), {}),
     "one name twice": (b'{"a":1,"a":"x"}', {}),
+    "marks": (b'\xef\xbb\xbf{"a":1}\n\xef\xbb\xbf{"b":1}\n\xef\xbb\xbf', {}),
+    "marks in UTF-8": (b'\xef\xbb\xbf{"a":1}\n\xef\xbb\xbf{"b":1}', {"encoding": "UTF-8"}),
+    "two marks before a document": (b'\xef\xbb\xbf\xef\xbb\xbf{"a":1}', {"multiLine": True}),
     "behind the end": (b'{"a":1} xx\n{"b":1}{"c":1}', {}),
     "nested": (b'{"a":{"b":{"c":[{"d":1},{"e":"x"}]}}}\n{"a":{"b":{"c":[{"d":1.5}]}}}', {}),
     "nothing": (b"\n\n", {}),

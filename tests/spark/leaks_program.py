@@ -113,6 +113,7 @@ def main(root: Path) -> None:
     files.mkdir()
     (files / f"{NAME}.txt").write_text("x\n")
     settings = {
+        "spark.ui.enabled": "true",
         "spark.ui.port": "0",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",

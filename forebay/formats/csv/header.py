@@ -41,15 +41,15 @@ class CsvHeader:
         small = replace(self._blocks, block_bytes=min(self._blocks.block_bytes, _SMALL_BLOCK))
         return any(self.line(block) is not None for block in small.read(file, end=position))
 
-    def line(self, block: Block) -> tuple[str, int] | None:
-        """Return the first line of a block that is neither blank nor a comment, and the index after the line.
+    def line(self, block: Block) -> tuple[str, int, int] | None:
+        """Return the first line of a block that is neither blank nor a comment, its index, and the index after it.
 
         Returns None if the block has no such line.
         """
         comment = self._options.comment.encode() or None
-        for line, _, after in self._lines(block.data, self._after_blank_lines(block.data)):
+        for line, start, after in self._lines(block.data, self._after_blank_lines(block.data)):
             if line.strip(_BLANKS) and not (comment and line.startswith(comment)):
-                return decoded(line), after
+                return decoded(line), start, after
         return None
 
     def remove_lines(self, block: Block, text: str) -> None:
@@ -60,8 +60,8 @@ class CsvHeader:
             block.data[:] = b"".join([block.data[at:after] for line, at, after in lines if line != unwanted])
 
     def tokens(self, text: str) -> list[str | None]:
-        """Split the text of a header line into column names."""
-        return CsvTokenizer(self._options.rules()).line(text) or []
+        """Split the text of a header line into column names. Spark's parser drops a byte order mark before them."""
+        return CsvTokenizer(self._options.rules()).line(text.removeprefix("\ufeff")) or []
 
     def _lines(self, data: bytearray, at: int) -> Iterator[tuple[bytes, int, int]]:
         """Yield each line of `data` from index `at` on: its bytes without line end, its start, and the next start."""

@@ -86,8 +86,9 @@ class CsvOptions(RecordOptions):
         return sep
 
     def blocks(self, block_bytes: int | None = None) -> RecordBlocks:
-        """See `RecordOptions.blocks`. Hadoop's line reader and Spark's parser each drop a byte order mark."""
-        return replace(super().blocks(block_bytes), marks=2)
+        """See `RecordOptions.blocks`. A byte order mark in another encoding than UTF-8 is left to the first record."""
+        blocks = super().blocks(block_bytes)
+        return replace(blocks, drops_mark=blocks.encoding == "UTF-8")
 
     def rules(self) -> CsvRules:
         """Return the settings of the CSV tokenizer that follow from these options."""

@@ -65,16 +65,24 @@ class CsvReading:
         awaited = self._options.header and self._without is None
         if awaited and position:
             awaited = not header.is_before(self._file, position)
+        first = awaited or (not position and self._without is None)
         for block in self._blocks.read(self._file, position=position, end=end):
             if block.cut:
                 yield None, block
+                first = first and awaited
                 continue
-            if awaited:
+            if first:
                 found = header.line(block)
-                awaited = found is None
-                if found is not None:
-                    self._check(header.tokens(found[0]))
-                del block.data[: found[1] if found else len(block.data)]
+                first = found is None
+                if awaited:
+                    if found is not None:
+                        self._check(header.tokens(found[0]))
+                    del block.data[: found[2] if found else len(block.data)]
+                    awaited = first
+                elif found is not None and block.data.startswith(BOM, found[1]):
+                    del block.data[
+                        found[1] : found[1] + len(BOM)
+                    ]  # Spark's parser drops a mark before the first record
             if self._without is not None:
                 header.remove_lines(block, self._without)
             for part in self._blocks.parts(block, _MAX_ROWS):

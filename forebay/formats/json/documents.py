@@ -18,6 +18,7 @@ from forebay.formats.json.jackson.text import as_utf8
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.stdlib_reader import refuse_constant
 from forebay.formats.records.encodings import as_utf8 as decoding_stream
+from forebay.formats.records.encodings import valid_utf8
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
@@ -50,12 +51,13 @@ def read_document(
         end: A byte offset in the decompressed text; None for the end of the file.
     """
     data, complete = document_bytes(file, options)
+    text = as_utf8(data, options.encoding)
     batches: list[pa.RecordBatch] = []
     starts = [0]
-    spans = elements(data) if complete else []
+    spans = elements(text) if complete else []
     for first, last in _groups(spans, block_bytes, {position, end or 0}):
-        batches.append(reader.read_lines([data[start:stop] for start, stop in spans[first:last]], 0))
-        starts.append(spans[last][0] if last < len(spans) else len(data))
+        batches.append(reader.read_lines([text[start:stop] for start, stop in spans[first:last]], 0))
+        starts.append(spans[last][0] if last < len(spans) else len(text))
         if reader.malformed_records:  # to Spark the whole document is one malformed record
             batches.clear()
             break
@@ -86,7 +88,7 @@ def _groups(spans: list[tuple[int, int]], block_bytes: int, positions: set[int])
 
 
 def document_bytes(file: InputFile, options: JsonOptions) -> tuple[bytes, bool]:
-    """Return the text of the file in UTF-8, and whether the text is complete.
+    """Return the bytes of the file, decoded to UTF-8 with the option `encoding`, and whether they are complete.
 
     If the file is longer than `maxRecordBytes`, return only its start.
     """
@@ -97,7 +99,8 @@ def document_bytes(file: InputFile, options: JsonOptions) -> tuple[bytes, bool]:
             parts.append(part)
             size += len(part)
     data = b"".join(parts)
-    return as_utf8(data) if options.encoding is None else data, size <= options.max_record_bytes
+    # A document's bytes that are invalid in the encoding of the option are replaced; those of a line make it malformed.
+    return data if options.encoding is None else bytes(valid_utf8(data)), size <= options.max_record_bytes
 
 
 def elements(data: bytes) -> list[tuple[int, int]]:

@@ -102,20 +102,27 @@ def utf8_problem(text: bytes) -> str | None:
     return None
 
 
-def as_utf8(stream: BinaryIO, encoding: str) -> BinaryIO:
+def as_utf8(stream: BinaryIO, encoding: str, *, without: bytes = b"") -> BinaryIO:
     """Return a stream of the same text in UTF-8. A UTF-8 stream is returned unchanged, even if it is invalid.
 
     Closing the returned stream closes `stream`.
+
+    Args:
+        stream: The stream to decode.
+        encoding: Its encoding.
+        without: Bytes that are dropped if a stream of another encoding than UTF-8 begins with them.
     """
     name = check_encoding(encoding)
-    return stream if name == "UTF-8" else decoded_stream(stream, _transcoded(stream, _ENCODINGS[name]))
+    return stream if name == "UTF-8" else decoded_stream(stream, _transcoded(stream, _ENCODINGS[name], without))
 
 
-def _transcoded(stream: BinaryIO, codec: str) -> Iterator[bytes]:
-    marks, data = _MARKS.get(codec), b""
+def _transcoded(stream: BinaryIO, codec: str, without: bytes) -> Iterator[bytes]:
+    marks, data = _MARKS.get(codec), read_fully(stream.read, len(without))
+    if data == without:
+        data = b""
     if marks is not None:
-        data = read_fully(stream.read, len(marks[0]))
-        codec = codec if data in marks else f"{codec}-be"
+        data += read_fully(stream.read, max(0, len(marks[0]) - len(data)))
+        codec = codec if data.startswith(marks) else f"{codec}-be"
     decoder = codecs.getincrementaldecoder(codec)("replace")
     yield decoder.decode(data).encode("utf-8", "replace")
     while data := stream.read(STEP_BYTES):

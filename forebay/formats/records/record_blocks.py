@@ -23,7 +23,8 @@ MAX_RECORD_BYTES = 128 << 20
 """The default of the option `maxRecordBytes`."""
 
 BOM = b"\xef\xbb\xbf"
-"""A byte order mark. At the start of a file it is not part of the text, as in Hadoop's line reader."""
+"""A byte order mark. At the start of a file of lines, in any encoding, it is not part of the text, as in Hadoop's line
+reader."""
 
 _FIRST_STEP = 1 << 10
 _PAST_END_BYTES = 64 << 10
@@ -59,14 +60,14 @@ class RecordBlocks:
         block_bytes: How many bytes to read at a time.
         max_record_bytes: The most bytes of a record. For a longer one, a block with `cut` holds only its start.
         encoding: The encoding of the file. Blocks and positions refer to its text as UTF-8.
-        marks: How many byte order marks at the start of the file are no text.
+        drops_mark: Whether a byte order mark at the start of the decoded text is not part of it.
     """
 
     separator: bytes | None = None
     block_bytes: int = BLOCK_BYTES
     max_record_bytes: int = MAX_RECORD_BYTES
     encoding: str = "UTF-8"
-    marks: int = 1
+    drops_mark: bool = True
 
     def sliceable(self, file: InputFile) -> bool:
         """Return whether a read can start at any position of a file.
@@ -91,7 +92,7 @@ class RecordBlocks:
         _keep_freed_memory()
         before = max(0, position - self._width)
         opened = open_slice(file, before, end)
-        with as_utf8(opened.stream, self.encoding) as stream:
+        with as_utf8(opened.stream, self.encoding, without=BOM) as stream:
             window = Window(stream, opened.start)
             if position:
                 window.skip_to(before, seekable=self.seekable(file))
@@ -172,9 +173,8 @@ class RecordBlocks:
     def _block(self, window: Window, stop: int) -> Block | None:
         first = window.base == 0
         data = window.take(stop)
-        for _ in range(self.marks if first else 0):
-            if data.startswith(BOM):
-                del data[: len(BOM)]
+        if first and self.drops_mark and data.startswith(BOM):
+            del data[: len(BOM)]
         return Block(data, window.base) if data else None
 
     def _skip_record(self, window: Window) -> Block:

@@ -76,7 +76,7 @@ class KindReader:
                 return self._kind(self._decode(text)[0])
         except (ValueError, RecursionError):
             pass
-        tokens = token.Tokens(as_utf8(record), self._options)
+        tokens = token.Tokens(as_utf8(record, self._options.encoding), self._options)
         tokens.next()
         return self._field(tokens)
 

@@ -31,7 +31,7 @@ class Reasons:
         """Return why a record of a file is malformed. Its encoding is detected as by Jackson."""
         if self._options.encoding is not None and (problem := utf8_problem(record)):
             return problem
-        given = as_utf8(record)
+        given = as_utf8(record, self._options.encoding)
         text = bytes(valid_utf8(given))  # invalid bytes after the record are not the reason
         reason = self.of(text)
         if reason == _MALFORMED and (problem := utf8_problem(given)):

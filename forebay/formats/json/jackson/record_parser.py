@@ -69,7 +69,7 @@ class JacksonParser:
         """Read one record. The rows of the result are lists of values in the forms that `build.column` expects."""
         kind: int | None = None
         try:
-            tokens = Tokens(record if self._embedded else as_utf8(record), self._options)
+            tokens = Tokens(record if self._embedded else as_utf8(record, self._options.encoding), self._options)
             kind = tokens.next()
             if kind is None:
                 return Outcome([])

@@ -17,6 +17,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_MARK_BYTES = 4  # Jackson looks for a mark only in a record of at least this length
 # The first bytes of a record, 0 for a zero byte and 1 for any other, and the encoding that they imply.
 _ZEROS = (("0001", "utf-32-be"), ("1000", "utf-32-le"), ("01", "utf-16-be"), ("10", "utf-16-le"))
 
@@ -111,19 +112,25 @@ def decoded_char(data: bytes, at: int) -> tuple[int, int]:
     return code, at
 
 
-def as_utf8(data: bytes) -> bytes:
-    """Return a record in UTF-8 without a byte order mark. Its first bytes tell the encoding, as in Jackson."""
+def as_utf8(data: bytes, encoding: str | None) -> bytes:
+    """Return a record in UTF-8.
+
+    Args:
+        data: The record.
+        encoding: The option `encoding`. With it, the record has been decoded, and a byte order mark is a part of it.
+            If it is None, the first bytes tell the encoding, as in Jackson, and a mark is dropped.
+    """
     head = data[:4]
-    if head.isascii() and 0 not in head:
+    if encoding is not None or (head.isascii() and 0 not in head):
         return data
-    for mark, encoding in _MARKS:
+    for mark, marked in _MARKS if len(head) == _MARK_BYTES else ():
         if data.startswith(mark):
             rest = data[len(mark) :]
-            return rest if encoding == "utf-8" else rest.decode(encoding, "replace").encode()
+            return rest if marked == "utf-8" else rest.decode(marked, "replace").encode()
     zeros = "".join("01"[byte != 0] for byte in head)
-    for pattern, encoding in _ZEROS:
+    for pattern, implied in _ZEROS:
         if zeros.startswith(pattern):
-            return data.decode(encoding, "replace").encode()
+            return data.decode(implied, "replace").encode()
     return data
 
 

@@ -12,7 +12,8 @@ import pytest
 PROGRAM = Path(__file__).parent / "stop_program.py"
 
 
-@pytest.mark.parametrize("times", [3, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("times", [3, 60])
 def test_a_stop_in_a_micro_batch_prints_no_stack_overflow(tmp_path, times):
     """Spark matches a recursive pattern against the text of the error that leaves foreachBatch."""
     command = [sys.executable, "-P", str(PROGRAM), str(tmp_path), str(times)]
