@@ -14,8 +14,7 @@ from forebay.table.index.node import SearchNode
 from forebay.table.index.object_set import ObjectSet, Page, Version
 
 if TYPE_CHECKING:
-    from forebay.spark.index.funnel import Funnel
-    from forebay.spark.index.target import IndexTarget
+    from forebay.spark.index.funnel import Funnel, IndexTarget
     from forebay.table.index.gc import Collected
     from forebay.table.index.status import Status
     from forebay.table.index.transactions import Committed
@@ -27,7 +26,7 @@ _LAZY = {
     "Committed": "forebay.table.index.transactions",
     "Explanation": "forebay.table.index.why",
     "Funnel": "forebay.spark.index.funnel",
-    "IndexTarget": "forebay.spark.index.target",
+    "IndexTarget": "forebay.spark.index.funnel",
     "Status": "forebay.table.index.status",
     "Verification": "forebay.table.index.verify",
 }

@@ -15,7 +15,6 @@ from forebay.cli.arguments import Json, option_texts, say
 from forebay.errors import ConfigurationError
 from forebay.inspection.tables import text_table
 from forebay.options.secret import Secret
-from forebay.table.index.definition import ObjectType
 from forebay.table.index.gc import VERSIONS, collect
 from forebay.table.index.log import KEPT
 from forebay.table.index.node import SearchNode
@@ -67,7 +66,7 @@ def commit(  # noqa: PLR0913 - options of a command
     option: _Storage = None,
 ) -> None:
     """Commit files to a datasource of an object type that was defined before, and bring its index up to date."""
-    from forebay.spark.index.files import commit_files
+    from forebay.spark.index.funnel import commit_files
 
     done = commit_files(
         _index(location, name, option),
@@ -121,7 +120,7 @@ def why(
 ) -> None:
     """Explain an object: its row in each datasource, the rule, and the segment that answers. Reads files of a shard."""
     store = _index(location, name, option)
-    found = explain(store, _key(key, _definition(store).codec.columns))
+    found = explain(store, _key(key, store.definition(store.head().serving).codec.columns))
     say(json.dumps(asdict(found), indent=2, default=str) if as_json else str(found))
 
 
@@ -145,12 +144,6 @@ def gc(
 
 def _index(location: str, name: str, option: list[str] | None) -> IndexStore:
     return IndexStore(location, name, {key: Secret(value) for key, value in option_texts(option).items()})
-
-
-def _definition(store: IndexStore) -> ObjectType:
-    definition = store.definition(store.head().serving)
-    assert definition is not None  # noqa: S101 - the log has begun
-    return definition
 
 
 def _key(texts: list[str], kinds: Mapping[str, SparkType]) -> Any:  # noqa: ANN401 - a value of any key type

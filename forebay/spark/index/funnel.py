@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Funnel`: commits DataFrames and streams to the datasources of an object type, and keeps its index up to date."""
+"""`Funnel`: commits DataFrames, streams and files to the datasources of an object type, and follows with its index."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 
 from forebay.errors import ConfigurationError, DataError, unwrap
+from forebay.spark.changelog.columns import quoted
+from forebay.spark.changelog.targets.changes import DELETED, LANE, SEQUENCE, ChangeOptions, Changes
+from forebay.spark.changelog.targets.target import Target
 from forebay.spark.index.launchers import digest_of, launch_builds, run_transaction
-from forebay.spark.index.rows import key_types, prepare, refuse_changelog
-from forebay.spark.index.target import IndexTarget
-from forebay.table.index.definition import ObjectType
+from forebay.spark.index.rows import key_columns, key_types, prepare, refuse_changelog
+from forebay.table.changelog.shape import LOG
+from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
+from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
 from forebay.table.index.gc import VERSIONS, Collected, collect
 from forebay.table.index.log import KEPT
@@ -198,7 +206,7 @@ class Funnel:
         Raises:
             ConfigurationError: There is no such datasource.
         """
-        return IndexTarget(self.object_type, self.object_type.datasource(datasource), self.apply)
+        return IndexTarget(self, self.object_type.datasource(datasource))
 
     def verify(self, node: SearchNode | None = None) -> Verification:
         """Compare the index with the states of all datasources, by a scan of both.
@@ -229,3 +237,82 @@ class Funnel:
             dry_run: Only return what would be removed.
         """
         return collect(self.index, keep=keep, versions=versions, dry_run=dry_run)
+
+
+class IndexTarget(Target):
+    """A datasource of an object type. Each micro-batch of a stream is a transaction, committed exactly once.
+
+    Made by `Funnel.target`. If the stream has `_sequence`, that is what orders the changes of a key, unless
+    `sequence_by` is given: an older change that comes late changes nothing.
+    """
+
+    def __init__(self, funnel: Funnel, source: Datasource) -> None:
+        self._funnel = funnel
+        self._source = source
+
+    def __repr__(self) -> str:
+        return f"IndexTarget({self._funnel.object_type.name}.{self._source.name})"
+
+    def options(self, df: DataFrame, options: ChangeOptions) -> ChangeOptions:
+        """Return the options with `_sequence` as the order, if the DataFrame has it and no other one is given."""
+        if options.sequence_by is None and LOG_SEQUENCE in df.columns:
+            return replace(options, sequence_by=LOG_SEQUENCE, lane=LOG if LOG in df.columns else None)
+        return options
+
+    def _apply(self, changes: Changes, batch_id: int, query_id: str, *, adopt: bool) -> bool:
+        if changes.history:
+            raise ConfigurationError(
+                "a datasource keeps the last row of each key, not a history",
+                option="stored_as_scd_type",
+                advice="leave out stored_as_scd_type",
+            )
+        keys = {field.name for field in key_columns(changes.df, self._funnel.object_type, self._source).values()}
+        if keys != set(changes.keys):
+            raise ConfigurationError(
+                f"the changes have the key ({', '.join(changes.keys)}), and the datasource {self._source.name!r} has "
+                f"the key ({', '.join(sorted(keys))})",
+                option="keys",
+                advice=f"give keys={sorted(keys)!r}",
+            )
+        transaction = Transaction(
+            self._source.name, f"{query_id}/{batch_id}", "update", owner=query_id, batch=batch_id, adopt=adopt
+        )
+        sequence = None
+        if changes.sequence is not None:
+            lane = quoted(LANE) if LANE in changes.df.columns else F.lit(None).cast("string")
+            sequence = quoted(SEQUENCE), lane
+        return self._funnel.apply(changes.df, transaction, quoted(DELETED), sequence).applied
+
+
+def commit_files(
+    index: IndexStore,
+    datasource: str,
+    path: str,
+    read_format: str,
+    read_options: Mapping[str, str],
+    **options: Any,  # noqa: ANN401 - of `Funnel.commit`
+) -> Committed:
+    """Commit what Spark reads from a path to a datasource of an object type that was defined before.
+
+    Args:
+        index: The store.
+        datasource: The datasource.
+        path: What Spark reads.
+        read_format: The format of the files.
+        read_options: Options of the reader.
+        options: See `Funnel.commit`.
+
+    Raises:
+        ConfigurationError: There is no such object type yet, or Spark cannot read the path.
+    """
+    definition = index.definition(index.head().serving)
+    spark = SparkSession.builder.appName("forebay index commit").getOrCreate()
+    try:
+        rows = spark.read.format(read_format).options(**read_options).load(path)
+    except AnalysisException as error:
+        raise ConfigurationError(
+            f"Spark cannot read {path!r} as {read_format}: {error.getMessage()}",
+            option="path",
+            advice="check the path, --format and --read-option",
+        ) from error
+    return Funnel(index.location, definition, storage=index.storage).commit(datasource, rows, **options)

@@ -224,7 +224,6 @@ class Follower:
         known = [self._index.log.get(number) for number in range(last.data + 1, head.number)]
         entries = [entry for entry in known if entry is not None] + [head]
         definition = self._index.definition(self._pipeline)
-        assert definition is not None  # noqa: S101 - `last` is a version of the pipeline
         changed = [entry for entry in entries if entry.changed]
         if last.number > 0 and not full and not changed and len(entries) == head.number - last.data:
             return None

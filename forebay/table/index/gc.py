@@ -54,7 +54,7 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
     head = index.log.head()
     if head is None:
         return Collected((), ())
-    followers = list(_followers(index))
+    followers = list(index.newest_versions())
     first = min([head.number - keep + 1, *(newest.data for newest in followers if newest.number > 0)])
     facts = [index.log.name(number) for number in index.log.numbers() if number < first]
     for newest in followers:
@@ -74,15 +74,6 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
             index.store.delete([name])
         index.store.delete(files)
     return Collected(tuple(facts), tuple(files))
-
-
-def _followers(index: IndexStore) -> Iterator[IndexVersion]:
-    """Yield the newest version of each pipeline."""
-    prefix = f"{index.directory}pipelines/"
-    for directory in index.store.directories(prefix):
-        newest = index.newest_version(directory.removeprefix(prefix).removesuffix("/"))
-        if newest is not None:
-            yield newest
 
 
 def _named(index: IndexStore, first: int, followers: Iterable[IndexVersion], versions: int) -> Iterator[str]:

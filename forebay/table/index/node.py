@@ -15,10 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from forebay.errors import ConfigurationError, FatalError, RetriableError
+from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
 from forebay.formats.values.zones import session_zone
 from forebay.state.directory_lock import DirectoryLock, lock_directory
-from forebay.table.index.definition import ObjectType
 from forebay.table.index.log import Entry
 from forebay.table.index.object_set import ObjectSet, OpenedSegment, Version, View
 from forebay.table.index.pipelines import IndexStore, IndexVersion
@@ -68,7 +67,6 @@ class SearchNode:
         self._lock = self._locked()
         self._cache = SegmentCache(self._index.store, self._directory)
         self._head: Entry | None = None
-        self._definition: ObjectType | None = None
         self._view: View | None = None
         self._refreshing = threading.Lock()
         try:
@@ -186,10 +184,10 @@ class SearchNode:
         """Open the segments that are new, and let the version answer."""
         assert self._head is not None  # noqa: S101 - of `_newest`
         before = self._view
-        if before is None or before.version.pipeline != version.pipeline:
-            self._definition = self._index.definition(version.pipeline)
-        if self._definition is None:
-            raise FatalError(f"the definition of the pipeline {version.pipeline} is missing", option="location")
+        if before is not None and before.version.pipeline == version.pipeline:
+            definition = before.definition
+        else:
+            definition = self._index.definition(version.pipeline)
         # If one copy was damaged, others may be: all are opened again.
         usable = () if before is None or before.is_damaged else before.parts
         known = {opened.segment: opened for opened, _ in usable}
@@ -197,17 +195,16 @@ class SearchNode:
         try:
             for number, run in enumerate(version.runs):
                 runs.append(tuple(known.get(segment) or self._opened(segment, oldest=not number) for segment in run))
-        except RetriableError:
+        except ForebayError:
             self._cache.check_again()
             raise
-        self._view = View(version, self._definition, tuple(runs[::-1]), self._head.shards)
+        self._view = View(version, definition, tuple(runs[::-1]), self._head.shards)
         self._cache.keep(version.segments)
 
     def _opened(self, segment: IndexSegment, *, oldest: bool) -> OpenedSegment:
         try:
             opened = OpenedSegment(segment, open_segment(self._cache.path(segment)))
         except sqlite3.DatabaseError as error:
-            self._cache.forget(segment)
             raise FatalError(
                 f"the segment {segment.name} cannot be opened: {error}",
                 option="location",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import Any, Self
@@ -132,8 +132,6 @@ class IndexStore:
             serving = self._new_pipeline(given.with_key_types(key_types()))
             head = self.log.begin(Entry(0, "begin", uuid.uuid4().hex, shards, serving))
         stored = self.definition(head.serving)
-        if stored is None:
-            raise ConfigurationError(f"the definition of the pipeline {head.serving} is missing", option="location")
         if stored.fingerprint() != given.with_key_types(stored.keys).fingerprint():
             raise ConfigurationError(
                 f"the definition of {given.name!r} differs from the one that serves below {self.location!r}",
@@ -200,6 +198,14 @@ class IndexStore:
                 return found
         return None
 
+    def newest_versions(self) -> Iterator[IndexVersion]:
+        """Yield the newest version of each pipeline."""
+        prefix = f"{self.directory}pipelines/"
+        for directory in self.store.directories(prefix):
+            newest = self.newest_version(directory.removeprefix(prefix).removesuffix("/"))
+            if newest is not None:
+                yield newest
+
     def put_version(self, version: IndexVersion) -> bool:
         """Put a version, unless another one has its number; return whether this call put it."""
         return self.store.put_if_absent(self.version_name(version.pipeline, version.number), version.to_bytes())
@@ -211,12 +217,17 @@ class IndexStore:
             if self.put_version(IndexVersion(name, 0, -1, facts=definition.to_facts())):
                 return name
             # Another process begins too, or one was killed before the log began.
-            stored = self.definition(name)
-            if stored is not None and stored.fingerprint() == definition.fingerprint():
+            if self.definition(name).fingerprint() == definition.fingerprint():
                 return name
         raise AssertionError  # `count` has no end
 
-    def definition(self, pipeline: str) -> ObjectType | None:
-        """Return the definition of a pipeline; None if there is no such pipeline."""
+    def definition(self, pipeline: str) -> ObjectType:
+        """Return the definition of a pipeline.
+
+        Raises:
+            FatalError: It is gone.
+        """
         first = self.version(pipeline, 0)
-        return None if first is None else first.definition
+        if first is None:
+            raise damaged_fact(self.version_name(pipeline, 0), "it does not exist")
+        return first.definition

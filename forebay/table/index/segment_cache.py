@@ -73,11 +73,6 @@ class SegmentCache:
         """Let the next `fetch` check the digest of each copy again, because reading one failed."""
         self._checked.clear()
 
-    def forget(self, segment: IndexSegment) -> None:
-        """Remove the copy of a segment, because reading it failed."""
-        self.path(segment).unlink(missing_ok=True)
-        self._checked.discard(self.path(segment).name)
-
     def _has(self, segment: IndexSegment) -> bool:
         """Return whether there is a copy with the right digest. A process checks it once, when it first needs it."""
         path = self.path(segment)

@@ -48,9 +48,8 @@ def status(index: IndexStore) -> Status:
         ConfigurationError: Nothing was committed yet.
     """
     head = index.head()
-    definition = index.definition(head.serving)
     sources = []
-    for source in definition.datasources if definition else ():
+    for source in index.definition(head.serving).datasources:
         state = head.states.get(source.name)
         if state is None:
             sources.append(DatasourceStatus(source.name, 0, None, None, 0, 0))
@@ -58,12 +57,9 @@ def status(index: IndexStore) -> Status:
         size = sum(segment.size for shard in state.shards for run in shard for segment in run)
         runs = max(len(shard) for shard in state.shards)
         sources.append(DatasourceStatus(source.name, state.live, state.owner, state.moved, runs, size))
-    prefix = f"{index.directory}pipelines/"
     pipelines = []
-    for directory in index.store.directories(prefix):
-        name = directory.removeprefix(prefix).removesuffix("/")
-        newest = index.newest_version(name)
-        if newest is not None:
-            size = sum(segment.size for segment in newest.segments)
-            pipelines.append(PipelineStatus(newest, head.number - newest.data, name == head.serving, size))
+    for newest in index.newest_versions():
+        size = sum(segment.size for segment in newest.segments)
+        serving = newest.pipeline == head.serving
+        pipelines.append(PipelineStatus(newest, head.number - newest.data, serving, size))
     return Status(index.object_type, head, tuple(sources), tuple(pipelines))

@@ -74,8 +74,7 @@ def verify(index: IndexStore, view: View | None = None) -> Verification:
     """
     version = view.version if view is not None else index.serving(index.head())
     entry = index.log.get(version.data)
-    definition = index.definition(version.pipeline)
-    if entry is None or definition is None:
+    if entry is None:
         raise ConfigurationError(
             f"the states of version {version.number} of {index.object_type!r} were collected",
             option="location",
@@ -84,7 +83,7 @@ def verify(index: IndexStore, view: View | None = None) -> Verification:
     problems = tuple(_damaged(index, version, entry))
     if problems:
         return Verification(version.number, version.data, problems=problems)
-    return _compared(index, version, entry, definition, view)
+    return _compared(index, version, entry, index.definition(version.pipeline), view)
 
 
 def _damaged(index: IndexStore, version: IndexVersion, entry: Entry) -> Iterator[str]:

@@ -85,7 +85,6 @@ def explain(index: IndexStore, key: object) -> Explanation:
     head = index.head()
     version = index.serving(head)
     definition = index.definition(version.pipeline)
-    assert definition is not None  # noqa: S101 - there is a version
     runs = tuple(
         tuple(map(OpenedSegment, run, map(open_segment, local_copies(index, run)))) for run in reversed(version.runs)
     )
