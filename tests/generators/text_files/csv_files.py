@@ -118,7 +118,6 @@ def file_of(chance: random.Random, kinds: Sequence[str], options: dict[str, Any]
         lines.append(damaged(chance, line, marks) if chance.random() < 0.3 else line)
         if chance.random() < 0.1:
             lines.append(chance.choice(["", "  ", "\t", "#comment", '# "x', "\x01", " #x"]))
-    # Spark's parser goes astray in multi-line files of at most four characters.
     data = (end.join(lines) + (end if chance.random() < 0.7 else "")).encode()
     if chance.random() < 0.15 and data:
         at = chance.randrange(len(data))
@@ -127,24 +126,26 @@ def file_of(chance: random.Random, kinds: Sequence[str], options: dict[str, Any]
         )
     if chance.random() < 0.08 and data:
         data = b"\xef\xbb\xbf" + data
-    return data if len(data) > 8 or not multi else b""
+    return b"" if goes_astray(data, options) else data
 
 
 def goes_astray(data: bytes, options: dict[str, Any]) -> bool:
-    """Whether Spark's parser goes astray: with multiLine in short files, and at a first record of nothing but a mark.
+    """Whether Spark's parser goes astray.
 
-    White space or a comment behind a byte order mark is such a record. It has the value U+0000 if the line is empty.
+    With multiLine, in a file without characters, and at a last carriage return in a file of up to four. Without it, at
+    a first record of a byte order mark with white space or a comment behind it.
     """
     if options.get("multi_line"):
-        return len(data) <= 8
+        text = data.decode(options.get("encoding", "UTF-8"), "replace").removeprefix("\ufeff")
+        return not text or (len(text) <= 4 and text.endswith("\r"))
     comment = options.get("comment", "\n").encode()
 
     def skipped(line: bytes) -> bool:
         return not line.strip(bytes(range(33))) or line.startswith(comment)
 
     separator = options.get("line_sep")
-    text = data.removeprefix(BOM)
-    lines = re.split(rb"\r\n|\r|\n", text) if separator is None else text.split(separator.encode())
+    body = data.removeprefix(BOM)
+    lines = re.split(rb"\r\n|\r|\n", body) if separator is None else body.split(separator.encode())
     first = next((line for line in lines if not skipped(line)), b"")
     return not options.get("header") and first.startswith(BOM) and skipped(first.removeprefix(BOM))
 
