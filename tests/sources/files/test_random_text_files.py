@@ -237,7 +237,7 @@ def test_random_json_files_have_sparks_rows_in_batch_and_in_a_stream(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("case_of", [csv_case, json_case], ids=["csv", "json"])
 def test_failfast_refuses_the_files_that_spark_refuses(
     session: Any, tmp_path: Path, case_of: Callable[[int, int], Case], number: int
