@@ -38,6 +38,7 @@ app.add_typer(keyed_state.state, name="state")
 app.add_typer(indexes.index, name="index")
 for command in (sources.sources, sources.doctor, sources.verify, scaffold.new):
     app.command()(command)
+app.command("check", hidden=True)(sources.verify)  # the name of the function that it calls
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

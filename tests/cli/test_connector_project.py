@@ -100,7 +100,7 @@ def test_verify_finds_a_class_in_the_current_directory(project, tmp_path):
     assert report["verdict"] == "passed" and {one["outcome"] for one in report["checks"]} <= {"passed", "n/a"}
     source = project / "shop_orders" / "source.py"
     source.write_text(source.read_text().replace("(split.position or 0)", "0"))
-    failed = run(project, *target, "--seed", "7")
+    failed = run(project, "forebay", "check", *target[2:], "--seed", "7")
     assert failed.returncode == 1 and "shop_orders breaks " in failed.stdout and "seed 7" in failed.stdout
 
 
