@@ -62,9 +62,8 @@ def failing_discovery_is_an_error(subject: Subject) -> None:
             except Finding:
                 raise
             except Exception as error:  # noqa: BLE001 - any error is a right answer
-                if isinstance(error, FatalError) and error.rule == "ENU-2":
-                    return  # an enumerator that waits until it can look: no read is short
                 drop_clients(subject.source.name, error)
+                subject.need_time()  # an enumerator of the source's own may wait until it can look
                 continue
         if failing.failed:
             _compare(subject, answer, later, failing.failed)
