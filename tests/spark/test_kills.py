@@ -102,8 +102,7 @@ CLAIMS = [
 ]
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("claims", [CLAIMS[:3], CLAIMS], ids=len)
+@pytest.mark.parametrize("claims", [CLAIMS[:3], pytest.param(CLAIMS, marks=pytest.mark.soak)], ids=len)
 def test_kills_around_claims_lose_and_double_nothing(spark, program, kills, tmp_path, claims):
     """S14: unknown ends are negotiated, also with tasks that are killed after the negotiation."""
     (tmp_path / "logs").mkdir()
