@@ -60,8 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if PROFILE == "soak" and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.soak)
-        name = getattr(getattr(item, "cls", None), "__name__", "TestCsv")
-        if getattr(item, "originalname", "") == OTHER_PROCESSES and name not in IN_PROCESSES:
+        contract = getattr(item, "cls", None)
+        if contract and item.name.startswith(OTHER_PROCESSES) and contract.__name__ not in IN_PROCESSES:
             item.add_marker(pytest.mark.soak)
 
 

@@ -80,9 +80,8 @@ class CsvReading:
                     del block.data[: found[2] if found else len(block.data)]
                     awaited = first
                 elif found is not None and block.data.startswith(BOM, found[1]):
-                    del block.data[
-                        found[1] : found[1] + len(BOM)
-                    ]  # Spark's parser drops a mark before the first record
+                    at = found[1]  # Spark's parser drops a mark before the first record
+                    del block.data[at : at + len(BOM)]
             if self._without is not None:
                 header.remove_lines(block, self._without)
             for part in self._blocks.parts(block, _MAX_ROWS):
