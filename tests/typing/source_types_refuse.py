@@ -24,9 +24,9 @@ class Orders(SimpleSource):
 
 
 def wrong() -> None:
-    Orders()  # refused: call-arg
-    Orders(url=1)  # refused: arg-type
-    Orders("http://x")  # refused: call-arg
-    Orders(url="http://x", pages=1)  # refused: call-arg
-    Orders(url="http://x").page = 3  # refused: misc
-    number: str = Orders(url="http://x").page  # refused: assignment
+    Orders()  # type: ignore[call-arg]
+    Orders(url=1)  # type: ignore[arg-type]
+    Orders("http://x")  # type: ignore[call-arg]
+    Orders(url="http://x", pages=1)  # type: ignore[call-arg]
+    Orders(url="http://x").page = 3  # type: ignore[misc]
+    number: str = Orders(url="http://x").page  # type: ignore[assignment]
