@@ -8,6 +8,7 @@ It hides passwords in all other URLs too. This module keeps no copy of a secret.
 from __future__ import annotations
 
 import json
+import re
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -24,6 +25,9 @@ _LEAST: Final = 4
 
 _WORD: Final = 8
 """Minimum length of a secret of letters only: a shorter one may be a common word, such as `none`."""
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]+")
+"""Texts that are the same when URL-encoded, and in JSON."""
 
 _holders: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
 
@@ -84,7 +88,10 @@ def _secrets_in(value: object, spec: OptionSpec, *, hidden: bool) -> Iterator[st
 
 
 def _forms(value: str) -> Iterator[str]:
-    for one in (value, value.strip()):
-        if len(one) >= (_WORD if one.isalpha() else _LEAST):
-            yield from (one, quote(one, errors="replace"), quote(one, safe="", errors="replace"))
+    for one in {value, value.strip()}:
+        if len(one) < (_WORD if one.isalpha() else _LEAST):
+            continue
+        yield one
+        if not _PLAIN.fullmatch(one):
+            yield from (quote(one, errors="replace"), quote(one, safe="", errors="replace"))
             yield from (quote_plus(one, errors="replace"), repr(one)[1:-1], json.dumps(one)[1:-1])

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import site
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -32,9 +32,9 @@ def dumps(value: object, source: str) -> bytes:
     Raises:
         ConfigurationError: The value cannot be pickled.
     """
-    own = _own_modules(value)
+    local = _local_modules()
     problem: Exception | None = None
-    for modules in (_local_modules(), own, ()):
+    for modules in (local, _own_modules(value, local), ()):
         try:
             with _by_value(modules):
                 return bytes(_cloudpickle.dumps(value, protocol=5))
@@ -77,10 +77,10 @@ def _by_value(modules: Sequence[ModuleType]) -> Iterator[None]:
             _cloudpickle.unregister_pickle_by_value(module)
 
 
-def _own_modules(value: object) -> list[ModuleType]:
+def _own_modules(value: object, local: Sequence[ModuleType]) -> list[ModuleType]:
     cls = value if isinstance(value, type) else type(value)
     names = {base.__module__ for base in cls.__mro__}
-    return [module for module in _local_modules() if module.__name__ in names]
+    return [module for module in local if module.__name__ in names]
 
 
 def _local_modules() -> list[ModuleType]:
@@ -95,15 +95,16 @@ def _local_modules() -> list[ModuleType]:
             and module.__name__ == name
             and isinstance(path, str)
             and root not in {"__main__", "forebay", "pyspark", "py4j"}
-            and not any(Path(path).absolute().is_relative_to(one) for one in installed)
+            and not os.path.abspath(path).startswith(installed)
         ):
             local.append(module)
     return local
 
 
-def _installed_roots() -> list[Path]:
+def _installed_roots() -> tuple[str, ...]:
+    """Return the beginnings of the paths of installed modules: texts, since a process has thousands of modules."""
     paths = [path for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))]
     paths += site.getsitepackages()
     if site.ENABLE_USER_SITE:
         paths.append(site.getusersitepackages())
-    return [Path(path) for path in {*paths, *(str(Path(path).resolve()) for path in paths)}]
+    return tuple(os.path.join(path, "") for path in {*paths, *map(os.path.realpath, paths)})

@@ -141,8 +141,9 @@ def _root(df: DataFrame) -> Any:  # noqa: ANN401 - an object of the JVM
         return None
     # PySpark has no other way to the plan. Spark's own rule says which hint a join follows.
     root = df._jdf.queryExecution().analyzed()  # noqa: SLF001
-    jvm: Any = df.sparkSession._jvm  # noqa: SLF001
-    return jvm.org.apache.spark.sql.catalyst.optimizer.EliminateResolvedHint.apply(root)
+    # Asked for part by part, py4j would look for `org`, `org.apache`, … in every jar of Spark: 11 ms instead of 0.5.
+    rule = getattr(df.sparkSession._jvm, "org.apache.spark.sql.catalyst.optimizer.EliminateResolvedHint")  # noqa: SLF001
+    return rule.apply(root)
 
 
 def join_hints(node: PlanNode) -> tuple[str | None, str | None]:
