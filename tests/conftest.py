@@ -56,8 +56,17 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let `make soak` run the properties too, with more examples, and rules that start processes for all classes."""
+    """Let `make soak` run the properties too, with more examples, and rules that start processes for all classes.
+
+    A mark `soak("orc", "lz4")` is for the cases with one of these ids.
+    """
     for item in items:
+        ids = getattr(item, "callspec", None) and f"-{item.callspec.id}-"  # type: ignore[attr-defined]
+        item.own_markers[:] = [
+            mark
+            for mark in item.own_markers
+            if mark.name != "soak" or not mark.args or any(f"-{case}-" in ids for case in mark.args)
+        ]
         if PROFILE == "soak" and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.soak)
         contract = getattr(item, "cls", None)

@@ -177,7 +177,7 @@ def test_an_acknowledged_batch_does_not_come_again_after_a_break(world, kit, tmp
 PROGRAM = Path(__file__).with_name("exactly_once_program.py")
 
 
-@pytest.mark.parametrize("attempts", [12, pytest.param(25, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("attempts", [8, pytest.param(25, marks=pytest.mark.soak)])
 def test_the_recipe_for_exactly_once_is_right_under_kills(tmp_path, attempts):
     """RDR-4: each attempt is a process that dies by SIGKILL at some moment, in or between its transactions."""
     command = [sys.executable, "-P", str(PROGRAM), str(tmp_path / "sink.db"), str(attempts)]

@@ -108,6 +108,7 @@ def test_a_broker_that_does_not_start_says_why():
         _ = broker.address
 
 
+@pytest.mark.soak
 def test_other_ports_are_chosen_where_one_was_taken_meanwhile(monkeypatch):
     """Another process was quicker, on the port of a listener of the user's own."""
     settings = {
@@ -147,6 +148,7 @@ def test_the_jars_are_kept_where_the_user_says(monkeypatch, tmp_path):
     assert str(kafka_jars.cache()) == "/elsewhere/forebay"
 
 
+@pytest.mark.soak
 def test_processes_that_need_the_same_jars_download_them_one_after_the_other(tmp_path):
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)

@@ -26,6 +26,7 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
     return [row for file in directory.glob("*/*.parquet") for row in pq.read_table(file).to_pylist()]
 
 
+@pytest.mark.soak
 def test_bad_orders_become_dead_letters_and_nothing_comes_twice(spark: Any, kafka: Any, tmp_path: Path) -> None:
     sort_out = import_module("kafka_dead_letter").sort_out
     topic = kafka.topic(2)

@@ -148,6 +148,7 @@ def test_a_column_that_is_no_timestamp_is_refused_when_the_query_starts(kafka, c
     assert caught.value.option == "eventTimeColumn"
 
 
+@pytest.mark.soak
 def test_the_example_of_a_time_in_a_json_payload(spark, kafka, root, tmp_path):
     """Limits are scaled down: a micro-batch takes 15 records of each partition, which cover 15 minutes at most."""
     page = (root / "docs" / "event-time.md").read_text(encoding="utf-8")

@@ -45,6 +45,7 @@ def test_the_backfill_reads_only_the_given_hours(spark, orders):
     assert backfill(spark, orders.servers, orders.topic, late, late + HOUR).collect() == []
 
 
+@pytest.mark.soak
 def test_the_hourly_job_reads_new_records_once(spark, orders, tmp_path):
     run_once = import_module("kafka_hourly").run_once
     files, checks = str(tmp_path / "files"), str(tmp_path / "checks")

@@ -61,6 +61,7 @@ def test_a_capped_query_reports_position_end_and_lag_of_each_partition(kafka, qu
     assert "error" not in report["discovery"]
 
 
+@pytest.mark.soak
 def test_a_broker_that_goes_down_and_comes_back_is_reported(query, mortal, monkeypatch, refusing):
     connecting = "forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS"
     mortal.create_topic("stopped")
@@ -84,6 +85,7 @@ def test_a_broker_that_goes_down_and_comes_back_is_reported(query, mortal, monke
     assert report["discovery"]["error"]["at"] >= error["at"]
 
 
+@pytest.mark.soak
 def test_spark_shows_that_the_broker_of_an_idle_query_is_down(spark, mortal, tmp_path, refusing):
     mortal.create_topic("idle")
     query = (

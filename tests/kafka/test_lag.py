@@ -191,6 +191,7 @@ def test_watching_looks_again_until_it_is_interrupted(run_lag, kafka, orders, mo
     assert [json.loads(line)["lag"] for line in shown.splitlines()] == [0, 1, 2]
 
 
+@pytest.mark.soak
 def test_watching_continues_while_the_broker_is_down(run_lag, mortal, capsys, monkeypatch, refusing):
     shown, said = [], []
     connecting = "forebay.sources.kafka.client.client_options.CONNECT_TIMEOUT_MS"

@@ -39,6 +39,7 @@ def read(kafka, topic: str) -> tuple[int, int]:
     return rows, most - idle
 
 
+@pytest.mark.soak
 def test_a_task_with_messages_of_a_megabyte_and_a_slow_sink_stays_small(kafka, record_property):
     topic = fill(kafka, 4, 100, None, os.urandom(1_000_000))
     rows, megabytes = read(kafka, topic)

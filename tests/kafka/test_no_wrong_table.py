@@ -76,6 +76,7 @@ def test_two_topics_are_refused(pipeline):
     assert "sequence_by" in str(caught.value.advice)
 
 
+@pytest.mark.soak
 def test_changes_that_a_connector_sends_again_and_a_key_alone_for_a_deleted_row(pipeline):
     """Delivered at least once, with the default replica identity, also after a shuffle."""
     history = [

@@ -134,6 +134,7 @@ def compared(spark, broker, kafka, tmp_path, record_property):
     return compare
 
 
+@pytest.mark.soak
 def test_no_row_of_a_slow_partition_is_dropped_with_alignment(spark, broker, kafka, tmp_path):
     """Without it half of them are dropped. The soak tests read the same with Spark's own source."""
     shape = Skewed(2, 60, records=30, parts=6)

@@ -179,6 +179,7 @@ def test_a_new_stream_begins_at_the_latest_offsets(kafka, begin):
     assert query.drain() == [[3, 4, 5]]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", [pytest.param("subscribe", marks=pytest.mark.soak), "subscribePattern"])
 def test_partitions_added_while_running_lose_nothing(stream, kafka, how):
     topic = kafka.topic(5)
@@ -243,6 +244,7 @@ def test_a_loss_ends_a_stream_on_spark_with_its_typed_error(stream, kafka):
     assert found.split == f"{topic}/0"
 
 
+@pytest.mark.soak("True")
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_topic_recreated_after_spark_planned_the_tasks_gives_no_row_of_the_new_topic(spark, kafka, tmp_path, strict):
     topic = kafka.topic()
@@ -331,6 +333,7 @@ def test_a_stream_with_an_end_stops_there(kafka, begin):
     assert query.drain() == []
 
 
+@pytest.mark.soak
 def test_an_exhausted_source_does_not_stall_another_in_a_union(stream, kafka):  # SPARK-22956
     one, two = kafka.topic(), kafka.topic()
     kafka.send(one, range(3))

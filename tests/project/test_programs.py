@@ -55,6 +55,7 @@ def starts() -> dict[Path, tuple[int, str, str]]:
     return dict(zip(PROGRAMS, (json.loads(line) for line in done.stdout.splitlines()), strict=True))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_a_benchmark_starts(starts: dict[Path, tuple[int, str, str]], program: Path) -> None:
     """Its imports exist, and `--help` lists its options."""

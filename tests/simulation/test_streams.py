@@ -234,6 +234,7 @@ def test_100000_other_seeds_of_streams_are_clean(capsys):
     assert main(["--streams", "--first", "1000000", "--seeds", "100000"]) == 0, capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_the_same_seed_of_a_stream_does_the_same_in_every_process():
     """But for the ids, which are random on purpose."""
     program = (

@@ -33,6 +33,7 @@ def test_several_splits_with_skew_and_disorder_keep_the_contract():
     assert not report.failed
 
 
+@pytest.mark.soak
 def test_an_endless_rate_keeps_the_contract():
     a_second_ago = int((time.time() - 1) * 1e6)
     report = check(RateSource(num_splits=2, rows_per_second=50, start_time=a_second_ago))

@@ -152,6 +152,7 @@ def test_spk2_other_rows_in_a_replay_are_caught(spark, only, tmp_path):
     assert "was replayed after a crash" in str(error)
 
 
+@pytest.mark.soak
 def test_spk3_a_setting_that_is_no_option_is_caught(spark):
     source = IgnoresItsOption()
     object.__setattr__(source, "hidden", 2)

@@ -408,6 +408,7 @@ class Leaky(SimpleSource):
 LEAKS = [(style, place) for style in ("foreign", "plain", "context") for place in ("schema", "splits", "read", "later")]
 
 
+@pytest.mark.soak("foreign-later")
 @pytest.mark.parametrize(
     ("style", "place"),
     some(LEAKS, ("foreign", "schema"), ("context", "splits"), ("plain", "read"), ("foreign", "later")),

@@ -168,6 +168,7 @@ def test_trap_1_a_start_in_other_words_is_delivered_again(spark, naive, home, ru
     assert delivered(run_stream(frame, tmp_path / "checkpoint")) == ([] if who == "ours" else list(range(5)))
 
 
+@pytest.mark.soak
 def test_trap_2_and_s2_the_start_of_a_replay_is_not_where_the_micro_batch_began(
     spark, naive, home, run_stream, tmp_path
 ):
@@ -188,6 +189,7 @@ def test_trap_2_and_s2_the_start_of_a_replay_is_not_where_the_micro_batch_began(
         assert delivered(run_stream(frame, checkpoint)) == again
 
 
+@pytest.mark.soak
 def test_trap_5_and_s4_an_offset_that_is_always_new_makes_empty_micro_batches(spark, naive, home, run_stream, tmp_path):
     """Trap 5, S4: Spark runs each of them, with nothing in it."""
     assert len(run_stream(naive("always new"), tmp_path / "naive")) == 4
@@ -202,6 +204,7 @@ def test_trap_6_and_s17_the_target_of_a_run_is_not_what_the_planner_knows_at_its
     assert delivered(run_stream(read_stream(spark, Ours(home=home)), tmp_path / "ours")) == list(range(5))
 
 
+@pytest.mark.soak
 def test_trap_7_and_s19_the_last_micro_batch_of_a_run_is_never_committed_to_the_source(
     spark, naive, home, run_stream, tmp_path
 ):

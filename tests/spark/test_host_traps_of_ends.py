@@ -270,6 +270,7 @@ def test_trap_3_two_reads_that_negotiate_their_end_afterwards_return_different_r
     assert rows == sorted([*range(len(rows) // 2)] * 2)
 
 
+@pytest.mark.soak
 @WHO
 def test_trap_4_two_queries_of_one_load_count_the_same_numbers(spark, naive, home, run_stream, tmp_path, who):
     """Trap 4: no planner knows its query, so queries share state by number; rows of the other query are skipped."""
@@ -302,6 +303,7 @@ def test_trap_11_shares_that_are_rounded_waste_the_cap_or_break_it(
     assert found == ([10, 10, 10] if who == "ours" else sprung)
 
 
+@pytest.mark.soak("doubled-ours")
 @WHO
 @pytest.mark.parametrize(
     ("beyond", "first"),

@@ -43,6 +43,7 @@ def test_another_process_is_left_alone(monkeypatch):
     assert UTILS not in sys.modules
 
 
+@pytest.mark.soak
 def test_a_profile_of_the_planner_arrives(spark, tmp_path):
     forebay.register(spark)
     spark.conf.set("spark.sql.pyspark.dataSource.profiler", "perf")

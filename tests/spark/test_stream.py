@@ -215,6 +215,7 @@ def test_s17_available_now_takes_as_many_micro_batches_as_the_limit_says_while_a
     assert delivered(run(frame, checkpoint)) == [("a", 11), ("c", 0)]
 
 
+@pytest.mark.soak
 def test_once_takes_everything_in_one_micro_batch(spark, home, checkpoint):
     frame = read_stream(spark, Journal(home=home), max_rows_per_trigger=1)
     batches = run(frame, checkpoint, once=True)
@@ -251,6 +252,7 @@ def test_other_triggers_are_refused_by_spark(spark, home, checkpoint, trigger):
         ).start().awaitTermination(500)
 
 
+@pytest.mark.soak
 def test_a_bounded_source_gives_the_same_rows_as_in_a_bounded_read(spark, checkpoint):
     frame = read_stream(spark, Countdown(start=7))
     batches = run(frame, checkpoint)

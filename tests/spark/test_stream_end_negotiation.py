@@ -228,6 +228,7 @@ def test_it_is_refused_without_a_place_for_claims(spark, logs, tmp_path):
     assert "from latest()" in str(error.advice)
 
 
+@pytest.mark.soak
 def test_claims_that_are_kept_elsewhere_are_missed(spark, logs, tmp_path):
     grow(logs, "a", 10)
     start(stream(spark, logs, tmp_path), tmp_path, keeping([]))

@@ -188,6 +188,7 @@ def test_the_rows_are_those_of_sparks_own_file_stream(spark: SparkSession, tmp_p
     assert found == theirs.run(spark.readStream.schema(schema).option("maxFilesPerTrigger", 3).json(str(inbox)))
 
 
+@pytest.mark.soak
 def test_a_column_that_the_users_schema_calls_not_null_is_believed_by_spark_so_a_null_in_it_is_an_error(
     spark: SparkSession, tmp_path: Path
 ) -> None:

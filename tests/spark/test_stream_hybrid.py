@@ -169,6 +169,7 @@ def after_names(then: Source, finished: Sequence[Split]) -> GrowingFile:
     return GrowingFile(path=then.path, start=max(int(Path(split.id).stem) for split in finished) + 1)
 
 
+@pytest.mark.soak
 def test_the_switch_follows_from_the_files(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"l{number}\n" for number in range(6)))
@@ -199,6 +200,7 @@ def test_format_forebay_hybrid_by_options(spark: SparkSession, tmp_path: Path) -
     assert sorted(row.value for row in reader.load().collect()) == sorted([*expected(2), *expected(1)])
 
 
+@pytest.mark.soak
 def test_two_hybrids_in_one_query(spark: SparkSession, tmp_path: Path) -> None:
     frames = []
     for name in ("a", "b"):
@@ -212,6 +214,7 @@ def test_two_hybrids_in_one_query(spark: SparkSession, tmp_path: Path) -> None:
         kept.query.stop()
 
 
+@pytest.mark.soak
 def test_many_files_of_history(spark: SparkSession, tmp_path: Path) -> None:
     files = 250
     log = tmp_path / "log"

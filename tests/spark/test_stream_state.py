@@ -56,14 +56,14 @@ def last_offset(checkpoint: Path) -> dict[str, Any]:
 
 def test_by_default_the_memory_lies_beside_the_checkpoints(spark, checkpoints, tmp_path):
     inbox = tmp_path / "in"
-    put(inbox, 0, 1500)
-    assert run(spark, inbox, checkpoints / "q", maxFilesPerTrigger=700) == list(range(1500))
+    put(inbox, 0, 900)
+    assert run(spark, inbox, checkpoints / "q", maxFilesPerTrigger=500) == list(range(900))
     offset = last_offset(checkpoints / "q")
     state = offset["state"]
     assert state["at"] == str(checkpoints / "_forebay")
     assert (checkpoints / "_forebay" / offset["id"] / "segments" / state["segment"]).is_file()
-    put(inbox, 1500, 1510)
-    assert run(spark, inbox, checkpoints / "q") == list(range(1500, 1510))
+    put(inbox, 900, 910)
+    assert run(spark, inbox, checkpoints / "q") == list(range(900, 910))
     assert max(len(one.read_bytes()) for one in (checkpoints / "q" / "offsets").iterdir()) < 32 << 10
 
 

@@ -435,6 +435,7 @@ CORRECT = {
 }
 
 
+@pytest.mark.soak("many rows", "sparse rows")
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_source_passes(in_one_process, name):
     report = check(CORRECT[name]())

@@ -33,8 +33,8 @@ def run_clean(record_property, first, cases, patience):
     return done.stdout
 
 
-def test_600_record_batches_are_clean(record_property):
-    output = run_clean(record_property, 0, 600, 250)
+def test_200_record_batches_are_clean(record_property):
+    output = run_clean(record_property, 0, 200, 250)
     counts = {
         name: int(count) for name, count in re.findall(r"^  (\w+ (?:read|refused)) +(\d+)$", output, re.MULTILINE)
     }

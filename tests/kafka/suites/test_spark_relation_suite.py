@@ -119,6 +119,7 @@ def test_fail_on_data_loss_false_should_not_return_duplicated_records_batch(kafk
     assert batch(subscribe=topic, failOnDataLoss="false", minPartitions=4, **starts) == [6, 7, 8, 9]
 
 
+@pytest.mark.soak
 def test_stress_test_for_fail_on_data_loss_false(kafka, send, begin):
     """Topics come, lose records, go and come again while they are read: nothing fails, nothing comes twice."""
     chance, prefix = random.Random(7), kafka.name("stress")

@@ -27,6 +27,7 @@ def run(writer: Any, checkpoint: Any) -> Any:
     return query
 
 
+@pytest.mark.soak
 def test_ensure_stream_stream_self_join_and_correct_metrics(spark, kafka, send, frame, tmp_path):
     """Each side of a Python source keeps an offset of its own; both read the same, and every row is counted."""
     topic = kafka.topic(2)
@@ -39,6 +40,7 @@ def test_ensure_stream_stream_self_join_and_correct_metrics(spark, kafka, send, 
     assert sum(one["numInputRows"] for one in query.recentProgress) == 20
 
 
+@pytest.mark.soak
 def test_kafka_source_with_watermark(spark, kafka, send, frame, tmp_path):
     """A window comes out once it is over: the record of a minute later says so, and a late one is left out."""
     topic, begin = kafka.topic(), 1_700_000_000_000
@@ -89,6 +91,7 @@ def stopped(spark, kafka, tmp_path_factory) -> Stopped:
     return found
 
 
+@pytest.mark.soak
 def test_cannot_stop_kafka_stream(stopped):
     """It returns, with nothing to read, and again and again on one checkpoint."""
     for query in stopped.queries:

@@ -66,6 +66,7 @@ def backfill(spark: Any, clicks: Path, checkpoint: Path, *, delay: str, **option
 DAYS = [3, *(pytest.param(days, marks=pytest.mark.soak) for days in (4, 12, 60))]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("days", DAYS)
 def test_a_backfill_by_event_time_keeps_two_days_of_state(spark: Any, tmp_path: Path, days: int) -> None:
     """Hourly windows of all days × 16 files."""

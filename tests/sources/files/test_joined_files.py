@@ -96,6 +96,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@pytest.mark.soak("100-json")
 @pytest.mark.parametrize("kind", PIECES)
 @pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 4_000), marks=pytest.mark.soak)], ids=len)
 def test_hostile_files_have_the_same_rows(

@@ -158,6 +158,7 @@ def test_a_bomb_of_one_line_is_bounded(tmp_path: Path, record_property: Report, 
     assert above < LIMIT
 
 
+@pytest.mark.soak
 def test_a_parquet_file_whose_values_are_a_thousandth_on_disk(tmp_path: Path, record_property: Report) -> None:
     """1.5 GB in one row group, as a dictionary of one value."""
     path = tmp_path / "bomb.parquet"
@@ -173,6 +174,7 @@ def test_a_parquet_file_whose_values_are_a_thousandth_on_disk(tmp_path: Path, re
     assert above < LIMIT
 
 
+@pytest.mark.soak
 def test_a_parquet_file_of_one_big_row_group(tmp_path: Path, record_property: Report) -> None:
     """A row group of 500 MB in memory."""
     rows = 2_000_000

@@ -41,6 +41,7 @@ def storage(bucket: FaultProxy) -> dict[str, str]:
     return {"endpoint_url": bucket.url, "key": KEY, "secret": SECRET}
 
 
+@pytest.mark.soak
 def test_a_cold_load_lists_once_for_schema_and_all_actions(bucket: FaultProxy, spark: Any) -> None:
     options = {f"storage.{name}": value for name, value in storage(bucket).items()}
     reader = spark.read.format("forebay_files").options(header=True, inferSchema=True, **options)

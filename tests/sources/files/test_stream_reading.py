@@ -209,6 +209,7 @@ def test_only_what_a_sink_has_committed_is_read(put: Put, stream: Begin, inbox: 
     assert raised.value.option == "cleanSource"
 
 
+@pytest.mark.soak
 def test_ten_thousand_files_with_state_in_a_directory(put: Put, stream: Begin, tmp_path: Path) -> None:
     for number in range(10_000):
         put(f"{number:05}.txt", "x\n")

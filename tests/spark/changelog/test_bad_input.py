@@ -182,6 +182,7 @@ def test_an_event_time_that_is_null_is_told_with_its_key(micro_batches):
     assert isinstance(error, ConfigurationError) and error.option == "event_time"
 
 
+@pytest.mark.soak
 def test_payloads_of_5_mb(stream_of_files):
     query = stream_of_files(
         lambda df, state: retracted(df.selectExpr("id", "repeat(v, 5242880) AS v", "_change_type"), state), CHANGES
@@ -211,6 +212,7 @@ def of_one_key(df, state):
     return retracted(df.selectExpr("0L AS id", "CAST(id AS string) AS v", "_change_type"), state)
 
 
+@pytest.mark.soak
 def test_20_000_events_of_one_key_in_a_micro_batch(micro_batches, record_property):
     one_key(micro_batches(of_one_key, CHANGES), 20_000, record_property)
 

@@ -54,6 +54,7 @@ def test_debezium_with_positions_of_kafka_and_a_key(spark):
     assert df.columns[-4:-1] == ["_log", "_transaction", "_commit_timestamp"]
 
 
+@pytest.mark.soak("PERMISSIVE")
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "FAILFAST"])
 def test_a_null_message_key_is_refused_where_the_key_is_read_from_the_message(spark, mode):
     """K5: a table without a primary key, whose changes are in any partition."""

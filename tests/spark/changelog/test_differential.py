@@ -41,7 +41,7 @@ from forebay.spark.keys import operators
 from forebay.table.changelog.operators import latest
 from forebay.table.changelog.traits import ChangeTraits, Images
 
-CASES = 200
+CASES = 80
 SEED = 36
 NUMBERED = re.compile(r"#\d+L?|\([^)]*\)|\[[^]]*\]")  # columns of plans, for which reasons differ
 
@@ -581,8 +581,8 @@ def test_no_table_is_wrong(one_partition, tasks_here, record_property):
 
 
 def test_no_table_of_a_restarted_stream_is_wrong(one_partition, tmp_path, record_property):
-    outcomes = search_for_wrong_tables(one_partition, range(SEED, SEED + 30), record_property, tmp_path)
-    assert outcomes["right"] > 5, outcomes
+    outcomes = search_for_wrong_tables(one_partition, range(SEED, SEED + 12), record_property, tmp_path)
+    assert outcomes["right"] >= 2, outcomes
 
 
 def broadcasts_any_hint(patch):

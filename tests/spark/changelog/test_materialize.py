@@ -126,6 +126,7 @@ def test_latest_per_key_ignores_older_changes(micro_batches):
     ]
 
 
+@pytest.mark.soak
 def test_an_available_now_query_with_a_time_to_live_ends(stream_of_files):
     """A16: no query waits for keys to expire; they do so when their shard next has rows."""
     query = stream_of_files(

@@ -58,6 +58,7 @@ def test_a_resharded_query_goes_on(stream_of_files):
         run()
 
 
+@pytest.mark.soak
 def test_a_resharded_join_goes_on_and_the_old_number_is_refused(stream_of_files):
     def transform(df, state):
         left = df.where("id < 100").selectExpr("id % 10 AS k", "v AS l", "_change_type")

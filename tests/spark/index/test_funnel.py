@@ -67,6 +67,7 @@ KEYS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.soak
 def test_a_node_finds_keys_of_every_type_in_the_shard_where_spark_put_them(spark, location, node_of):
     """The builder compares the shard of each key with the one that Python computes; here it meets all types."""
     names = {f"k{place}": kind for place, kind in enumerate(KEYS)}

@@ -53,6 +53,7 @@ def test_times_that_python_cannot_show_are_refused_with_the_key(spark, location,
         keyed.commit("a", spark.sql(f"SELECT {far} id, 1 v"), kind="append")
 
 
+@pytest.mark.soak
 def test_a_text_of_a_megabyte_nested_nulls_and_odd_names_return_whole(spark, location, node_of):
     nested = "array<struct<a:int,m:map<string,array<double>>>>"
     properties = {
@@ -87,6 +88,7 @@ def test_a_text_of_a_megabyte_nested_nulls_and_odd_names_return_whole(spark, loc
     assert funnel.verify(node).is_equal
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("small", [pytest.param(50_000, marks=pytest.mark.soak), 0], ids=["driver", "tasks"])
 def test_duplicates_and_nulls_in_other_partitions_are_seen(spark, location, small):
     kind = ObjectType("Parts", {"x": "string", "y": "decimal(10,2)"}, [Datasource("a", {"v": Property("int")})])

@@ -67,6 +67,7 @@ def test_a_stream_is_applied_exactly_once_and_late_changes_change_nothing(stream
     assert head.counts["late"] == 2
 
 
+@pytest.mark.soak
 def test_another_checkpoint_is_refused_and_may_adopt(stream, spark):
     stream.write((1, "a", "insert", 1))
     first = stream.run()

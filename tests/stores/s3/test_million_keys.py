@@ -25,6 +25,7 @@ def measured(count: int) -> dict[str, Any]:
 LONG = [pytest.param(*size, marks=pytest.mark.soak) for size in ((200_000, 80), (1_000_000, 250))]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("count", "megabytes"), [(50_000, 40), *LONG])
 def test_very_many_keys_are_listed_and_planned_in_little_memory(
     record_property: Report, count: int, megabytes: int

@@ -117,7 +117,7 @@ def test_a_page_goes_on_in_the_version_that_it_began_with(objects):
 
 def test_versions_are_never_mixed_and_never_go_back_while_they_change(objects):
     """P10: each answer belongs to one version, and versions of a client grow."""
-    size, versions = 40, 30
+    size, versions = 40, 12
     objects.commit("a", rows(*["v0"] * size))
     node, stop, problems = objects.node(), threading.Event(), []
 

@@ -121,6 +121,7 @@ def partitioner(spark):
     return Partitioner(spark)
 
 
+@pytest.mark.soak("America/New_York")
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", pytest.param("+05:30", marks=pytest.mark.soak)])
 def test_every_unusual_value_has_sparks_type_and_value(partitioner, zone):
     wrong = {}

@@ -85,6 +85,7 @@ def test_another_query_is_refused_until_it_adopts(spark, continued, tmp_path):
         continued.apply(spark.createDataFrame(in_one_split(FIRST), CHANGES), 8, "q", keys="id")
 
 
+@pytest.mark.soak("rename")
 @pytest.mark.parametrize("killed", ["write_text", "rename"])
 def test_an_archive_whose_writer_died_shows_no_part_of_its_micro_batch(spark, continued, tmp_path, monkeypatch, killed):
     """P8: after the files, before they are at their place; the next attempt removes what is left."""
@@ -157,6 +158,7 @@ def test_another_schema_is_refused_before_any_write(spark, continued, tmp_path, 
     assert sorted((tmp_path / PLACE).rglob("*")) == before
 
 
+@pytest.mark.soak
 def test_a_later_micro_batch_may_have_null_where_an_earlier_one_cannot(spark, target, tmp_path):
     """Spark's type of `array(1)` says that no element is NULL."""
     target.apply(spark.sql("SELECT 1 AS id, array(named_struct('x', 1)) AS a"), 0, "q", keys="id")
@@ -185,6 +187,7 @@ def test_an_archive_of_a_later_format_is_refused(spark, tmp_path):
         read_archive(spark, tmp_path / PLACE)
 
 
+@pytest.mark.soak
 def test_a_stream_is_archived(spark, stream_of_files, tmp_path):
     stream_of_files(None, CHANGES).write(in_one_split(FIRST))
     stream = from_changes(spark.readStream.schema(CHANGES).parquet(str(tmp_path / "in")), "id", ordered=True)

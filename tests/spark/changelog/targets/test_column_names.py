@@ -72,7 +72,7 @@ OPTIONS = {"sequence_by": "_sequence", "apply_as_deletes": None}
 def shuffled(seed):
     """Distinct names in Spark's sense, the key first."""
     rng = random.Random(seed)
-    letters = [*NAMES, *("".join(rng.choices("aB.\"'`%\\ é_$0", k=rng.randint(1, 12))) for _ in range(20))]
+    letters = [*NAMES, *("".join(rng.choices("aB.\"'`%\\ é_$0", k=rng.randint(1, 12))) for _ in range(8))]
     names = list({name.lower(): name for name in letters}.values())
     rng.shuffle(names)
     return names

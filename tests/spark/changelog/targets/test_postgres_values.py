@@ -37,6 +37,7 @@ def test_strings_for_types_that_spark_does_not_have(spark, table):
     ]
 
 
+@pytest.mark.soak("2")
 @pytest.mark.parametrize("kind", [1, 2])
 def test_a_uuid_as_the_key_and_others_in_versions_and_deletes(spark, table, kind):
     table.sql(f"CREATE TYPE mood_{table.name} AS ENUM ('sad', 'ok')")
@@ -139,6 +140,7 @@ def test_a_time_of_the_key_that_python_does_not_have_is_named(spark, table):
         table.target.apply(df, 0, "q", keys="d")
 
 
+@pytest.mark.soak("varchar(3)-twice1")
 @pytest.mark.parametrize(("kind", "twice"), [("uuid", [ID, ID.upper()]), ("varchar(3)", ["abc", "abc "])])
 def test_two_spellings_of_a_key_in_one_micro_batch_are_refused(spark, table, kind, twice):
     """Spark takes them for two keys, so their order is lost."""

@@ -46,6 +46,7 @@ def test_a_row_wins_over_a_retraction_at_its_sequence(spark, table):
     assert table.rows("id, v") == [(1, "b"), (2, "b")]
 
 
+@pytest.mark.soak
 def test_sequences_of_texts_compare_by_bytes(spark, table):
     """Spark's order, whatever the language of the database."""
     for number, (text, sequence) in enumerate([("first", "B"), ("second", "a"), ("older", "C")]):
@@ -64,6 +65,7 @@ def test_a_null_sequence_is_an_error(spark, table):
     assert table.rows() == []
 
 
+@pytest.mark.soak
 def test_versions_in_a_table_with_a_column_of_json(spark, table):
     """It has no equality, and no union with jsonb."""
     table.sql(
@@ -100,6 +102,7 @@ def test_versions_hold_from_one_change_to_the_next(spark, table):
     ]
 
 
+@pytest.mark.soak("1-0")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 50))])
 @pytest.mark.parametrize("kind", [1, 2])
 def test_any_order_and_any_cut_give_what_the_order_of_sequences_gives(spark, table, kind, seed):

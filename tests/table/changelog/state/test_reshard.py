@@ -245,6 +245,7 @@ def s3_storage(s3_server):
     return s3_server.options()
 
 
+@pytest.mark.soak
 def test_on_s3_it_is_the_same(query, s3_storage, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     on = query(shards=2, storage=s3_storage)
