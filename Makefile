@@ -37,17 +37,13 @@ SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak SPARK_HOME=$(NO_ZIP) $(PY)
 ALL_BUT_KAFKA := --ignore=tests/kafka
 CHANGELOGS := tests/spark/changelog tests/spark/keys tests/table
 STREAMS := tests/microbatch tests/spark tests/golden
-# The rest of the tests takes longest, so that these are not among them.
-KIT := tests/testkit tests/examples tests/simulation tests/inprocess tests/framework tests/reading tests/coordination tests/formats
-AGAINST_SPARK := tests/kafka/like_spark tests/kafka/suites tests/kafka/records tests/kafka/test_contract.py
+# What needs no Spark, or starts one of its own: each group that shares a Spark has to start it and to warm it up.
+ALONE := $(addprefix tests/,testkit examples simulation inprocess framework reading coordination state stores options project typing)
 # kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
 SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
 KAFKA := tests/kafka $(SOCKETS)
 PROGRAMS := $(wildcard examples/*.py examples/connectors/*/*.py benchmarks/*.py)
-# Programs import their neighbours, and are as short as what a user writes.
-# Their cache is their own: with other flags, mypy checks everything again.
-MYPY = $(PY) -m mypy forebay stubs tests $(wildcard pyspark_forebay_*.py) && MYPYPATH=examples:benchmarks $(PY) -m mypy \
-	--cache-dir .mypy_cache/programs --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --no-warn-return-any $(PROGRAMS)
+MYPY = $(PY) -m mypy forebay stubs tests $(wildcard pyspark_forebay_*.py) $(PROGRAMS)
 
 # Workers of Spark run this interpreter, and neither they nor anything else put the current directory on sys.path.
 export PYSPARK_PYTHON := $(PY)
@@ -91,15 +87,14 @@ else
 	@# JVM starts.
 	@beside() { exec env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
 	{ $(MYPY); } > build/tests-types.txt 2>&1 & types=$$!; \
-	beside kafka '$(KAFKA) $(AGAINST_SPARK:%=--ignore=%)' & kafka=$$!; \
-	beside against-spark '$(AGAINST_SPARK) $(SOCKETS)' & against=$$!; \
+	beside kafka '$(KAFKA)' & kafka=$$!; \
 	beside streams '$(STREAMS) $(CHANGELOGS:%=--ignore=%)' & streams=$$!; \
 	beside changelogs '$(CHANGELOGS)' & changelogs=$$!; \
-	beside kit '$(KIT)' & kit=$$!; \
-	trap 'kill $$types $$kafka $$against $$streams $$changelogs $$kit 2>/dev/null' INT TERM; \
-	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(KIT:%=--ignore=%) $(CHANGELOGS:%=--ignore=%); failed=$$?; \
+	beside alone '$(ALONE)' & alone=$$!; \
+	trap 'kill $$types $$kafka $$streams $$changelogs $$alone 2>/dev/null' INT TERM; \
+	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(ALONE:%=--ignore=%) $(CHANGELOGS:%=--ignore=%); failed=$$?; \
 	echo "waiting for the tests that write build/tests-*.txt"; \
-	for group in $$types $$kit $$streams $$changelogs $$against $$kafka; do wait $$group || failed=$$?; done; \
+	for group in $$types $$alone $$streams $$changelogs $$kafka; do wait $$group || failed=$$?; done; \
 	cat build/tests-*.txt; exit $$failed
 endif
 

@@ -89,6 +89,7 @@ def test_a_bug_in_the_source_fails_its_kit_test_and_names_the_rule(project):
     assert tested.returncode == 1 and "shop_orders breaks " in tested.stdout
 
 
+@pytest.mark.soak
 def test_verify_finds_a_class_in_the_current_directory(project, tmp_path):
     data = tmp_path / "data"
     data.mkdir()

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
-import acked_queue  # type: ignore[import-not-found]  # see conftest.py
+import acked_queue  # see conftest.py
 import pytest
 from acked_queue import AckedQueue, Broker
 
@@ -95,9 +96,9 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(source, monkeypatch, step
         if step == "open":
             patches.setattr(acked_queue, "open", crashing(open), raising=False)
         elif step == "fsync":
-            patches.setattr(acked_queue.os, "fsync", crashing(os.fsync))
+            patches.setattr(os, "fsync", crashing(os.fsync))
         elif step == "unlink":
-            patches.setattr(acked_queue.Path, "unlink", crashing(acked_queue.Path.unlink))
+            patches.setattr(Path, "unlink", crashing(Path.unlink))
         else:
             patches.setattr(Broker, step, crashing(getattr(Broker, step)))
         with pytest.raises(Crash):

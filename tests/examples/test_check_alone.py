@@ -11,12 +11,12 @@ import psycopg
 import pyarrow as pa
 import pytest
 from feed_service import FeedService  # type: ignore[import-not-found]  # see conftest.py
-from order_service import OrderService  # type: ignore[import-not-found]
-from partitioned_log import PartitionedLog  # type: ignore[import-not-found]
+from order_service import OrderService
+from partitioned_log import PartitionedLog
 from postgres_table import PostgresChanges, PostgresTable  # type: ignore[import-not-found]
 from rest_feed import RestFeed  # type: ignore[import-not-found]
-from rest_orders import Orders  # type: ignore[import-not-found]
-from segment_log import SegmentLog, SegmentWriter  # type: ignore[import-not-found]
+from rest_orders import Orders
+from segment_log import SegmentLog, SegmentWriter
 
 import forebay
 from forebay import Batch, Secret, SimpleSource, option

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from countdown import Countdown  # type: ignore[import-not-found]  # see conftest.py
+from countdown import Countdown  # see conftest.py
 
 from forebay.testkit import SourceContract
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from job_queue import JobQueue, add_job  # type: ignore[import-not-found]  # see conftest.py
+from job_queue import JobQueue, add_job  # see conftest.py
 
 import forebay
 from forebay import ConfigurationError

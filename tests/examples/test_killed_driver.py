@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from order_service import OrderService  # type: ignore[import-not-found]  # see conftest.py
+from order_service import OrderService  # see conftest.py
 
 from forebay.testkit.kills import Kill, KillList, MicroBatchFiles, run_until_done
 

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from feed_service import FeedService  # type: ignore[import-not-found]
-from job_queue import JobQueue, add_job  # type: ignore[import-not-found]
+from job_queue import JobQueue, add_job
 from postgres_table import PostgresChanges  # type: ignore[import-not-found]
 from rest_feed import RestFeed  # type: ignore[import-not-found]  # see conftest.py
 

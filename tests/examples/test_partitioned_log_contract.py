@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from partitioned_log import PartitionedLog  # type: ignore[import-not-found]  # see conftest.py
+from partitioned_log import PartitionedLog  # see conftest.py
 
 from forebay.testkit import SourceContract
 

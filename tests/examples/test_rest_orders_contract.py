@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from order_service import OrderService  # type: ignore[import-not-found]  # see conftest.py
-from rest_orders import Orders  # type: ignore[import-not-found]  # see conftest.py
+from order_service import OrderService  # see conftest.py
+from rest_orders import Orders  # see conftest.py
 
 from forebay.testkit import SourceContract
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from order_service import OrderService  # type: ignore[import-not-found]  # see conftest.py
-from rest_orders import Orders  # type: ignore[import-not-found]  # see conftest.py
+from order_service import OrderService  # see conftest.py
+from rest_orders import Orders  # see conftest.py
 
 import forebay
 from forebay.framework.microbatch.bounded import plan_bounded

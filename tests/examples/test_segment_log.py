@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from segment_log import SegmentLog, SegmentWriter  # type: ignore[import-not-found]  # see conftest.py
+from segment_log import SegmentLog, SegmentWriter  # see conftest.py
 
 import forebay
 from forebay.testkit import SourceContract

@@ -40,7 +40,7 @@ def session_in(zone: str) -> Iterator[SparkSession]:
     """A session in a time zone, which is set back afterwards."""
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master("local[2,2]").config("spark.ui.enabled", "false")
     session = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     before = session.conf.get("spark.sql.session.timeZone")

@@ -82,6 +82,7 @@ def _bind(taking, port, patience=120.0):
             return
 
 
+@pytest.mark.soak
 def test_the_broker_dies_with_the_process_that_started_it():
     with subprocess.Popen([sys.executable, "-c", DOOMED], stdout=subprocess.PIPE, text=True) as doomed:
         assert doomed.stdout is not None

@@ -189,6 +189,7 @@ def wait(query, condition):
         pause.wait(0.1)
 
 
+@pytest.mark.soak
 def test_progress_report_and_page_name_the_partition_that_others_wait_for(spark, broker, kafka, tmp_path):
     """Partition 1 is caught up and holds partition 0, until its next record comes."""
     topic = kafka.topic(2)

@@ -156,8 +156,8 @@ def test_the_snippet_of_events_defines_events_that_carry_their_fields():
 
 def test_the_snippet_of_http_errors_reads_the_service_of_the_examples():
     sys.path.append(str(ROOT / "examples"))
-    from order_service import OrderService  # type: ignore[import-not-found]
-    from rest_orders import Orders  # type: ignore[import-not-found]
+    from order_service import OrderService
+    from rest_orders import Orders
 
     names: dict[str, Any] = {"urlopen": __import__("urllib.request").request.urlopen, "forebay": forebay, "json": json}
     names["urlencode"] = __import__("urllib.parse").parse.urlencode

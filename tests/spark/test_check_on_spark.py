@@ -199,6 +199,7 @@ def test_a_session_of_connect_is_refused_by_name():
         check_on_spark(object(), Letters())
 
 
+@pytest.mark.soak
 def test_a_source_without_rows_is_not_proven(spark):
     """It hid a source that gives its rows only once."""
     with pytest.warns(NotProvenWarning, match="has no rows"):

@@ -49,6 +49,7 @@ def test_lost_rows_are_explained_once_and_the_reports_are_recorded(spark, skewed
     assert "<h1>unaligned</h1>" in text and "alignmentMaxDrift" in text
 
 
+@pytest.mark.soak
 def test_an_aligned_query_reports_its_watermarks_and_loses_no_row(spark, skewed, tmp_path):
     query = skewed("aligned", alignmentMaxDrift="20s", rows=20, skew=5, maxRowsPerTrigger=8)
     assert all(each.numRowsDroppedByWatermark == 0 for one in query.recentProgress for each in one.stateOperators)

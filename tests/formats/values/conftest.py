@@ -23,7 +23,7 @@ def spark() -> Iterator[SparkSession]:
     """A session in which a cast that fails gives null; its settings are put back."""
     from pyspark.sql import SparkSession
 
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    session = SparkSession.builder.master("local[2,2]").config("spark.ui.enabled", "false").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     before = {name: session.conf.get(name) for name in _SETTINGS}
     for name, value in _SETTINGS.items():

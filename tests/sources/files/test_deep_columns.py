@@ -55,7 +55,8 @@ def test_a_column_is_read_or_refused_by_its_name(tmp_path: Path, kind: str, leve
         assert len(row["c"]) > levels
 
 
-@pytest.mark.parametrize("kind", ["list", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("object", "orc"))])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["list", "object", "orc"])
 def test_on_spark_the_limit_is_that_of_arrow(spark: Any, tmp_path: Path, kind: str) -> None:
     for levels in (62, 63, 120):  # at about 200, the stack of Spark's own parser ends with some options of the JVM
         reader = spark.read.format("forebay_files")

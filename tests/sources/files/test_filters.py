@@ -83,7 +83,7 @@ def write(spark: Any, kind: str, path: str) -> None:
 
 
 # In Spark's ORC files, times are wall-clock times of the JVM, which is in UTC here.
-@pytest.mark.soak("Europe/Berlin")
+@pytest.mark.soak("orc", "orc of Spark")
 @pytest.mark.parametrize(("kind", "zone"), [("parquet", ZONE), ("orc", ZONE), ("orc of Spark", "UTC")])
 def test_the_rows_are_those_of_where(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, zone: str

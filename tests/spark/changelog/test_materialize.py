@@ -196,6 +196,7 @@ def test_names_with_dots_and_backticks(spark):
     assert to_upsert_kafka(changes, "k.id", ordered=True).collect() == [('{"k.id":1}', '{"k.id":1,"a`.b":"x"}')]
 
 
+@pytest.mark.soak
 def test_a_view_materializes_by_another_key_whatever_order_its_input_has(micro_batches):
     """The old owner of a name leaves it in a later micro-batch than the new one takes it."""
 
