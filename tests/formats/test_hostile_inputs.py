@@ -18,8 +18,8 @@ from forebay.errors import ConfigurationError, DataError
 from forebay.formats.csv.format import CsvFormat
 from forebay.formats.csv.header import names_of
 from forebay.formats.csv.options import CsvOptions
+from forebay.formats.csv.univocity.cursor import ValueText
 from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
-from forebay.formats.csv.univocity.value_text import ValueText
 from forebay.formats.json.format import JsonFormat
 from forebay.formats.json.inference import kinds
 from forebay.formats.json.options import JsonOptions

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.json.arrow import ArrowReader, NotSafe, has_unsafe_number, is_utf8
-from forebay.formats.json.blocks import BlockReader
-from forebay.formats.json.build import column
+from forebay.formats.json.blocks import BlockReader, column
 from forebay.formats.json.format import JsonFormat
 from forebay.formats.json.jackson.record_parser import JacksonParser
 from forebay.formats.json.jackson.text import BadValue, decoded_base64

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError
-from forebay.formats.json.build import column
+from forebay.formats.json.blocks import column
 from forebay.formats.json.cells import CellReader
 from forebay.formats.json.jackson.record_parser import JacksonParser
 from forebay.formats.json.options import JsonOptions

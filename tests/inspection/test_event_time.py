@@ -11,7 +11,7 @@ import pytest
 from forebay.inspection.dropped_rows import dropped_rows_advice
 from forebay.inspection.event_time import span
 from forebay.inspection.offsets import offsets
-from forebay.inspection.query_progress import QueryProgress, html, lines, one_line
+from forebay.inspection.progress import QueryProgress, html, lines, one_line
 
 ALIGNED: dict[str, Any] = {
     "watermark": "2024-01-01T00:00:10.999999Z",

@@ -12,8 +12,7 @@ from importlib import import_module
 import pytest
 
 import forebay
-from forebay.inspection.progress import progress
-from forebay.inspection.query_progress import QueryProgress, html, lines, one_line
+from forebay.inspection.progress import QueryProgress, html, lines, one_line, progress
 
 
 def ours(n, behind, *, worst=(), unit="rows", read=0, splits=None):

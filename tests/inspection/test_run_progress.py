@@ -15,7 +15,7 @@ import pytest
 
 import forebay
 from forebay import FileSource, SimpleSource, Split
-from forebay.inspection import run_progress
+from forebay.inspection import progress as run_progress
 from forebay.inspection.progress import progress
 
 LINES = pa.schema([("value", pa.string())])

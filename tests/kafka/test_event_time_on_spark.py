@@ -22,7 +22,7 @@ import forebay
 from forebay.errors import ConfigurationError
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.inspection.query_progress import QueryProgress, lines
+from forebay.inspection.progress import QueryProgress, lines
 from forebay.sources.kafka import KafkaSource
 
 BASE = 1_700_000_000

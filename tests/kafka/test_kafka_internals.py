@@ -20,7 +20,7 @@ from kafka.protocol.parser import KafkaProtocol
 from kafka.record import MemoryRecords
 
 from forebay.sources.kafka.client import kafka_internals
-from forebay.sources.kafka.reading import fetch_backends
+from forebay.sources.kafka.reading import fetching as fetch_backends
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.records.decoding import record_schema
 from forebay.sources.kafka.split import KafkaSplit

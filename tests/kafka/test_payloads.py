@@ -16,7 +16,7 @@ import forebay
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.options.payloads import CORRUPT
-from forebay.sources.kafka.reading.payload_decoder import PayloadDecoder
+from forebay.sources.kafka.reading.record_decoder import PayloadDecoder
 from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 

@@ -22,7 +22,7 @@ from forebay.framework.microbatch.offsets.offset import Planned
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster, Topic
-from forebay.sources.kafka.options.subscription import Subscription
+from forebay.sources.kafka.options.kafka_options import Subscription
 from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
 from forebay.sources.kafka.planning.group_progress import GroupProgress
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition

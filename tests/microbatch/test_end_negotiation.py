@@ -24,8 +24,8 @@ from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.microbatch import planner_factory
 from forebay.framework.microbatch.admission.admission import Limits
 from forebay.framework.microbatch.end_negotiation import negotiated_splits
-from forebay.framework.microbatch.end_negotiation.chunk_reader import ChunkReader
 from forebay.framework.microbatch.end_negotiation.claim import Claim, ClaimChain, Negotiation, begun_of
+from forebay.framework.microbatch.end_negotiation.task_reads import ChunkReader
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.microbatch.tasks.task_context import Delivered

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from forebay.clock import ManualClock
-from forebay.framework.microbatch.event_time.long_hold import LongHold
+from forebay.framework.microbatch.event_time.alignment import LongHold
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from forebay.framework.microbatch.offsets import spilling_codec
 from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
 from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd, canonical, dump_offset
-from forebay.framework.microbatch.offsets.segments import decode, encode, outdated
-from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
+from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec, decode, encode, outdated
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source

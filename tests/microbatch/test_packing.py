@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from forebay.errors import ContractError
 from forebay.framework.discovery import OPEN_COST
-from forebay.framework.microbatch.admission.assign_tasks import MOST_BYTES, MOST_SPLITS, count_partitions, cut
-from forebay.framework.microbatch.admission.packing import Sizes, pack
+from forebay.framework.microbatch.admission.assign_tasks import (
+    MOST_BYTES,
+    MOST_SPLITS,
+    Sizes,
+    count_partitions,
+    cut,
+    pack,
+)
 from forebay.framework.split import Split
 
 MIB = 1 << 20

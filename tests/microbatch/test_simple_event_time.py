@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ContractError
-from forebay.framework.microbatch.event_time import first_records
+from forebay.framework.microbatch.event_time import lookup as first_records
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource

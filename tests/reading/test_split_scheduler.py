@@ -16,8 +16,7 @@ import pytest
 from forebay_simulator import SimulatedRuntime
 
 import forebay
-from forebay.framework.reading.generator_reader import GeneratorSplitReader
-from forebay.framework.reading.split_scheduler import SplitScheduler
+from forebay.framework.reading.generator_reader import GeneratorSplitReader, SplitScheduler
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split

@@ -18,8 +18,7 @@ from hostile_names import Untouched, hostile_names
 from forebay.errors import ConfigurationError, FatalError, ForebayError
 from forebay.framework.microbatch.end_negotiation.claim import ClaimChain, claims_of
 from forebay.framework.microbatch.offsets.offset import Offset, dump_offset
-from forebay.framework.microbatch.offsets.segments import encode, is_link
-from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
+from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec, encode, is_link
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source

@@ -19,7 +19,7 @@ from forebay.sources.files.listing.file_index import list_files
 from forebay.sources.files.listing.listing import ListOptions
 from forebay.stores.file_status import FileStatus
 from forebay.stores.fsspec_info import nanoseconds, status
-from forebay.stores.remote_errors import says_gone
+from forebay.stores.remote import says_gone
 from forebay.stores.storage_options import StorageOptions
 from forebay.stores.stored_file import StoredFile
 

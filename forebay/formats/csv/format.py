@@ -3,19 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import decimal
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from forebay.formats.base import FileFormat, InputFile, JoinedContents
-from forebay.formats.csv.infer import infer_schema, merged_schema
+from forebay.errors import ConfigurationError, DataError
+from forebay.formats.base import FileFormat, InputFile, JoinedContents, batch_of
+from forebay.formats.csv.header import names_of
 from forebay.formats.csv.options import REFUSED, CsvOptions
 from forebay.formats.csv.read import CsvReading
-from forebay.formats.csv.rows import RowMaker
+from forebay.formats.csv.splitting.splitter import Tokens
 from forebay.formats.csv.univocity.rules import within_limits
+from forebay.formats.csv.values import converter
+from forebay.formats.records.encodings import decoded
 from forebay.formats.records.joining import join_lines
+from forebay.formats.records.record_blocks import Block
+from forebay.formats.values.date_patterns import DatePattern
+from forebay.formats.values.datetimes import parse_timestamp
+from forebay.formats.values.numbers import parse_bool, parse_double, parse_int
+from forebay.formats.values.text_columns import consists_of
 
 
 @dataclass(frozen=True)
@@ -69,3 +82,343 @@ class CsvFormat(FileFormat):
                 batch = rows.oversized(block) if tokens is None else rows.batch(tokens, block)
                 if batch.num_rows:
                     yield batch, block.end
+
+
+# -- Infers a schema from CSV files: names from the header, types as Spark's `CSVInferSchema` finds them.
+
+
+_ALL = 0.99  # above this sampling ratio, Spark uses all records
+
+
+def infer_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
+    """Infer the schema: names from the first file with a record, types from all files; empty if there is no record."""
+    first = next(filter(None, (_first_record(options, file) for file in files)), None)
+    if first is None:
+        return pa.schema([])
+    tokens, text = first
+    return _typed(options, _names(options, tokens), [(file, text) for file in files])
+
+
+def merged_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
+    """Infer the schema: names from the longest header, types from all files; empty if no file has a record.
+
+    Raises:
+        ConfigurationError: A header is not the beginning of the longest one, `mode` is not PERMISSIVE, or
+            `enforceSchema` is false.
+    """
+    if options.mode != "PERMISSIVE" or not options.enforce_schema:
+        raise ConfigurationError(
+            "to infer one schema from CSV files that may differ in the number of columns, forebay needs "
+            "mode=PERMISSIVE and enforceSchema=true",
+            option="enforceSchema" if options.mode == "PERMISSIVE" else "mode",
+            advice="leave out either mode and enforceSchema, or schemaEvolution",
+        )
+    found = [(file, first) for file in files if (first := _first_record(options, file)) is not None]
+    headers = [(_names(options, tokens), file.path) for file, (tokens, _) in found]
+    names, longest = max(headers, key=lambda one: len(one[0]), default=([], ""))
+    for header, path in headers:
+        if [name.lower() for name in header] != [name.lower() for name in names[: len(header)]]:
+            raise ConfigurationError(
+                f"{path} has the columns {', '.join(header)}, and {longest} has {', '.join(names)}: columns of CSV "
+                "files match by position, so new ones must come last",
+                option="header",
+                advice="exclude one kind of files with pathGlobFilter, or give a schema and leave schemaEvolution out",
+            )
+    return _typed(options, names, [(file, text) for file, (_, text) in found])
+
+
+def _names(options: CsvOptions, tokens: list[str | None]) -> list[str]:
+    return names_of(tokens, options.null_value) if options.header else [f"_c{index}" for index in range(len(tokens))]
+
+
+def _typed(options: CsvOptions, names: list[str], files: Sequence[tuple[InputFile, str]]) -> pa.Schema:
+    """Return a schema whose types fit all records. `files` are pairs of a file and the text of its first record."""
+    if not options.infer_schema:
+        return pa.schema([pa.field(name, pa.string()) for name in names])
+    columns = [ColumnTypes(options) for _ in names]
+    for file, text in files:
+        with within_limits(file.path):
+            _widen(columns, options, file, names, text)
+    return pa.schema([pa.field(name, column.arrow) for name, column in zip(names, columns, strict=True)])
+
+
+def _first_record(options: CsvOptions, file: InputFile) -> tuple[list[str | None], str] | None:
+    with within_limits(file.path):
+        return CsvReading(options, file, [], []).first_record()
+
+
+def _widen(columns: list[ColumnTypes], options: CsvOptions, file: InputFile, names: list[str], header: str) -> None:
+    """Widen each column's type until it fits all tokens of a file. Skips string columns, which fit every token."""
+    wanted = [index for index, column in enumerate(columns) if not column.resolved]
+    by_text = options.header and not options.multi_line
+    reading = CsvReading(options, file, names, wanted, inferring=True, without=header if by_text else None)
+    chance = random.Random(1)  # the same sample every time
+    for tokens, _ in reading.blocks(0, None):
+        if tokens is None:
+            continue
+        sample: pa.Array | None = None
+        if options.sampling_ratio <= _ALL:
+            sample = pa.array([chance.random() < options.sampling_ratio for _ in range(tokens.rows)], pa.bool_())
+        for index, column in zip(wanted, tokens.columns, strict=True):
+            columns[index].widen(column if sample is None else column.filter(sample))
+
+
+# -- Converts CSV tokens to record batches, and handles malformed records as the option `mode` says.
+
+
+_SHOWN_CHARS = 200
+
+
+class RowMaker:
+    """Converts the tokens of one read to record batches.
+
+    `columns` are the names of the selected columns; None selects all.
+
+    Raises:
+        ConfigurationError: The format does not support the schema or the selected columns.
+    """
+
+    def __init__(
+        self, options: CsvOptions, schema: pa.Schema, columns: Sequence[str] | None, path: str, *, position: int = 0
+    ) -> None:
+        self._mode = options.mode
+        self._path = path
+        self._position = position
+        self._rows = 0
+        corrupt = options.column_name_of_corrupt_record
+        _refuse_twice(schema.names)
+        names = dict.fromkeys(schema.names)
+        wanted = list(names if columns is None else columns)
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            raise ConfigurationError(
+                f"{missing[0]!r} in the option `columns` is not a column of the schema",
+                option="columns",
+                advice=f"select only columns of the schema: {', '.join(map(repr, names))}",
+            )
+        self.schema = pa.schema([schema.field(name) for name in wanted])
+        self.names = [name for name in names if name != corrupt]
+        """The names of the data columns: all columns of the schema but the one for corrupt records."""
+        places = {name: place for place, name in enumerate(self.names)}
+        self.wanted = [places[name] for name in wanted if name != corrupt]
+        """The indexes in `names` of the selected columns."""
+        self._corrupt_at = wanted.index(corrupt) if corrupt in wanted else None
+        if corrupt in names and schema.field(corrupt).type not in (pa.string(), pa.large_string()):
+            raise ConfigurationError(
+                f"the column {corrupt!r} for corrupt records must be a string, not {schema.field(corrupt).type}",
+                option="columnNameOfCorruptRecord",
+                advice="declare the column as string in the schema, or set columnNameOfCorruptRecord to another name",
+            )
+        self._converters = [converter(schema.field(name), options) for name in wanted if name != corrupt]
+
+    def batch(self, tokens: Tokens, block: Block) -> pa.RecordBatch:
+        """Return the record batch for the tokens of a block.
+
+        Raises:
+            DataError: A record is malformed and the mode is FAILFAST.
+        """
+        arrays: list[pa.Array] = []
+        bad: set[int] = set(tokens.malformed)
+        malformed: list[tuple[int, str]] = []
+        for convert, column in zip(self._converters, tokens.columns, strict=True):
+            values, wrong = convert(column)
+            arrays.append(values)
+            bad.update(wrong)
+            if wrong and self._mode == "FAILFAST":
+                malformed.append((min(wrong), self.names[self.wanted[len(arrays) - 1]]))
+        if bad and self._mode == "FAILFAST":
+            raise self._malformed(tokens, block, min(bad), malformed)
+        self._rows += tokens.rows
+        if self._corrupt_at is not None:
+            arrays.insert(self._corrupt_at, self._corrupt(tokens, bad))
+        batch = batch_of(arrays, self.schema, tokens.rows)
+        if bad and self._mode == "DROPMALFORMED":
+            kept = [row not in bad for row in range(tokens.rows)]
+            batch = batch.filter(pa.array(kept, pa.bool_()))
+        return batch
+
+    def oversized(self, block: Block) -> pa.RecordBatch:
+        """Return the record batch for a record longer than `maxRecordBytes`; `block` holds only the record's start.
+
+        Raises:
+            DataError: The mode is FAILFAST.
+        """
+        text = decoded(block.data)
+        if self._mode == "FAILFAST":
+            raise self._failure(text, block, 0, " is longer than maxRecordBytes")
+        self._rows += 1
+        rows = 0 if self._mode == "DROPMALFORMED" else 1
+        arrays = [
+            pa.array([text] * rows, field.type) if at == self._corrupt_at else pa.nulls(rows, field.type)
+            for at, field in enumerate(self.schema)
+        ]
+        return batch_of(arrays, self.schema, rows)
+
+    def _corrupt(self, tokens: Tokens, bad: set[int]) -> pa.Array:
+        texts: list[str | None] = [None] * tokens.rows
+        if bad:
+            raw = tokens.raw()
+            for row in bad:
+                texts[row] = raw[row]
+        return pa.array(texts, self.schema.field(self._corrupt_at or 0).type)
+
+    def _malformed(self, tokens: Tokens, block: Block, row: int, malformed: Sequence[tuple[int, str]]) -> DataError:
+        """Return the DataError for the malformed record at index `row` of the block.
+
+        It names the columns whose values are malformed. `malformed` has, for each such column, the first row with a
+        malformed value and the column's name.
+        """
+        columns = [name for first, name in malformed if first == row]
+        if columns:
+            kinds = ", ".join(f"{name!r} ({self.schema.field(name).type})" for name in columns)
+            why = f" does not fit the schema in the column{'' if len(columns) == 1 else 's'} {kinds}"
+        else:
+            why = f" does not fit the schema: it does not have {len(self.names)} values"
+        return self._failure(tokens.raw()[row], block, row, why)
+
+    def _failure(self, text: str, block: Block, row: int, why: str) -> DataError:
+        shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+        # The records before the start of a slice or of a resumed read are not counted.
+        after = f" after byte {self._position}" if self._position else ""
+        return DataError(
+            f"a record of {self._path}{why}: {shown}",
+            source=self._path,
+            position=f"record {self._rows + row + 1}{after}, between bytes {block.offset(0)} and {block.end}",
+            option="mode",
+            advice="correct the file or the schema, or set mode to PERMISSIVE or DROPMALFORMED",
+        )
+
+
+def _refuse_twice(names: Sequence[str]) -> None:
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise ConfigurationError(
+            f"the schema has the column {twice[0]!r} twice",
+            advice="give the columns different names in the schema; the names in the file do not matter",
+        )
+
+
+# -- The column types that Spark infers from CSV tokens, as Arrow types.
+
+
+_LENIENT_DATES = ("yyyy-MM-dd", "yyyy-M-d", "yyyy-M-dd", "yyyy-MM-d", "yyyy-MM", "yyyy-M", "yyyy")
+_MAX_PRECISION = 38
+_NULL, _STRING, _BOOLEAN = pa.null(), pa.string(), pa.bool_()
+_INT, _LONG, _DOUBLE = pa.int32(), pa.int64(), pa.float64()
+_DECIMAL = pa.decimal128(_MAX_PRECISION, 0)
+_DATE, _TIMESTAMP = pa.date32(), pa.timestamp("us", tz="UTC")
+_DIGITS = {_INT: 10, _LONG: 20}
+
+
+class ColumnTypes:
+    """The inferred type of one column. Each added token may widen it."""
+
+    def __init__(self, options: CsvOptions) -> None:
+        self._options = options
+        self._type: pa.DataType = _NULL
+        self._date_pattern = options.date_format or "yyyy-MM-dd"
+        pattern = options.pattern("timestamp_format")
+        named_numbers = dict.fromkeys((options.nan_value, options.positive_inf, options.negative_inf), 0.0)
+        # In the order in which Spark tries them; each returns None for a token that is not of the type.
+        self._parsers: list[tuple[pa.DataType, Callable[[str], object]]] = [
+            (_INT, partial(parse_int, bits=32)),
+            (_LONG, partial(parse_int, bits=64)),
+            (_DECIMAL, _decimal_type),
+            (_DOUBLE, lambda token: named_numbers.get(token, parse_double(token))),
+            (_DATE, DatePattern.of(self._date_pattern).date if options.prefer_date else lambda _: None),
+            (_TIMESTAMP, partial(pattern.timestamp if pattern else parse_timestamp, session_zone=options.zone)),
+            (_BOOLEAN, parse_bool),
+        ]
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the type is string, which fits every token, so that no further token can widen it."""
+        return self._type == _STRING
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The Arrow type that fits the tokens added so far; string if there were none."""
+        return _STRING if self._type == _NULL else self._type
+
+    def widen(self, tokens: pa.Array) -> None:
+        """Widen the type so that it fits some more tokens. Nulls, empty tokens and the null value are ignored."""
+        tokens = tokens.drop_null()
+        tokens = tokens.filter(pc.and_(pc.not_equal(tokens, ""), pc.not_equal(tokens, self._options.null_value)))
+        if self.resolved or not len(tokens):
+            return
+        known = self._type_of_all(tokens)
+        if known is not None:
+            self._type = self._wider(self._type, known)
+            return
+        for token in tokens.unique().to_pylist():
+            if not self.resolved:
+                self._type = self._wider(self._type, self._type_of(token))
+
+    def _type_of_all(self, tokens: pa.Array) -> pa.DataType | None:
+        """Return the common type of the tokens if a check of the whole column finds it; None to check each token."""
+        if self._type in (_NULL, _INT, _LONG) and consists_of(tokens, b"-0123456789"):
+            for whole in (_INT, _LONG):
+                if _castable(tokens, whole):
+                    return whole
+        if self._type in (_NULL, _INT, _LONG, _DOUBLE) and _all_match(tokens, r"^-?[0-9]{0,15}\.[0-9]{1,15}$"):
+            return _DOUBLE
+        formats = self._options.date_format, self._options.timestamp_format
+        if formats != (None, None) or not self._options.prefer_date:
+            return None
+        if self._type in (_NULL, _DATE) and _castable(tokens, _DATE):
+            return _DATE
+        if self._type in (_NULL, _TIMESTAMP) and _all_match(tokens, "^.{19}") and _castable(tokens, pa.timestamp("us")):
+            return _TIMESTAMP
+        return None
+
+    def _type_of(self, token: str) -> pa.DataType:
+        """Return the type that Spark infers for one token. The search starts at the column's current type."""
+        sought = _DECIMAL if pa.types.is_decimal(self._type) else self._type
+        skipped = sought != _NULL
+        for found, parse in self._parsers:
+            skipped = skipped and found != sought
+            value = None if skipped else parse(token)
+            if value is not None:
+                return value if isinstance(value, pa.DataType) else found
+        return _STRING
+
+    def _wider(self, one: pa.DataType, other: pa.DataType) -> pa.DataType:
+        both = {one, other}
+        if len(both) == 1 or _NULL in both:
+            return other if one == _NULL else one
+        if both == {_DATE, _TIMESTAMP}:
+            lenient = self._options.timestamp_format is None and self._date_pattern in _LENIENT_DATES
+            return _TIMESTAMP if lenient else _STRING
+        if both == {_INT, _LONG}:
+            return _LONG
+        if not all(kind in (_INT, _LONG, _DOUBLE) or pa.types.is_decimal(kind) for kind in both):
+            return _STRING
+        return _DOUBLE if _DOUBLE in both else pa.decimal128(max(map(_precision, both)), 0)
+
+
+def _precision(kind: pa.DataType) -> int:
+    return kind.precision if isinstance(kind, pa.Decimal128Type) else _DIGITS[kind]
+
+
+def _decimal_type(token: str) -> pa.DataType | None:
+    """Return the decimal type for an integer of at most 38 digits; None for any other token."""
+    try:
+        number = decimal.Decimal(token) if token.isascii() and "_" not in token and token.strip() == token else None
+    except decimal.InvalidOperation:
+        return None
+    if number is None or not number.is_finite() or number.as_tuple().exponent != 0:
+        return None
+    precision = max(1, len(number.as_tuple().digits))
+    return pa.decimal128(precision, 0) if precision <= _MAX_PRECISION else None
+
+
+def _castable(tokens: pa.Array, arrow_type: pa.DataType) -> bool:
+    try:
+        tokens.cast(arrow_type)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _all_match(tokens: pa.Array, expression: str) -> bool:
+    return pc.all(pc.match_substring_regex(tokens, expression)).as_py() is True

@@ -3,18 +3,27 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from forebay.errors import DataError
 from forebay.formats.base import InputFile
 from forebay.formats.compression.codecs import open_decompressed
 from forebay.formats.csv.header import CsvHeader, check_header
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.splitting.lines import LineSplitter
-from forebay.formats.csv.splitting.records import RecordSplitter, detected_line_separator
-from forebay.formats.csv.splitting.splitter import Tokens
-from forebay.formats.records.encodings import as_utf8
+from forebay.formats.csv.splitting.arrow import ArrowRows
+from forebay.formats.csv.splitting.placeholders import NoPlaceholder, Placeholders
+from forebay.formats.csv.splitting.safe_blocks import Quoting, matches
+from forebay.formats.csv.splitting.splitter import FallbackRow, Splitter, Tokens
+from forebay.formats.csv.univocity.cursor import WHITESPACE, strip_line_end
+from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
+from forebay.formats.records.encodings import as_utf8, decoded, valid_utf8
 from forebay.formats.records.record_blocks import BOM, Block, Window
 
 _MAX_ROWS = 1 << 16
@@ -177,3 +186,254 @@ class CsvReading:
 
     def _stream(self) -> BinaryIO:
         return as_utf8(open_decompressed(self._file), self._blocks.encoding)
+
+
+# -- Splits CSV for `multiLine=false`, where every line is a record, even inside quotes.
+
+
+_NEWLINE_INSIDE = "\udc0a"  # no decoded text has a lone surrogate
+
+
+class LineSplitter(Splitter):
+    """Splits blocks of lines: with Arrow if the result is the same as Spark's, else line by line with the tokenizer."""
+
+    def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int]) -> None:
+        super().__init__(options, width, wanted, newlines_in_quotes=False)
+        self._line_sep = None if options.line_sep is None else options.line_sep.encode()
+        if options.line_sep is not None and len(options.line_sep) == 1:
+            # LF is then an ordinary character, also in quotes.
+            self.tokenizer = CsvTokenizer(replace(self.rules, line_sep=self.rules.newline))
+
+    def split(self, data: bytes | bytearray) -> Tokens:
+        """Return the records of a block of complete lines."""
+        data = valid_utf8(data)
+        try:
+            return self._by_arrow(data)
+        except NoPlaceholder:
+            return self._by_tokenizer(data)
+
+    def _by_arrow(self, data: bytes | bytearray) -> Tokens:
+        placeholders = Placeholders()
+        data = self._without_comments(self._with_newlines(data, placeholders))
+        data = without_blank_lines(data, placeholders)
+        found, fallback_rows = self._split(data, placeholders)
+        return self.merged(found, fallback_rows, lambda: self._raw(data, placeholders))
+
+    def _by_tokenizer(self, data: bytes | bytearray) -> Tokens:
+        none = Placeholders()
+        if self._line_sep is None:
+            data = self._with_newlines(data, none)
+        comment = self.rules.comment and self.rules.comment.encode()
+        parts = data.split(self._line_sep or b"\n")
+        lines = [line.decode() for line in parts if not (comment and line.startswith(comment))]
+        rows = [(index, self._tokens_of(line, none)) for index, line in enumerate(lines)]
+        raw = [strip_line_end(line) for line in lines if line.strip(WHITESPACE)]
+        return self.merged(self.by_arrow(b"", Quoting.NONE, none), rows, lambda: raw)
+
+    def _with_newlines(self, data: bytes | bytearray, placeholders: Placeholders) -> bytes | bytearray:
+        """Return the block with LF as line end, and with placeholders for all other LF and CR characters."""
+        if self._line_sep is None:
+            return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
+        if self._line_sep == b"\n":
+            return placeholders.hide(data, b"\r")
+        held = b"\xff"  # never occurs in UTF-8
+        data = data.replace(self._line_sep, held)
+        return placeholders.hide(placeholders.hide(data, b"\n"), b"\r").replace(held, b"\n")
+
+    def _without_comments(self, data: bytes | bytearray) -> bytes | bytearray:
+        if self.rules.comment is None:
+            return data
+        comment = self.rules.comment.encode()
+        if not data.startswith(comment) and b"\n" + comment not in data:
+            return data
+        return b"\n".join([line for line in data.split(b"\n") if not line.startswith(comment)])
+
+    def _split(self, data: bytes | bytearray, placeholders: Placeholders) -> tuple[ArrowRows, list[FallbackRow]]:
+        """Return the rows that Arrow splits as Spark does, and the rows of all other lines, split by the tokenizer."""
+        quoting = self.safe_blocks.quoting(data)
+        if quoting is not Quoting.NOT_SAFE:
+            found = self.by_arrow(data, quoting, placeholders)
+            return found, [(index, self._tokens_of(text, placeholders)) for index, text in found.fallback_rows]
+        lines = [line for line in data.split(b"\n") if line]
+        safe, quoting = self.safe_blocks.safe_lines(pa.array(lines, pa.binary()), data)
+        placeholders.avoid(data)
+        found = self.by_arrow(b"\n".join(itertools.compress(lines, safe.to_pylist())), quoting, placeholders)
+        safe_rows = pc.indices_nonzero(safe).to_pylist() if found.fallback_rows else []
+        texts = [(safe_rows[index], text) for index, text in found.fallback_rows]
+        texts += [(index, lines[index].decode()) for index in pc.indices_nonzero(pc.invert(safe)).to_pylist()]
+        return found, [(index, self._tokens_of(text, placeholders)) for index, text in sorted(texts)]
+
+    def _tokens_of(self, text: str, placeholders: Placeholders) -> list[str | None] | None:
+        text = placeholders.restored_text(text)
+        if not text.strip(WHITESPACE):
+            return None
+        if "\n" not in text or self.rules.newline != "\n":
+            return self.tokenizer.line(text)
+        # With a line separator of two characters, a newline is an ordinary character.
+        tokens = self.tokenizer.line(text.replace("\n", _NEWLINE_INSIDE))
+        return tokens and [token and token.replace(_NEWLINE_INSIDE, "\n") for token in tokens]
+
+    def _raw(self, data: bytes | bytearray, placeholders: Placeholders) -> list[str]:
+        lines = (placeholders.restored_text(line) for line in data.decode().split("\n"))
+        return [strip_line_end(line) for line in lines if line.strip(WHITESPACE)]
+
+
+# -- Splits CSV for `multiLine=true`, where quoted values may contain line ends.
+
+
+_TRIES = 64
+_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
+
+
+def detected_line_separator(head: bytes | bytearray) -> str | None:
+    """Return the first line end in `head`, the start of a file; None if `head` does not determine it.
+
+    Spark's parser takes this line end as the line separator of the whole file.
+    """
+    feed, carriage = head.find(b"\n"), head.find(b"\r")
+    if carriage < 0 or 0 <= feed < carriage:
+        return None if feed < 0 else "\n"
+    if carriage == len(head) - 1:
+        return None
+    return "\r\n" if head[carriage + 1 : carriage + 2] == b"\n" else "\r"
+
+
+class RecordSplitter(Splitter):
+    """Splits text that begins at a record: with Arrow if the result is the same as Spark's, else with the tokenizer."""
+
+    def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int], line_sep: str) -> None:
+        super().__init__(options, width, wanted, newlines_in_quotes=True)
+        # Spark's parser keeps line ends in quotes unchanged if the option lineSep is set.
+        self.rules = replace(self.rules, line_sep=line_sep, newlines_in_quotes=options.line_sep is None)
+        self.tokenizer = CsvTokenizer(self.rules)
+        self._line_sep = line_sep.encode()
+        # Any of these bytes may end a record.
+        self._ends = [bytes([end]) for end in {self._line_sep[-1], *self.rules.newline.encode()[-1:]}]
+
+    def first_record(self, data: bytearray, *, final: bool) -> tuple[list[str | None] | None, int]:
+        """Return the tokens of the first record, and its size in bytes; None as tokens if no record is complete.
+
+        `final` says whether the file ends with `data`.
+        """
+        text = data.decode("utf-8", "surrogateescape")
+        self.tokenizer.begin(text, final)
+        tokens = self.tokenizer.next()
+        return tokens, len(text[: self.tokenizer.consumed].encode("utf-8", "surrogateescape"))
+
+    def split(self, data: bytearray, *, final: bool) -> tuple[Tokens, int]:
+        """Return the complete records at the start of `data`, and their size in bytes.
+
+        `final` says whether the file ends with `data`.
+        """
+        border = len(data) if final else self._border(data)
+        comment = (self.rules.comment or "").encode()
+        commented = comment and any(data.startswith(comment) or end + comment in data for end in (b"\n", b"\r"))
+        if border and not commented:
+            tokens = self._by_lines(data[:border])
+            if tokens is not None:
+                return tokens, border
+        return self._by_tokenizer(data, final=final)
+
+    def _border(self, data: bytearray) -> int:
+        """Return the index after the last line end outside quotes; 0 if none is found near the end of the data."""
+        quote = self.rules.quote.encode()
+        border = max((data.rfind(end) + 1 for end in self._ends), default=0)
+        quotes = data.count(quote, 0, border)
+        for _ in range(_TRIES):
+            if not border or quotes % 2 == 0:
+                return border
+            before = max(data.rfind(end, 0, border - 1) + 1 for end in self._ends)
+            quotes -= data.count(quote, before, border)
+            border = before
+        return 0
+
+    def _by_lines(self, block: bytearray) -> Tokens | None:
+        """Split a block with Arrow; return None if Arrow cannot split it, or may split it differently from Spark."""
+        placeholders = Placeholders()
+        try:
+            data = self._with_newlines(valid_utf8(block), placeholders)
+            if data is None or (self.rules.trim_leading and has_blank_lines(data, placeholders)):
+                return None
+            quoting = self.safe_blocks.quoting(data)
+            if quoting is Quoting.NOT_SAFE:
+                return None
+            found = self.by_arrow(data, quoting, placeholders)
+        except NoPlaceholder:
+            return None
+        fallback_rows: list[FallbackRow] = []
+        for index, text in found.fallback_rows:
+            ends = index < found.rows + len(found.fallback_rows) - 1 or data.endswith(b"\n")
+            self.tokenizer.begin(placeholders.restored_text(text) + self.rules.line_sep * ends, True)
+            fallback_rows.append((index, self.tokenizer.next()))
+        return self.merged(found, fallback_rows, lambda: self._raw(block))
+
+    def _with_newlines(self, data: bytes | bytearray, placeholders: Placeholders) -> bytes | bytearray | None:
+        """Return the block with LF as line end; None if replacing the line ends would change values."""
+        if self._line_sep != b"\n":
+            if not self.rules.newlines_in_quotes and self.rules.quote.encode() in data:
+                return None  # line ends in quotes stay as they are
+            if self.rules.newline == "\n":
+                if data.count(b"\n") != (data.count(self._line_sep) if self._line_sep == b"\r\n" else 0):
+                    return None  # at other newlines, the parser ends some values and continues others
+            else:
+                data = placeholders.hide(data, b"\n")
+            data = data.replace(self._line_sep, b"\n")
+        return placeholders.hide(data, b"\r")
+
+    def _by_tokenizer(self, data: bytearray, *, final: bool) -> tuple[Tokens, int]:
+        text = data.decode("utf-8", "surrogateescape")
+        damaged = not data.isascii() and _ESCAPED_BYTE.search(text) is not None
+        rows: list[FallbackRow] = []
+        raw: list[str] = []
+        self.tokenizer.begin(text, final)
+        consumed = 0
+        while (tokens := self.tokenizer.next()) is not None:
+            rows.append((len(rows), [token and _repaired(token) for token in tokens] if damaged else tokens))
+            raw.append(_repaired(self.tokenizer.raw) if damaged else self.tokenizer.raw)
+            consumed = self.tokenizer.consumed
+        size = len(data) if final else len(text[:consumed].encode("utf-8", "surrogateescape"))
+        empty = self.by_arrow(b"", Quoting.NONE, Placeholders())
+        return self.merged(empty, rows, lambda: raw), size
+
+    def _raw(self, block: bytearray) -> list[str]:
+        self.tokenizer.begin(decoded(block), True)
+        texts: list[str] = []
+        while self.tokenizer.next() is not None:
+            texts.append(self.tokenizer.raw)
+        return texts
+
+
+def _repaired(token: str) -> str:
+    return decoded(token.encode("utf-8", "surrogateescape"))
+
+
+# -- Finds the lines of white space in a block of CSV, before it is split.
+#
+# Such lines are no records. After the splitting it is too late to tell: they look like a record of one field, or of
+# several if the separator is white space.
+
+
+def has_blank_lines(data: bytes | bytearray, placeholders: Placeholders) -> bool:
+    """Return whether a block has a line of white space that is not empty.
+
+    Args:
+        data: A block with LF as line end. A line inside of quotes counts too.
+        placeholders: What stands for other line ends in the block; they are white space.
+    """
+    blank = _white_space(placeholders)
+    if data[:1] > b" " and not matches(data, rf"\n{blank}"):  # four times as fast as the search below
+        return False
+    return matches(data, rf"(?:\A|\n){blank}+(?:\n|\z)")
+
+
+def without_blank_lines(data: bytes | bytearray, placeholders: Placeholders) -> bytes | bytearray:
+    """Return a block without its lines of white space. The arguments are those of `has_blank_lines`."""
+    if not has_blank_lines(data, placeholders):
+        return data
+    return re.sub(rf"\n{_white_space(placeholders)}+(?=\n|\Z)".encode(), b"", b"\n" + data)[1:]
+
+
+def _white_space(placeholders: Placeholders) -> str:
+    """Return the regular expression for one character of white space that does not end a line."""
+    marks = "".join("|" + mark.decode() for mark in placeholders.marks)
+    return rf"(?:[\x00-\x09\x0b-\x20]{marks})"

@@ -4,23 +4,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import chain
 from operator import itemgetter
-from typing import cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
 from forebay.errors import ContractError, DataError
 from forebay.framework.arrow.casting import ConversionError, first_failing, forbids_nulls, refuse_nulls
-from forebay.framework.arrow.python_values import (
-    ARROW_ERRORS,
-    CONVERT,
-    STRANGE_KEY_ADVICE,
-    UnfitValueError,
-    ValueCheck,
-    strange_key,
-    value_check,
-)
+from forebay.framework.arrow.value_rules import Rule, is_missing, rule_of
 
 Row = Mapping[str, object] | tuple[object, ...]
 
@@ -167,3 +162,251 @@ def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[obje
     if len(names) > 1:
         return itemgetter(*names)
     return lambda row: tuple([row[name] for name in names])  # with one name, itemgetter returns no tuple
+
+
+# -- Refuses Python values that `pa.array` would cut, round, parse or drop without an error.
+#
+# `pa.array` converts 0.99 to the int64 0, a `datetime` to a date, and a misspelt key of a struct to a null. Each
+# column, and each type nested in it, has a `ValueCheck`. It looks at the Python *types* of all values at once, which
+# is cheap, and at single values only if their Python type may lose information in the column.
+
+
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
+_TEXTS = (str, bytes, bytearray, memoryview)
+_NONE = type(None)
+
+
+ARROW_ERRORS: Final = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions of `pa.array` for values that it cannot convert; some come from methods of the values."""
+CONVERT: Final = "convert the value in read(), or change the type in schema()"
+GIVE_NONE: Final = "in read(), give None for a missing value"
+
+
+class UnfitValueError(Exception):
+    """A Python value does not fit its Arrow type.
+
+    `path` is the column `c`, or a place inside it: `c.x` (struct), `c.element` (list), `c.key` or `c.value` (map).
+    """
+
+    def __init__(self, path: str, kind: pa.DataType, value: object, reason: str, *, advice: str | None = None) -> None:
+        super().__init__(f"column {path!r} is {kind}, but got {value!r:.100} ({type(value).__name__}): {reason}")
+        self.advice = advice or (GIVE_NONE if is_missing(type(value)) else CONVERT)
+
+
+class ValueCheck(ABC):
+    """Checks whether Python values fit one Arrow type. Not thread-safe."""
+
+    def __init__(self, path: str, kind: pa.DataType) -> None:
+        self.path = path
+        self.kind = kind
+
+    @abstractmethod
+    def check(self, values: Sequence[object], *, convert: bool = False) -> None:
+        """Check that `pa.array` converts the values without loss. Values that `pa.array` refuses need no check.
+
+        With `convert`, each value is also converted alone, to find the one that Arrow refuses.
+
+        Raises:
+            UnfitValueError: A value would lose information, or Arrow refuses it.
+        """
+
+    def accepts(self, cls: type) -> bool:
+        """Whether every value of the Python type `cls` fits, so that single values need no check."""
+        return False
+
+    def missing(self) -> Iterator[str]:
+        """Return the paths of the struct fields that were missing from every dict checked so far."""
+        return iter(())
+
+
+def value_check(path: str, kind: pa.DataType, *, extra_keys: bool = False) -> ValueCheck:
+    """Return the check for values of the type `kind` at `path`: a column, or a place inside it.
+
+    With `extra_keys`, keys that are not fields of a struct are ignored, unless a dict has only such keys.
+    """
+
+    def inside(name: str, type_inside: pa.DataType) -> ValueCheck:
+        return value_check(f"{path}.{name}", type_inside, extra_keys=extra_keys)
+
+    if isinstance(kind, pa.StructType):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return _StructCheck(path, kind, {one.name: inside(one.name, one.type) for one in fields}, extra_keys=extra_keys)
+    if isinstance(kind, pa.MapType):
+        return _MapCheck(path, kind, inside("key", kind.key_type), inside("value", kind.item_type))
+    if isinstance(kind, _LISTS):
+        return _ListCheck(path, kind, inside("element", kind.value_type))
+    if isinstance(kind, (pa.DictionaryType, pa.RunEndEncodedType)):
+        return value_check(path, kind.value_type, extra_keys=extra_keys)
+    return _LeafCheck(path, kind)
+
+
+class _LeafCheck(ValueCheck):
+    """Checks values of a type that is not nested."""
+
+    def __init__(self, path: str, kind: pa.DataType) -> None:
+        super().__init__(path, kind)
+        self._accepted: set[type] = {_NONE}
+        self._rules: dict[type, Rule] = {}
+
+    def check(self, values: Sequence[object], *, convert: bool = False) -> None:
+        classes = set(map(type, values))
+        for cls in classes.difference(self._accepted):
+            if self.accepts(cls):
+                continue
+            found = self._rules[cls](values if len(classes) == 1 else [one for one in values if type(one) is cls])
+            if found is not None:
+                raise UnfitValueError(self.path, self.kind, *found)
+        for value in values if convert else ():
+            try:
+                pa.array([value], self.kind)
+            except ARROW_ERRORS as error:
+                raise UnfitValueError(self.path, self.kind, value, str(error)) from error
+
+    def accepts(self, cls: type) -> bool:
+        if cls not in self._accepted and cls not in self._rules:
+            rule = rule_of(cls, self.kind)
+            if rule is None:
+                self._accepted.add(cls)
+            else:
+                self._rules[cls] = rule
+        return cls in self._accepted
+
+
+class _ListCheck(ValueCheck):
+    def __init__(self, path: str, kind: pa.DataType, element: ValueCheck) -> None:
+        super().__init__(path, kind)
+        self._element = element
+
+    def check(self, values: Sequence[object], *, convert: bool = False) -> None:
+        if {list, tuple, _NONE}.issuperset(map(type, values)):
+            elements = list(chain.from_iterable(filter(None, values)))  # type: ignore[arg-type]  # lists and tuples
+        else:
+            elements = list(chain.from_iterable(map(self._elements, values)))
+        if elements:
+            self._element.check(elements, convert=convert)
+
+    def missing(self) -> Iterator[str]:
+        return self._element.missing()
+
+    def _elements(self, value: object) -> Iterable[object]:
+        """Return the elements of a list that need a check; none if Arrow checks them. Refuse text and bytes."""
+        if isinstance(value, _TEXTS):
+            raise UnfitValueError(self.path, self.kind, value, "text and bytes are not accepted as lists")
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, numpy.ndarray):
+            return () if value.dtype != object and self._element.accepts(value.dtype.type) else value
+        # Arrow checks its own values itself.
+        arrow = isinstance(value, (pa.Array, pa.ChunkedArray, pa.Scalar))
+        return value if isinstance(value, Collection) and not arrow else ()
+
+
+class _MapCheck(ValueCheck):
+    """Checks the values of a map type: dicts, or lists of pairs."""
+
+    def __init__(self, path: str, kind: pa.MapType, key: ValueCheck, item: ValueCheck) -> None:
+        super().__init__(path, kind)
+        self._key = key
+        self._item = item
+        entry = pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])
+        self._entry = _StructCheck(path, entry, {"key": key, "value": item}, extra_keys=False)
+
+    def check(self, values: Sequence[object], *, convert: bool = False) -> None:
+        entries: list[object] = []
+        if not {dict, _NONE}.issuperset(map(type, values)):
+            pairs = [value for value in values if isinstance(value, (list, tuple))]
+            entries = list(chain.from_iterable(pairs))
+        maps = [value for value in values if isinstance(value, dict)]
+        if maps:
+            self._key.check(list(chain.from_iterable(maps)), convert=convert)
+            self._item.check(list(chain.from_iterable(one.values() for one in maps)), convert=convert)
+        if entries:
+            self._entry.check(entries, convert=convert)
+
+    def missing(self) -> Iterator[str]:
+        yield from self._key.missing()
+        yield from self._item.missing()
+
+
+class _StructCheck(ValueCheck):
+    """Checks the values of a struct type: dicts, tuples of all field values, or lists of pairs."""
+
+    def __init__(self, path: str, kind: pa.DataType, fields: Mapping[str, ValueCheck], *, extra_keys: bool) -> None:
+        super().__init__(path, kind)
+        self._fields = fields
+        self._extra_keys = extra_keys
+        self._given: set[str] = set()
+        self._came = False
+
+    def check(self, values: Sequence[object], *, convert: bool = False) -> None:
+        present = [value for value in values if value is not None]
+        if not present:
+            return
+        columns = self._complete(present)
+        if columns is None:
+            dicts = [found for value in present if (found := self._as_dict(value)) is not None]
+            columns = {name: [one[name] for one in dicts if name in one] for name in self._fields}
+            self._given.update(name for name, column in columns.items() if column)
+            self._came = self._came or bool(dicts)
+        else:
+            self._given.update(columns)
+        for name, column in columns.items():
+            self._fields[name].check(column, convert=convert)
+
+    def missing(self) -> Iterator[str]:
+        for name, field in self._fields.items():
+            if self._came and name not in self._given:
+                yield field.path
+            else:
+                yield from field.missing()
+
+    def _complete(self, values: Sequence[Any]) -> dict[str, list[object]] | None:
+        """Return the values of each field if all structs are plain dicts of exactly these fields; None otherwise."""
+        if not {dict}.issuperset(map(type, values)):  # a defaultdict would create missing keys
+            return None
+        if not (self._extra_keys or {len(self._fields)}.issuperset(map(len, values))):
+            return None
+        try:
+            return {name: list(map(itemgetter(name), values)) for name in self._fields}
+        except KeyError:
+            return None
+
+    def _as_dict(self, value: object) -> dict[str, object] | None:
+        """Return a struct value as a dict by field name; None for a value that Arrow refuses or checks itself."""
+        if isinstance(value, tuple):
+            return dict(zip(self._fields, value, strict=True)) if len(value) == len(self._fields) else None
+        if isinstance(value, list):
+            pairs = all(isinstance(each, tuple) and len(each) == 2 for each in value)
+            value = dict(value) if pairs else None
+        if not isinstance(value, dict):
+            return None
+        # Arrow accepts keys in bytes too.
+        named = {key.decode(errors="replace") if isinstance(key, bytes) else key: each for key, each in value.items()}
+        unknown = [key for key in named if key not in self._fields]
+        if unknown and not (self._extra_keys and len(unknown) < len(named)):
+            raise UnfitValueError(
+                self.path, self.kind, value, strange_key(unknown[0], self._fields), advice=STRANGE_KEY_ADVICE
+            )
+        return named
+
+
+def strange_key(key: object, names: Iterable[str]) -> str:
+    """Return an error text that says there is no `key`, and suggests the most similar of `names`, if there is one."""
+    known = {name.lower(): name for name in names}
+    near = get_close_matches(key.lower(), known, 1) if isinstance(key, str) else []
+    return f"there is no {key!r}" + (f"; did you mean {known[near[0]]!r}?" if near else "")
+
+
+STRANGE_KEY_ADVICE: Final = (
+    "name the keys in read() as schema() does, or add the field to schema(); or set extra_keys = True on the class "
+    "to ignore keys that are not in the schema"
+)
+"""The next step of errors about a key that is not in the schema."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import overload
 
 from forebay.formats.base import FileFormat, even_borders
 from forebay.framework.discovery import OPEN_COST, Discovered, DiscoveryEnumerator
 from forebay.framework.split import Split
-from forebay.sources.files.listed_splits import ListedSplits
 from forebay.sources.files.listing.file_index import FileIndex
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.schema.columns import adds_metadata
 from forebay.sources.files.split import FileSplit, offset_and_rows
+from forebay.stores.file_table import sizes_of
 
 _log = logging.getLogger(__name__)
 
@@ -112,3 +114,36 @@ def bounds(split: FileSplit) -> tuple[int, int | None]:
     The end None is the end of the file.
     """
     return offset_and_rows(split.position)[0], split.end if isinstance(split.end, int) else None
+
+
+# -- The splits of a bounded read, created from a listing on access.
+
+
+class ListedSplits(Sequence[FileSplit]):
+    """One split for each non-empty file of a listing, created at each access: a million stored splits take 600 MB."""
+
+    def __init__(self, index: FileIndex) -> None:
+        self._files = index.files
+        self._texts = index.partition_texts
+        self._names = index.partition_schema.names
+        self._places: Sequence[int] = range(len(index.files))
+        if not all(sizes_of(index.files)):
+            self._places = array("Q", (place for place, size in enumerate(sizes_of(index.files)) if size))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> FileSplit: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FileSplit]: ...
+
+    def __getitem__(self, index: int | slice) -> FileSplit | Sequence[FileSplit]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = self._places[index]
+        return FileSplit.of(self._files[place], tuple(zip(self._names, self._texts[place], strict=True)))
+
+    def __iter__(self) -> Iterator[FileSplit]:
+        return map(self.__getitem__, range(len(self)))

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.splitting.lines import LineSplitter
+from forebay.formats.csv.read import LineSplitter
 from forebay.formats.csv.splitting.safe_blocks import Quoting, SafeBlocks
 from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
 

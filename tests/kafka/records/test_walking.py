@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.sources.kafka.records import walking
+from forebay.sources.kafka.records import columnar as walking
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
 from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 

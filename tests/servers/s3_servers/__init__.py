@@ -26,9 +26,8 @@ from botocore.config import Config
 import forebay.testkit.servers
 from forebay.stores.storage_options import StorageOptions
 from forebay.testkit.servers import fault_proxy
-from forebay.testkit.servers.fault_proxy import FaultProxy
+from forebay.testkit.servers.fault_proxy import FaultProxy, Head
 from forebay.testkit.servers.fault_rules import Fault
-from forebay.testkit.servers.http_wire import Head
 from forebay.testkit.servers.kafka_jars import Module, cache, fetched, java
 from forebay.testkit.servers.processes import end_session
 

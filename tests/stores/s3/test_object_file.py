@@ -18,7 +18,8 @@ from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.orc.format import OrcFormat
 from forebay.formats.parquet.format import ParquetFormat
 from forebay.stores.file_status import FileStatus
-from forebay.stores.s3 import expected_ranges, object_file, object_reader
+from forebay.stores.s3 import object_file, object_reader
+from forebay.stores.s3 import object_file as expected_ranges
 from forebay.stores.s3.errors import Request
 from forebay.stores.s3.object_file import ObjectFile
 from forebay.stores.s3.object_reader import Cancelled, ObjectReader

@@ -15,9 +15,22 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from forebay.table.changelog.operators.retract import Retract
-from forebay.table.changelog.reference.changes import Change, Row, View, apply_sequential, columns, fold, whole
-from forebay.table.changelog.reference.materializers import BarrierMaterializer, ListMaterializer, SignedMaterializer
-from forebay.table.changelog.reference.views import How, JoinReference, Normalizer, join
+from forebay.table.changelog.reference.views import (
+    BarrierMaterializer,
+    Change,
+    How,
+    JoinReference,
+    ListMaterializer,
+    Normalizer,
+    Row,
+    SignedMaterializer,
+    View,
+    apply_sequential,
+    columns,
+    fold,
+    join,
+    whole,
+)
 from forebay.table.changelog.row_kind import RowKind
 
 

@@ -11,9 +11,22 @@ from typing import Protocol
 import pytest
 
 from forebay.errors import DataError
-from forebay.table.changelog.reference.changes import Change, Row, View, apply_sequential, columns, fold, whole
-from forebay.table.changelog.reference.materializers import BarrierMaterializer, ListMaterializer, SignedMaterializer
-from forebay.table.changelog.reference.views import JoinReference, Normalizer, current_view, latest_per_key
+from forebay.table.changelog.reference.views import (
+    BarrierMaterializer,
+    Change,
+    JoinReference,
+    ListMaterializer,
+    Normalizer,
+    Row,
+    SignedMaterializer,
+    View,
+    apply_sequential,
+    columns,
+    current_view,
+    fold,
+    latest_per_key,
+    whole,
+)
 from forebay.table.changelog.row_kind import RowKind
 
 ADD, UB, UA, DEL = RowKind

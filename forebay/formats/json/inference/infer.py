@@ -3,26 +3,46 @@
 
 from __future__ import annotations
 
+import decimal
+import json
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.json.arrow import is_utf8
+from forebay.formats.json.arrow import NotSafe, is_utf8, parsed, regular_lines
 from forebay.formats.json.blocks import split_lines
 from forebay.formats.json.documents import document_bytes
-from forebay.formats.json.inference.arrow_types import types_by_arrow
-from forebay.formats.json.inference.kinds import NULL, STRING, Kind, ListOf, Merging, Struct, arrow_type, levels
-from forebay.formats.json.inference.record_kinds import KindReader
-from forebay.formats.json.jackson.text import Malformed
+from forebay.formats.json.inference.kinds import (
+    DOUBLE,
+    LONG,
+    NULL,
+    STRING,
+    Digits,
+    Kind,
+    ListOf,
+    Merging,
+    Simple,
+    Struct,
+    arrow_type,
+    levels,
+)
+from forebay.formats.json.jackson import tokens as token
+from forebay.formats.json.jackson.text import Malformed, as_utf8
+from forebay.formats.json.jackson.values import infers_as_timestamp
 from forebay.formats.json.options import JsonOptions
+from forebay.formats.json.stdlib_reader import needs_jackson, refuse_constant
 from forebay.formats.records.record_blocks import Block
 from forebay.formats.values.column_names import check_names
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
+
 
 _ALL = 0.99  # above this `samplingRatio`, Spark reads all records
 _SHOWN_BYTES = 200
@@ -149,3 +169,222 @@ class _Inference:
     def _corrupt(self) -> Struct:
         """Return the kind of a malformed record: an object whose only field is the column for malformed records."""
         return Struct(((self._options.column_name_of_corrupt_record, STRING),))
+
+
+# -- Infers the common type ("kind") of a block's records with Arrow, if Arrow infers the same type as Spark.
+
+
+_NAME = re.compile(rb'"([^"\\]*)"[ \t]*:')
+_SAMPLES, _MIN_STEP = 256, 256
+_SATURATED = 8
+_CELLS_PER_BYTE = 5  # cells that Arrow fills in the time that it takes to read one byte record by record
+_TWO_TO_63 = float(1 << 63)
+_PRIMITIVES = {"bool": Simple.BOOLEAN, "int64": LONG, "double": DOUBLE}
+_PARSE = arrow_json.ParseOptions(newlines_in_values=False, unexpected_field_behavior="infer")
+
+
+def types_by_arrow(data: bytes | bytearray, options: JsonOptions) -> Kind | None:
+    """Return the kind that covers the records of a block; None if Arrow may infer another kind than Spark."""
+    if options.infer_timestamp or options.prefers_decimal:
+        return None
+    count = regular_lines(data)
+    if count is None or _has_too_many_names(data):
+        return None
+    try:
+        table = parsed(data, _PARSE)
+        if table.num_rows != count:
+            return None
+        columns = zip(table.column_names, table.columns, strict=True)
+        return Struct.of([(name, _kind(column.combine_chunks(), options)) for name, column in columns])
+    except (NotSafe, RecursionError):
+        return None
+
+
+def _has_too_many_names(data: bytes | bytearray) -> bool:
+    """Return whether the records have so many different names that it is faster to read them one by one.
+
+    For each object, Arrow fills a cell for every name of all objects. There are few names if half of a sample of the
+    records has nearly all names of the sample.
+    """
+    step = max(_MIN_STEP, len(data) // _SAMPLES)
+    found = [_NAME.search(data, at, at + step) for at in range(0, len(data), step)]
+    names = [name[1] for name in found if name is not None]
+    few, many = len(set(names[::2])), len(set(names))
+    if _SATURATED * (many - few) <= many:
+        return False
+    return data.count(b"{") * len(set(_NAME.findall(data))) > _CELLS_PER_BYTE * len(data)
+
+
+def _kind(array: pa.Array | pa.ChunkedArray, options: JsonOptions) -> Kind:
+    if isinstance(array, pa.StructArray):
+        fields = list(cast("pa.StructType", array.type))
+        return Struct.of([(field.name, _kind(array.field(index), options)) for index, field in enumerate(fields)])
+    if isinstance(array, pa.ListArray):
+        return ListOf(_kind(array.values, options))
+    types, data_type = pa.types, array.type
+    if types.is_null(data_type):
+        return NULL
+    if types.is_timestamp(data_type):
+        return STRING
+    if types.is_string(data_type):
+        return STRING if pc.any(pc.greater(pc.binary_length(array), 0)).as_py() else NULL
+    if options.primitives_as_string:
+        return STRING
+    if types.is_float64(data_type):
+        # Spark reads whole numbers beyond 64 bits as decimals, Arrow as doubles.
+        most = pc.max(pc.abs(array)).as_py()
+        if most is not None and not most < _TWO_TO_63:
+            raise NotSafe
+    return _PRIMITIVES[str(data_type)]
+
+
+# -- Infers the kind of one record (JsonInferSchema.inferField of Spark 4.2.0).
+
+
+_MAX_DIGITS = 38
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
+_BLANKS = " \t\r\n"
+
+
+class _Open:
+    """An object or array whose end has not been read yet, with the kinds of its values so far."""
+
+    def __init__(self, *, is_object: bool) -> None:
+        self.name = ""
+        self._fields: list[tuple[str, Kind]] | None = [] if is_object else None
+        self._elements = Merging()
+
+    def add(self, kind: Kind) -> None:
+        """Add the kind of the value of the current field `name`, or of the next element."""
+        if self._fields is None:
+            self._elements.add(kind)
+        else:
+            self._fields.append((self.name, kind))
+
+    def kind(self) -> Kind:
+        """Return the kind of the object or array, after its end has been read."""
+        return ListOf(self._elements.result()) if self._fields is None else Struct.of(self._fields)
+
+
+class KindReader:
+    """Infers the kind of each record, one record at a time."""
+
+    def __init__(self, options: JsonOptions) -> None:
+        self._options = options
+        # Objects and numbers become kinds as they are decoded.
+        self._decode = json.JSONDecoder(
+            object_pairs_hook=lambda pairs: Struct.of([(name, self._kind(value)) for name, value in pairs]),
+            parse_float=self._fraction,
+            parse_int=self._whole,
+            parse_constant=refuse_constant,
+        ).raw_decode
+
+    def read(self, record: bytes) -> Kind:
+        """Return the kind of one record.
+
+        Raises:
+            Malformed: The record is not JSON.
+        """
+        try:
+            text = record.decode().lstrip(_BLANKS)
+            if text[:1] in ("{", "[") and not needs_jackson(text):
+                return self._kind(self._decode(text)[0])
+        except (ValueError, RecursionError):
+            pass
+        tokens = token.Tokens(as_utf8(record, self._options.encoding), self._options)
+        tokens.next()
+        return self._field(tokens)
+
+    def _kind(self, value: Any) -> Kind:  # noqa: ANN401 - any value of the json module
+        if value is None:
+            return NULL
+        if isinstance(value, str):
+            return self._string(value)
+        if isinstance(value, bool):
+            return self._boolean()
+        if not isinstance(value, list):
+            return cast("Kind", value)
+        kinds = Merging()
+        for item in value:
+            kinds.add(self._kind(item))
+        return ListOf(kinds.result())
+
+    def _field(self, tokens: token.Tokens) -> Kind:
+        """Return the kind of the value that begins at the current token.
+
+        The method does not recurse, because Jackson accepts up to a thousand levels of nesting.
+        """
+        open_parts: list[_Open] = []
+        while True:
+            while tokens.kind == token.FIELD_NAME:
+                tokens.next()
+            if tokens.kind in (token.START_OBJECT, token.START_ARRAY):
+                open_parts.append(_Open(is_object=tokens.kind == token.START_OBJECT))
+            elif open_parts:
+                open_parts[-1].add(self._scalar(tokens))
+            else:
+                return self._scalar(tokens)
+            while tokens.next() in (None, token.END_OBJECT, token.END_ARRAY):
+                kind = open_parts.pop().kind()
+                if not open_parts:
+                    return kind
+                open_parts[-1].add(kind)
+            open_parts[-1].name = tokens.current_name() or ""
+
+    def _scalar(self, tokens: token.Tokens) -> Kind:
+        kind = tokens.kind
+        if kind is None or kind == token.NULL:
+            return NULL
+        if kind == token.STRING:
+            return self._string(tokens.text())
+        if kind == token.INT:
+            return self._whole(tokens.text())
+        if kind == token.FLOAT:
+            return self._fraction(tokens.text())
+        if kind in (token.TRUE, token.FALSE):
+            return self._boolean()
+        raise Malformed("a value is missing")
+
+    def _boolean(self) -> Kind:
+        return STRING if self._options.primitives_as_string else Simple.BOOLEAN
+
+    def _whole(self, text: str) -> Kind:
+        if self._options.primitives_as_string:
+            return STRING
+        value = int(text)
+        if -(1 << 63) <= value < 1 << 63:
+            return LONG
+        digits = len(str(abs(value)))
+        return Digits(digits, 0) if digits <= _MAX_DIGITS else DOUBLE
+
+    def _fraction(self, text: str) -> Kind:
+        if self._options.primitives_as_string:
+            return STRING
+        if not self._options.prefers_decimal:
+            return DOUBLE
+        try:
+            precision, scale = _size(text)
+        except decimal.InvalidOperation:
+            return DOUBLE
+        precision = max(precision, scale)
+        return Digits(precision, scale) if scale >= 0 and precision <= _MAX_DIGITS else DOUBLE
+
+    def _string(self, text: str) -> Kind:
+        if not text:
+            # Some writers write null as an empty string.
+            return NULL
+        if self._options.prefers_decimal and _NUMBER.fullmatch(text.replace(",", "")):
+            precision, scale = _size(text.replace(",", ""))
+            if 0 <= scale <= precision <= _MAX_DIGITS:
+                return Digits(precision, scale)
+        if self._options.infer_timestamp and infers_as_timestamp(text, self._options):
+            return Simple.TIMESTAMP
+        return STRING
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Return the precision and scale that Java's BigDecimal gives to a number's text."""
+    _, digits, exponent = decimal.Decimal(text).as_tuple()
+    if not isinstance(exponent, int):
+        raise decimal.InvalidOperation
+    return len(digits), -exponent

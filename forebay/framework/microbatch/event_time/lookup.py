@@ -3,19 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
-from forebay.errors import ContractError
+import pyarrow as pa
+
+from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.arrow.schemas import resolved_schema
 from forebay.framework.discovery import DiscoveryEnumerator
-from forebay.framework.microbatch.event_time.first_records import FirstRecords
+from forebay.framework.microbatch.end_negotiation.probe import RecordProbe
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.event_time_options import event_time_column
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, normalise
-from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, ColumnTimestamps
+from forebay.options import Duration
+from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, ColumnTimestamps, EventTimes
 
 
 class EventTimeLookup:
@@ -120,3 +126,132 @@ def checked_event_times(source: Source, answer: object) -> Mapping[str, int | No
 def _is_us(value: object) -> bool:
     known = isinstance(value, int) and not isinstance(value, bool) and MIN_WATERMARK < value < MAX_WATERMARK
     return known or value is None
+
+
+# -- Reads single records in the planner to find their event times, for sources that do not implement `event_times`.
+
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 10.0
+"""Maximum seconds that one lookup waits for first records, if planning can go on without them."""
+
+_CLOSE_TIMEOUT: Final = 1.0
+"""Maximum seconds that planning waits for the reader of splits without an answer to end."""
+
+_REMEMBERED: Final = 20_000
+"""Maximum number of remembered event times; the oldest ones are forgotten, and read again if needed."""
+
+_BEFORE: Final = (1, 16)
+"""How many positions before its end a caught-up split is read to find its last record: positions may have gaps."""
+
+_Place: TypeAlias = "tuple[str, Position | None]"
+
+
+class FirstRecords:
+    """Reads the first record from the position of each split, and remembers its event time.
+
+    Called on the planning thread. If a split gives no record in time, its read goes on, and a call for the same splits
+    continues to wait for it.
+
+    Args:
+        source: The source.
+        options: The host's options.
+        runtime: Threads and time.
+        assign: The timestamp assigner: returns the event times of a record batch.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: HostOptions,
+        runtime: Runtime,
+        assign: Callable[[pa.RecordBatch, EventTimes | None], EventTimes | None],
+    ) -> None:
+        self._source = source
+        self._runtime = runtime
+        self._assign = assign
+        self._options = dataclasses.replace(options, close_timeout=min(options.close_timeout, Duration(_CLOSE_TIMEOUT)))
+        self._known: dict[_Place, int | None] = {}
+        self._without: set[_Place] = set()
+        self._asked: set[_Place] = set()
+        self._probe: RecordProbe | None = None
+
+    def times(self, splits: Sequence[Split], *, needed: bool = False) -> dict[str, int]:
+        """Return by split id the event time of the first record from the split's position, in microseconds since 1970.
+
+        Splits without a record or an event time are left out.
+
+        Args:
+            splits: The splits, each with its position and end.
+            needed: Planning cannot go on without an answer: wait up to `planningTimeout`, not up to ten seconds.
+
+        Raises:
+            RetriableError: A split gave no record in time. Its read goes on, and a retry continues to wait for it.
+            ForebayError: The source failed.
+        """
+        missing = {
+            _place(split): split
+            for split in splits
+            if _place(split) not in self._known and _place(split) not in self._without
+        }
+        if missing:
+            patience = self._options.planning_timeout.total_seconds() if needed else _PATIENCE
+            self._read(missing, patience)
+        self._without.clear()
+        found = {split.id: self._known.get(_place(split)) for split in splits}
+        while len(self._known) > _REMEMBERED:
+            del self._known[next(iter(self._known))]
+        return {split_id: us for split_id, us in found.items() if us is not None}
+
+    def last_times(self, splits: Sequence[Split]) -> dict[str, int]:
+        """Return by split id the event time of a record just before the position of the split.
+
+        All `splits` have caught up. Splits whose position is not an int, and splits without a record there, are left
+        out. Errors of reading are only logged: such a record may have been deleted.
+        """
+        found: dict[str, int] = {}
+        for distance in _BEFORE:
+            parts = [
+                split.slice(max(0, split.position - distance), split.position)
+                for split in splits
+                if isinstance(split.position, int) and split.position > 0 and split.id not in found
+            ]
+            try:
+                found |= self.times(parts)
+            except ForebayError as error:
+                _log.debug("%s: the last records of %d splits are unknown: %s", self._source.name, len(parts), error)
+        return found
+
+    def close(self) -> None:
+        """Stop reading."""
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.close()
+
+    def _read(self, splits: Mapping[_Place, Split], patience: float) -> None:
+        if self._asked != splits.keys():
+            self.close()
+        probe, self._probe = self._probe, None
+        if probe is None:
+            probe = RecordProbe(self._source, list(splits.values()), self._options, self._runtime)
+        probe.poll(patience)
+        positions = {split.id: place for place, split in splits.items()}
+        with_record, without = probe.answers()
+        for split_id in with_record:
+            times = self._assign(probe.first[split_id].slice(0, 1), None)
+            self._known[positions[split_id]] = None if times is None else times.earliest
+        self._without |= {positions[split_id] for split_id in without}
+        if probe.silent:
+            self._probe, self._asked = probe, {positions[split_id] for split_id in probe.silent}
+            raise RetriableError(
+                f"read() gave no record of this split within {patience:g} s, so its next event time is unknown",
+                source=self._source.name,
+                split=min(probe.silent),
+                advice="in the connector, let read() give the first record faster, or implement "
+                "SimpleSource.event_time_at() or event_times()",
+            )
+
+
+def _place(split: Split) -> _Place:
+    return split.id, split.position

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
 
 from kafka.errors import UnknownTopicOrPartitionError
 
@@ -15,11 +19,9 @@ from forebay.framework.split import Json, Position, Split
 from forebay.sources.kafka.client.cluster import Cluster, ask_until
 from forebay.sources.kafka.options.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.options.kafka_options import KafkaOptions
-from forebay.sources.kafka.planning.estimates import SizeEstimates
 from forebay.sources.kafka.planning.event_times import RecordTimes
 from forebay.sources.kafka.planning.group_progress import GroupProgress
 from forebay.sources.kafka.planning.offset_resolver import OffsetResolver
-from forebay.sources.kafka.planning.ranges import RangeRules, divide
 from forebay.sources.kafka.planning.time_limits import TimeLimits
 from forebay.sources.kafka.planning.topic_discovery import TopicDiscovery, TopicIdentity
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
@@ -361,3 +363,123 @@ def _spark_positions(offset: Mapping[str, Json]) -> dict[TopicPartition, int] | 
                 return None
             found[TopicPartition(topic, int(number))] = position
     return found
+
+
+# -- Estimates the bytes per offset of partitions from their sizes on the brokers' disks.
+
+
+GUESS: Final = 1024
+"""Bytes per offset until the size of any partition is known."""
+
+_REFRESH_SECONDS = 60.0
+_RETRY_SECONDS = 2.0
+
+
+class SizeEstimates:
+    """Caches the bytes per offset of partitions and refreshes them once a minute. Called on the planning thread."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._per_offset: dict[TopicPartition, float] = {}
+        self._asked_at: float | None = None
+        self._mean: float = GUESS
+        self._asked_for: set[TopicPartition] = set()
+        self._failed = False
+        self._refused = False
+
+    def refresh(self, first: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int]) -> None:
+        """Ask the brokers for the sizes of partitions whose offsets go from `first` to `last`; may block."""
+        self._asked_at = self._clock.monotonic()
+        self._asked_for |= first.keys()
+        sizes = self._cluster.sizes({partition.topic for partition in first}) if first else {}
+        self._failed, self._refused = not sizes, sizes is None
+        for partition, size in (sizes or {}).items():
+            offsets = last[partition] - first[partition] if partition in first else 0
+            if offsets > 0 and size > 0:
+                self._per_offset[partition] = size / offsets
+        self._mean = fmean(self._per_offset.values()) if self._per_offset else GUESS
+
+    def due(self, last: Mapping[TopicPartition, int]) -> bool:
+        """Return whether to call `refresh`: at once for a new partition, otherwise a minute after the last call.
+
+        After two seconds already, if a partition with records has no estimate. After a failed request, a new partition
+        waits these two seconds too, because a failing request may block for long.
+        """
+        if self._asked_at is None or (not self._failed and not self._asked_for.issuperset(last)):
+            return True
+        age = self._clock.monotonic() - self._asked_at
+        unknown = any(end > 0 and partition not in self._per_offset for partition, end in last.items())
+        return age >= _REFRESH_SECONDS or (age >= _RETRY_SECONDS and unknown)
+
+    def of(self, partition: TopicPartition) -> float:
+        """Return the bytes per offset of a partition; if unknown, the mean of the known partitions, or else `GUESS`."""
+        return self._per_offset.get(partition, self._mean)
+
+    def refused(self, partition: TopicPartition) -> bool:
+        """Return whether the user lacks the permission to see sizes, and the partition has no earlier estimate."""
+        return self._refused and partition not in self._per_offset
+
+
+# -- Cuts ranges of offsets into tasks by `minPartitions` and `maxRecordsPerPartition`, with Spark's arithmetic.
+
+
+@dataclass(frozen=True)
+class RangeRules:
+    """The options `minPartitions` and `maxRecordsPerPartition`.
+
+    If neither option is set, the host cuts slices and packs tasks.
+
+    Args:
+        min_partitions: The approximate minimum number of tasks; large ranges are cut in proportion to their size.
+        max_records: The maximum number of offsets in one task.
+    """
+
+    min_partitions: int | None = None
+    max_records: int | None = None
+
+    def tasks(self, slices: Sequence[KafkaSplit], *, keep_empty: bool = False) -> list[tuple[KafkaSplit]] | None:
+        """Cut ranges as the options say, and return one task per range; None if neither option is set.
+
+        Empty ranges are left out, unless `keep_empty` is set.
+        """
+        if self.min_partitions is None and self.max_records is None:
+            return None
+        ranges = [one for one in slices if keep_empty or one.left != 0]
+        most = self.max_records
+        if most is not None:
+            ranges = [part for one in ranges for part in divide(one, -(-(one.left or 0) // most))]
+        if self.min_partitions is not None and self.min_partitions > len(ranges):
+            ranges = self._spread(ranges, self.min_partitions)
+        return [(one,) for one in ranges]
+
+    @staticmethod
+    def _spread(ranges: Sequence[KafkaSplit], wanted: int) -> list[KafkaSplit]:
+        """Cut big ranges in proportion to their size, into about `wanted` ranges in total.
+
+        The shares are computed without the ranges that are not cut (SPARK-36576).
+        """
+        sizes = [one.left or 0 for one in ranges]
+        total = sum(sizes)
+        whole = [_parts(size, total, wanted) == 1 for size in sizes]
+        left = total - sum(size for size, uncut in zip(sizes, whole, strict=True) if uncut)
+        rest = max(1, wanted - sum(whole))
+        return [
+            part
+            for one, size, uncut in zip(ranges, sizes, whole, strict=True)
+            for part in ([one] if uncut else divide(one, _parts(size, left, rest)))
+        ]
+
+
+def divide(split: KafkaSplit, count: int) -> list[KafkaSplit]:
+    """Cut a range into `count` parts with equal numbers of offsets; into fewer parts if there are fewer offsets."""
+    left = split.left
+    if left is None or count <= 1 or left <= 1:
+        return [split]
+    count = min(count, left)
+    cuts = [split.start + left * number // count for number in range(count + 1)]
+    return [split.slice(low, high) for low, high in itertools.pairwise(cuts)]
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    return max(1, int(size / total * wanted + 0.5)) if total else 1
