@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -42,12 +44,17 @@ def test_without_a_mutant_the_history_is_as_the_model(objects):
 
 MUTANTS = {
     "masks are dropped": (object_set.Newer, "overruled", lambda newer, keys: set()),
-    "deleted keys are left out": (merge.RowEncoder, "gone", lambda encoder, batch, shard: ([], [])),
+    "deleted keys are left out": (
+        merge.RowEncoder,
+        "objects",
+        lambda encoder, merged, shard: OBJECTS(encoder, replace(merged, gone=merged.gone.slice(0, 0)), shard),
+    ),
     "runs are merged oldest first": (compaction, "newest_rows", lambda runs, **more: NEWEST(runs[::-1], **more)),
     "everything existed before": (merge, "_existed", lambda changed, codes, places, size: np.ones(size, np.bool_)),
     "rows with equal hashes are equal": (changelog, "equal_rows", lambda left, right: np.ones(len(left[0]), np.bool_)),
 }
 NEWEST = segments.newest_rows
+OBJECTS = merge.RowEncoder.objects
 
 
 @pytest.mark.parametrize("name", MUTANTS)
