@@ -203,10 +203,11 @@ class Merge:
     @staticmethod
     def _stamps(batch: pa.RecordBatch | None, source: Datasource, places: Mapping[str, Ints], alive: Ints) -> pa.Array:
         """Return the times of the rows of a datasource, in microseconds since 1970."""
-        if batch is None:
+        column = f"{VALUE}{source.timestamp}"
+        if batch is None or batch.schema.get_field_index(column) < 0:
             return pa.nulls(len(alive), pa.int64())
-        column, at = batch.column(f"{VALUE}{source.timestamp}"), places[source.name][alive]
-        return column.take(pa.array(at, pa.int64(), mask=at < 0)).cast(pa.int64())
+        at = places[source.name][alive]
+        return batch.column(column).take(pa.array(at, pa.int64(), mask=at < 0)).cast(pa.int64())
 
     def _shown(self, source: Datasource, column: str, keys: Sequence[pa.Array]) -> Any:  # noqa: ANN401 - a function
         def shown(place: int) -> str:
