@@ -242,7 +242,8 @@ class Follower:
         missing = None in known or (before is not None and self._index.log.get(before) is None)
         definition = self._index.definition(self._pipeline)
         changed = [entry for entry in entries if entry.changed]
-        if last.number > 0 and not full and not changed and not missing:
+        same = not changed and not missing and head.edits.offset == last.edits
+        if last.number > 0 and not full and same:
             return None
         reason = self._rule.reason(changed, last.count)
         if last.number == 0:

@@ -200,7 +200,8 @@ class Run:
             case "rows":
                 self.rows(*arguments)
             case "edit":
-                self.edit(*arguments, patch)
+                number, changes, minutes = arguments
+                self.edit(number, changes, minutes, patch)
             case "flush":
                 self.objects.flush(follow=False)
                 if arguments[0]:
@@ -217,9 +218,9 @@ class Run:
                 self.check(self.node(arguments[0]), self.indexed)
 
     def end(self):
-        for number in (0, 1):
-            self.check(self.node(number), self.indexed)
-            assert verify(self.objects.index, self.nodes[number].view()).is_equal
+        for node in (self.node(0), self.node(1)):
+            self.check(node, self.indexed)
+            assert verify(self.objects.index, node.view()).is_equal
         self.objects.flush(follow=False)
         self.follow()
         assert verify(self.objects.index).is_equal

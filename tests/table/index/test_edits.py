@@ -6,7 +6,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -15,6 +17,7 @@ from forebay.index import Datasource, ObjectType, Property
 from forebay.table.index import edits as edits_module
 from forebay.table.index import node as node_module
 from forebay.table.index.gc import collect
+from forebay.table.index.pipelines import IndexVersion
 from forebay.table.index.status import status
 from forebay.table.index.verify import verify
 from forebay.table.index.why import explain
@@ -462,3 +465,64 @@ def test_gc_keeps_pending_edits_and_those_that_no_version_has(objects):
     assert [name[-6:-5] for name in collect(objects.index, keep=1, versions=1).facts if "/edits/" in name] == ["1"]
     assert [objects.node().get(key)["name"] for key in range(3)] == ["x", "y", "c"]
     assert equal(objects, node)
+
+
+def test_a_version_has_edits_that_change_nothing(objects, clock):
+    objects.commit("a", rows("a", "b", "c"))
+    node = objects.node()
+    for _ in range(2):
+        node.edit(0, name="x")
+        objects.flush()
+    node.refresh()
+    assert (node.view().overlay.edits, objects.index.newest_version("000001").edits) == ((), 2)
+
+
+def second_definition(objects, **properties):
+    """Let another definition serve, as a replacement does when it is done."""
+    definition = ObjectType("O", {"id": "bigint"}, [Datasource("a", properties), objects.definition.datasources[1]])
+    objects.index.put_version(IndexVersion("000002", 0, -1, facts=definition.to_facts()))
+    head = objects.index.log.head()
+    swap = replace(head, number=head.number + 1, serving="000002", changes=(), counts={})
+    objects.index.store.put_if_absent(objects.index.log.name(swap.number), swap.to_bytes())
+    objects.definition = definition
+    objects.follow()
+
+
+def test_edits_of_an_older_definition_are_dropped_renamed_and_cast_or_become_dead_letters(objects_at):
+    kinds = {"year": "string", "n": "int", "d": "decimal(6,2)", "old": "string", "gone": "int", "b": "boolean"}
+    source = Datasource("a", {name: Property(kind) for name, kind in kinds.items()})
+    objects = objects_at(ObjectType("O", {"id": "bigint"}, [source, Datasource("b", {"city": Property("string")})]))
+    objects.commit("a", [{"id": number} for number in range(4)])
+    node = objects.node()
+    values = {"year": "1999", "n": 7, "d": Decimal("2.00"), "old": "kept", "gone": 1, "b": True}
+    node.edit(0, **values)
+    objects.flush()
+    node.edit(1, **values)
+    node.edit(2, year="19x", n=8)
+    node.edit(3, d=Decimal("2.50"))
+    new = {"year": "int", "n": "decimal(12,4)", "d": "bigint", "b": "string"}
+    second_definition(objects, **{n: Property(k) for n, k in new.items()}, new=Property("string", renamed_from="old"))
+    node.refresh()
+    assert node.version.pipeline == "000002"
+    expected = {"year": 1999, "n": Decimal("7.0000"), "d": 2, "b": "true", "new": "kept", "city": None}
+    found = [
+        {"id": 0, **expected},
+        {"id": 1, **expected},
+        {"id": 2, **dict.fromkeys(expected), "n": Decimal("8.0000")},
+        {"id": 3, **dict.fromkeys(expected)},
+    ]
+    assert objects.rows(node) == found and equal(objects, node)
+    node.edit(3, year=2000)
+    found[3]["year"] = 2000
+    objects.flush()
+    assert objects.rows(node) == found
+    node.refresh()
+    assert objects.rows(node) == found and node.view().overlay.edits == () and equal(objects, node)
+    edits = status(objects.index).edits
+    assert (edits.dead_letters, edits.last_dead) == (
+        2,
+        (
+            "edit 3, (id=2): year: the string '19x' cannot be int",
+            "edit 4, (id=3): d: the decimal(6,2) '2.50' cannot be bigint",
+        ),
+    )
