@@ -116,12 +116,10 @@ def build_shard(task: BuildTask) -> BuildResult:
     rows = max((state.live for state in head.states.values()), default=0) // head.shards
     with RunWriter(index.store, prefix, definition, shards=head.shards, shard=task.shard, rows=rows) as writer:
         added = 0
-        for rows_of, hashes in (
-            some for merged in merge.of_all(task.shard) for some in encoder.objects(merged, task.shard)
-        ):
-            kept = [place for place, (_, columns, exists) in enumerate(rows_of) if exists or columns[-1] is not None]
-            writer.add([rows_of[place] for place in kept], [hashes[place] for place in kept])
-            added += sum(exists for _, _, exists in rows_of)
+        for merged in merge.of_all(task.shard):
+            for some, hashes in encoder.objects(merged, task.shard):
+                writer.add(some, hashes)
+                added += sum(exists for _, _, exists in some)
         return BuildResult(writer.finish(), added)
 
 

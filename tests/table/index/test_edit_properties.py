@@ -259,7 +259,7 @@ def played(new_objects, given):
     play(new_objects, rule=FullRule(None), **given, **options)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.fixed_dictionaries(SETUP))
 def test_what_is_pending_is_shown_as_it_is_after_a_flush(new_objects, setup):
     played(new_objects, setup)

@@ -526,3 +526,19 @@ def test_edits_of_an_older_definition_are_dropped_renamed_and_cast_or_become_dea
             "edit 4, (id=3): d: the decimal(6,2) '2.50' cannot be bigint",
         ),
     )
+
+
+def test_gc_removes_edits_one_by_one_in_the_order_of_their_offsets(objects, monkeypatch):
+    objects.commit("a", rows("a"))
+    node = objects.node()
+    for number in range(12):
+        node.edit(0, name=str(number))
+    objects.flush()
+    deleted, delete = [], type(objects.index.store).delete
+    monkeypatch.setattr(
+        type(objects.index.store), "delete", lambda store, names: deleted.append(list(names)) or delete(store, names)
+    )
+    collect(objects.index)
+    assert [names for names in deleted if names and "/edits/" in names[0]] == [
+        [objects.index.edits.name(offset)] for offset in range(1, 13)
+    ]
