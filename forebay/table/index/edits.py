@@ -11,6 +11,7 @@ import math
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -260,30 +261,37 @@ class EditRules:
         for name, (kind, value, at) in edits.values.items():
             if name in self._properties:
                 place, wanted, stamp = self._properties[name]
-                if not self._is_later(columns, stamp, at) and self.problem(name, kind, value) is None:
-                    columns[place] = wanted.encode(_migrated(kind, value, wanted))
+                if not self._is_later(columns, stamp, at):
+                    with suppress(*_MISFIT):  # of an older definition
+                        columns[place] = wanted.encode(_migrated(kind, value, wanted))
         return tuple(columns)
+
+    def fitting(self, change: Change) -> tuple[Change, list[str]]:
+        """Return a change without the values that cannot have the types of this definition, and these as text.
+
+        What nodes show and what a flush folds goes through it, so that such a value leaves earlier edits as they are.
+        """
+        misfits = {}
+        for name, (kind, value) in (change.values or {}).items():
+            if name in self._properties:
+                wanted = self._properties[name][1]
+                try:
+                    wanted.encode(_migrated(kind, value, wanted))
+                except _MISFIT:
+                    misfits[name] = f"{name}: the {kind} {value!r:.200} cannot be {wanted.text}"
+        if not misfits:
+            return change, []
+        kept = {name: each for name, each in (change.values or {}).items() if name not in misfits}
+        return replace(change, values=kept), list(misfits.values())
 
     @staticmethod
     def _is_later(columns: Sequence[Any], stamp: int | None, at: int) -> bool:
         """Return whether a row of a datasource is later than an edit. NULL is the oldest time."""
         return stamp is not None and columns[stamp] is not None and columns[stamp] > at
 
-    def problem(self, name: str, kind: str, value: Any) -> str | None:  # noqa: ANN401 - JSON
-        """Return why the edit of a property does not fit this definition; None if it does, or if the property is gone.
 
-        Args:
-            name: The property.
-            kind: The type that it had when it was edited.
-            value: The value as JSON.
-        """
-        if name in self._properties:
-            wanted = self._properties[name][1]
-            try:
-                wanted.encode(_migrated(kind, value, wanted))
-            except (TypeError, ValueError, ArithmeticError, LookupError, ConfigurationError):
-                return f"{name}: the {kind} {value!r:.200} cannot be {wanted.text}"
-        return None
+_MISFIT: Final = (TypeError, ValueError, ArithmeticError, LookupError, ConfigurationError)
+"""What `_migrated` raises for a value that cannot have the type."""
 
 
 def _migrated(kind: str, value: Any, wanted: SparkType) -> Any:  # noqa: ANN401 - JSON, and a value of the type
@@ -365,16 +373,3 @@ def edited_values(definition: ObjectType, values: Mapping[str, object]) -> dict[
                 + (", with a time zone" if kind.name == "timestamp" else ""),
             ) from None
     return found
-
-
-def without_problems(change: Change, rules: EditRules) -> tuple[Change, list[str]]:
-    """Return a change without the values that do not fit a definition, and why these do not."""
-    problems = {
-        name: problem
-        for name, (kind, value) in (change.values or {}).items()
-        if (problem := rules.problem(name, kind, value)) is not None
-    }
-    if not problems:
-        return change, []
-    kept = {name: each for name, each in (change.values or {}).items() if name not in problems}
-    return replace(change, values=kept), list(problems.values())

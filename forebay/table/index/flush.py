@@ -14,7 +14,7 @@ from forebay.table.changelog.state.entries import KEY_HASH
 from forebay.table.index.changelog import DELETED, DIGESTS, ShardTask, run_shard
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.edits import EDITS, Edit, EditRules, KeyEdits, without_problems
+from forebay.table.index.edits import EDITS, Edit, EditRules, KeyEdits
 from forebay.table.index.log import Entry, Folded
 from forebay.table.index.merge import EDITS_COLUMN
 from forebay.table.index.pipelines import IndexStore
@@ -68,15 +68,15 @@ def _flushed(index: IndexStore, head: Entry, edits: Sequence[Edit], key_hashes: 
     keys = list({definition.codec.of_json(change.key): None for edit in edits for change in edit.changes})
     decoded = [tuple(kind.decode(each) for kind, each in zip(kinds.values(), key, strict=True)) for key in keys]
     hashes = key_hashes(definition, decoded)
-    shards = [definition.codec.hash(key) % head.shards for key in keys]
+    places: list[list[int]] = [[] for _ in tasks]
+    for place, key in enumerate(keys):
+        places[definition.codec.hash(key) % head.shards].append(place)
     folded = dict.fromkeys(keys, KeyEdits())
-    for task in tasks:
-        mine = [place for place, shard in enumerate(shards) if shard == task.shard]
+    for task, mine in zip(tasks, places, strict=True):
         folded |= _folded_before(index, task, definition, [hashes[place] for place in mine])
     problems = _fold(folded, definition, edits)
     results = []
-    for task in tasks:
-        mine = [place for place, shard in enumerate(shards) if shard == task.shard]
+    for task, mine in zip(tasks, places, strict=True):
         columns: dict[str, Sequence[Any]] = {
             KEY_HASH: [hashes[place] for place in mine],
             DELETED: [False] * len(mine),
@@ -117,7 +117,7 @@ def _fold(folded: dict[tuple[Any, ...], KeyEdits], definition: ObjectType, edits
     for edit in edits:
         for change in edit.changes:
             key = definition.codec.of_json(change.key)
-            kept, problems = without_problems(change, rules)
+            kept, problems = rules.fitting(change)
             folded[key] = folded[key].then(kept, edit.time)
             found += [f"edit {edit.offset}, ({definition.codec.shown(key)}): {problem}" for problem in problems]
     return found

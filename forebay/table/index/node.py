@@ -178,7 +178,7 @@ class SearchNode:
 
         Raises:
             ConfigurationError: There is no such property, or a value or the key is wrong; nothing was stored.
-            RetriableError: The store does not answer.
+            RetriableError: The store does not answer; the edit may be stored.
         """
         return self.edit_many([(key, properties)])
 
@@ -190,7 +190,7 @@ class SearchNode:
 
         Raises:
             ConfigurationError: There is no such object.
-            RetriableError: The store does not answer.
+            RetriableError: The store does not answer; the edit may be stored.
         """
         return self.edit_many([(key, None)])
 
@@ -202,7 +202,7 @@ class SearchNode:
 
         Raises:
             ConfigurationError: As in `edit` and `delete`, or there are more than 1,000.
-            RetriableError: The store does not answer.
+            RetriableError: The store does not answer; the edits may be stored.
         """
         given = list(edits)
         with self._refreshing:

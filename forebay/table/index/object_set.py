@@ -279,7 +279,7 @@ class View:
                 values = codec.of_json(change.key)
                 encoded = codec.encode(values)
                 each = keys.get(encoded) or self._edited_key(values, encoded)
-                keys[encoded] = replace(each, edits=each.edits.then(change, edit.time))
+                keys[encoded] = replace(each, edits=each.edits.then(rules.fitting(change)[0], edit.time))
         rows: list[Row] = []
         for encoded, each in keys.items():
             made = each.object(rules)

@@ -500,6 +500,8 @@ def test_edits_of_an_older_definition_are_dropped_renamed_and_cast_or_become_dea
     node.edit(1, **values)
     node.edit(2, year="19x", n=8)
     node.edit(3, d=Decimal("2.50"))
+    for key in (0, 1):  # a value that cannot be cast leaves the edit before, folded or not
+        node.edit(key, year="19y")
     new = {"year": "int", "n": "decimal(12,4)", "d": "bigint", "b": "string"}
     second_definition(objects, **{n: Property(k) for n, k in new.items()}, new=Property("string", renamed_from="old"))
     node.refresh()
@@ -520,10 +522,12 @@ def test_edits_of_an_older_definition_are_dropped_renamed_and_cast_or_become_dea
     assert objects.rows(node) == found and node.view().overlay.edits == () and equal(objects, node)
     edits = status(objects.index).edits
     assert (edits.dead_letters, edits.last_dead) == (
-        2,
+        4,
         (
             "edit 3, (id=2): year: the string '19x' cannot be int",
             "edit 4, (id=3): d: the decimal(6,2) '2.50' cannot be bigint",
+            "edit 5, (id=0): year: the string '19y' cannot be int",
+            "edit 6, (id=1): year: the string '19y' cannot be int",
         ),
     )
 
