@@ -546,3 +546,37 @@ def test_gc_removes_edits_one_by_one_in_the_order_of_their_offsets(objects, monk
     assert [names for names in deleted if names and "/edits/" in names[0]] == [
         [objects.index.edits.name(offset)] for offset in range(1, 13)
     ]
+
+
+def test_readers_see_each_edit_whole_while_it_is_made_folded_and_collected(objects):
+    """P10: each answer is of one version and one offset, and neither goes back."""
+    size = 20
+    objects.commit("a", rows(*["v0"] * size))
+    node, stop, problems = objects.node(), threading.Event(), []
+
+    def read():
+        last = 0
+        while not stop.is_set():
+            page = node.objects.limit(100).fetch()
+            names = {row["name"] for row in page.rows}
+            if names != {f"v{page.version.offset}"} or len(page.rows) != size or page.version.offset < last:
+                problems.append((page.version, names, len(page.rows)))
+            last = page.version.offset
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for number in range(1, 13):
+            assert node.edit_many([(key, {"name": f"v{number}"}) for key in range(size)]) == number
+            if number % 3 == 0:
+                objects.flush()
+                collect(objects.index, keep=1, versions=1)
+            if number % 4 == 0:
+                node.refresh()
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert problems == []
+    assert node.version.offset == 12
