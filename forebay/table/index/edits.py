@@ -11,10 +11,12 @@ import math
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from forebay.errors import ConfigurationError, RetriableError
@@ -34,6 +36,10 @@ PENDING: Final = 1_000
 
 OLDEST: Final = 6 * 3600
 """Seconds from which a pending edit is so old that a flush is due."""
+
+
+_REQUESTS: Final = 32
+"""Edits that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +120,21 @@ class EditLog:
     def after(self, offset: int) -> list[Edit]:
         """Return the edits after an offset, up to the first one that is not there."""
         found: list[Edit] = []
-        while (data := self._store.get(name := self.name(offset + 1 + len(found)))) is not None:
-            found.append(Edit.from_bytes(data, name))
-        return found
+        width = 1  # mostly there is nothing new, and a new node reads hundreds
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            while True:
+                first = offset + 1 + len(found)
+                following = pool.map(self._get, range(first, first + width)) if width > 1 else [self._get(first)]
+                some = list(takewhile(lambda edit: edit is not None, following))
+                found += [edit for edit in some if edit is not None]
+                if len(some) < width:
+                    return found
+                width = min(2 * width, _REQUESTS)
+
+    def _get(self, offset: int) -> Edit | None:
+        name = self.name(offset)
+        data = self._store.get(name)
+        return None if data is None else Edit.from_bytes(data, name)
 
     def put(self, edit: Edit, log: Log, head: Entry) -> bool:
         """Put an edit; return whether it counts now. Else another edit has its offset, or it was collected before.
@@ -310,6 +328,8 @@ def _migrated(kind: str, value: Any, wanted: SparkType) -> Any:  # noqa: ANN401 
                 return str(found)
         raise TypeError
     if before.name == "string":
+        if wanted.name == "binary" or "_" in found or not found.isascii():  # Python's numbers may have these
+            raise ValueError
         found = wanted.parse(found)
     elif isinstance(found, Decimal) and wanted.name in INTEGERS and found == found.to_integral_value():
         found = int(found)

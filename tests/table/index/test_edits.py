@@ -580,3 +580,49 @@ def test_readers_see_each_edit_whole_while_it_is_made_folded_and_collected(objec
             reader.join()
     assert problems == []
     assert node.version.offset == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "wanted", "made"),
+    [
+        ("int", 7, "bigint", 7),
+        ("bigint", 1 << 40, "int", None),
+        ("int", 7, "decimal(3,1)", Decimal("7.0")),
+        ("int", 700, "decimal(3,1)", None),
+        ("bigint", (1 << 53) + 1, "double", None),
+        ("bigint", 1 << 53, "double", float(1 << 53)),
+        ("double", 0.1, "float", None),
+        ("float", 0.5, "double", 0.5),
+        ("double", 1.0, "int", None),
+        ("decimal(5,2)", Decimal("2.50"), "decimal(4,1)", Decimal("2.5")),
+        ("decimal(5,2)", Decimal("2.55"), "decimal(4,1)", None),
+        ("boolean", True, "string", "true"),
+        ("boolean", True, "int", None),
+        ("decimal(5,2)", Decimal("2.50"), "string", "2.50"),
+        ("date", START.date(), "string", "2026-01-01"),
+        ("timestamp", START, "string", None),
+        ("string", " 7", "int", 7),
+        ("string", "1_0", "int", None),
+        ("string", "\u0667", "int", None),
+        ("string", "True", "boolean", True),
+        ("string", "2.5", "decimal(4,1)", Decimal("2.5")),
+        ("string", "2026-01-01", "date", START.date()),
+        ("string", "2026-01-01T00:00:00", "timestamp", None),
+        ("string", "2026-01-01T00:00:00+00:00", "timestamp", START),
+        ("string", "ab", "binary", None),
+        ("array<int>", [1, None], "array<bigint>", [1, None]),
+        ("struct<a:int>", {"a": 1}, "struct<b:int>", None),
+        ("map<string,int>", {"b": 1, "a": 2}, "map<string,bigint>", {"a": 2, "b": 1}),
+    ],
+)
+def test_the_value_of_an_edit_is_cast_if_a_value_is_equal_to_it(objects_at, kind, value, wanted, made):
+    objects = objects_at(ObjectType("O", {"id": "bigint"}, [Datasource("a", {"v": Property(kind)}), Datasource("b")]))
+    objects.commit("a", [{"id": 0}])
+    objects.node().edit(0, v=value)
+    second_definition(objects, v=Property(wanted))
+    node = objects.node()
+    assert node.get(0) == {"id": 0, "v": made}
+    objects.flush()
+    node.refresh()
+    assert node.get(0) == {"id": 0, "v": made} and equal(objects, node)
+    assert status(objects.index).edits.dead_letters == (made is None)
