@@ -31,6 +31,9 @@ from forebay.table.index.types import parse_type
 EDITS_COLUMN: Final = f"{VALUE}edits"
 """The column of the state of edits with the edits of a key, as text."""
 
+_STAMP: Final = "\x00"
+"""Prefix of columns with the times of rows. No property has such a name."""
+
 _BATCH: Final = 10_000
 """Rows that are converted at once."""
 
@@ -252,10 +255,6 @@ def _existed(changed: ChangedKeys, codes: Ints, places: Mapping[str, Ints], size
         first[codes[mine][::-1]] = changed.kinds[mine][::-1]
         existed |= np.where(first < 0, at >= 0, first != RowKind.INSERT)
     return existed
-
-
-_STAMP: Final = "\x00"
-"""Prefix of columns with the times of rows. No property has such a name."""
 
 
 class RowEncoder:
