@@ -626,3 +626,63 @@ def test_the_value_of_an_edit_is_cast_if_a_value_is_equal_to_it(objects_at, kind
     node.refresh()
     assert node.get(0) == {"id": 0, "v": made} and equal(objects, node)
     assert status(objects.index).edits.dead_letters == (made is None)
+
+
+@pytest.mark.soak
+def test_editors_flushes_collections_and_transactions_at_once_lose_no_edit(objects_at):
+    first = objects_at()
+    first.commit("a", rows(*"abcdefghij"))
+    working, problems, last = [3], [], {}
+
+    def guarded(work):
+        def run():
+            own = objects_at(location=first.location)
+            try:
+                work(own)
+            except Exception as error:  # noqa: BLE001 - shown by the assertion
+                problems.append(error)
+
+        return threading.Thread(target=run)
+
+    def editor(number):
+        def work(own):
+            try:
+                node = own.node()
+                for step in range(150):
+                    key = 100 * (number + 1) + step % 3
+                    node.edit(key, name=f"{number}.{step}")
+                    last[key] = f"{number}.{step}"
+                    if step % 5 == 0:
+                        node.refresh()
+                    if node.get(key)["name"] != last[key]:
+                        problems.append((key, last[key], node.get(key)))
+            finally:
+                working[0] -= 1
+
+        return work
+
+    def flusher(own):
+        while working[0] > 0:
+            own.flush()
+
+    def collector(own):
+        while working[0] > 0:
+            collect(own.index, keep=20, versions=3)
+
+    def writer(own):
+        number = 0
+        while working[0] > 0:
+            number += 1
+            own.commit("b", [{"id": number % 15, "city": str(number)}])
+
+    threads = [guarded(work) for work in (*map(editor, range(3)), flusher, flusher, collector, writer)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    node = first.node()
+    assert {key: node.get(key)["name"] for key in last} == last
+    first.flush()
+    assert equal(first, node) and {key: node.get(key)["name"] for key in last} == last
+    assert node.version.offset == 450
