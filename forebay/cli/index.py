@@ -84,6 +84,31 @@ def commit(  # noqa: PLR0913 - options of a command
     say(f"{name}.{datasource}: transaction {done.transaction}: {what}; {counts}")
 
 
+@index.command("flush")
+def flush_pending(
+    location: _Location,
+    name: _Name,
+    *,
+    if_due: Annotated[
+        bool, typer.Option("--if-due", help="Only if 1,000 changes are pending, or one for 6 hours.")
+    ] = False,
+    option: _Storage = None,
+) -> None:
+    """Fold pending edits of users into the state of an object type, and bring its index up to date."""
+    store = _index(location, name, option)
+    edits = status(store).edits
+    if not edits.pending or (if_due and edits.due is None):
+        say(f"{name}: {edits.pending:,} edits are pending" + (f" since {edits.oldest}" if edits.oldest else ""))
+        return
+    from forebay.spark.index.funnel import flush_edits
+
+    done = flush_edits(store)
+    edits = status(store).edits
+    say(
+        f"{name}: fact {done.number} of the log has all edits up to {edits.folded}; {edits.dead_letters:,} dead letters"
+    )
+
+
 @index.command("verify")
 def prove(
     location: _Location,
@@ -188,6 +213,12 @@ def _status_text(found: Status) -> str:
     last = (
         f", {found.head.transaction} on {found.head.datasource} at {found.head.time}" if found.head.datasource else ""
     )
+    edits = [f"edits: {found.edits.folded:,} are in the index, {found.edits.pending:,} are pending"]
+    if found.edits.oldest is not None:
+        edits[0] += f" since {found.edits.oldest}" + (f": {found.edits.due}" if found.edits.due else "")
+    if found.edits.dead_letters:
+        edits.append(f"dead letters: {found.edits.dead_letters:,} values did not fit the definition")
+        edits += [f"  {text}" for text in found.edits.last_dead]
     return "\n".join(
         [
             f"{found.object_type}: fact {found.head.number:,} of the log{last}; {found.head.shards} shards",
@@ -195,6 +226,7 @@ def _status_text(found: Status) -> str:
             text_table(
                 ("pipeline", "version", "objects", "behind", "runs", "bytes", "last step"), pipelines, right=range(1, 6)
             ),
+            *(edits if found.edits.folded or found.edits.pending else []),
         ]
     )
 
@@ -219,5 +251,6 @@ def _status_json(found: Status) -> str:
         "head": found.head.number,
         "datasources": [asdict(each) for each in found.datasources],
         "pipelines": pipelines,
+        "edits": asdict(found.edits),
     }
     return json.dumps(facts, indent=2)

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from forebay.cli import main
-from forebay.index import Datasource, Funnel, ObjectType, Property
+from forebay.index import Datasource, Funnel, ObjectType, Property, SearchNode
 
 THING = ObjectType(
     "Thing", {"id": "bigint", "code": "string"}, [Datasource("a", {"v": Property("int")}), Datasource("b")]
@@ -50,8 +50,18 @@ def test_status_commit_verify_why_and_gc(location, capsys):
     why = shown("why", "id=1", "code=x")
     assert "datasource a: id=1, code='x', v=50" in why and "datasource b: no row" in why
     assert json.loads(shown("why", "--json", "id=1", "code=x"))["found"]["v"] == 50
+    with SearchNode(where[0], "Thing", cache=location / "cache") as node:
+        node.edit((2, "y"), v=7)
+    assert "edits: 0 are in the index, 1 are pending since" in shown("status")
+    assert "pending: edit 1, of" in shown("why", "id=2", "code=y")
+    assert "Thing: 1 edits are pending since" in shown("flush", "--if-due")
+    assert shown("flush") == "Thing: fact 3 of the log has all edits up to 1; 0 dead letters"
+    assert shown("flush") == "Thing: 0 edits are pending"
+    assert json.loads(shown("status", "--json"))["edits"]["folded"] == 1
+    assert "edits: v=7 at" in shown("why", "id=2", "code=y")
+    assert "equal to the states of all datasources, 2 objects" in shown("verify")
     assert "log/000000000000.json" in shown("gc", "--keep", "1", "--dry-run")
-    assert shown("gc", "--keep", "1") == "Thing: removed 2 facts and 0 files"
+    assert shown("gc", "--keep", "1") == "Thing: removed 4 facts and 0 files"
 
 
 def test_errors_are_paragraphs(location, capsys):

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -18,10 +19,12 @@ from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.targets.changes import DELETED, LANE, SEQUENCE, ChangeOptions, Changes
 from forebay.spark.changelog.targets.target import Target
 from forebay.spark.index.launchers import digest_of, launch_builds, run_transaction
-from forebay.spark.index.rows import key_columns, key_types, prepare, refuse_changelog
+from forebay.spark.index.rows import key_columns, key_hashes, key_types, prepare, refuse_changelog
 from forebay.table.changelog.shape import LOG
 from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
 from forebay.table.index.definition import Datasource, ObjectType
+from forebay.table.index.edits import due
+from forebay.table.index.flush import flush
 from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
 from forebay.table.index.gc import VERSIONS, Collected, collect
 from forebay.table.index.log import KEPT
@@ -188,6 +191,34 @@ class Funnel:
             raise
         return committed
 
+    def flush(self, spark: SparkSession | None = None) -> Committed:
+        """Fold the edits of users that are pending into the state of edits, and bring the index up to date.
+
+        Edits are durable and visible before; a flush bounds how many a node has to read. `flush_due` says whether it is
+        time. Any process may call it.
+
+        Args:
+            spark: A session, which hashes the keys; None: the active one, or a new one.
+
+        Returns:
+            What became of it; nothing was applied if no edit was pending.
+
+        Raises:
+            ConfigurationError: Nothing was committed to a datasource yet.
+            RetriableError: The store does not answer.
+        """
+        session = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+        done = flush(self.index, partial(key_hashes, session))
+        self.follow(session)
+        return done
+
+    def flush_due(self) -> str | None:
+        """Return why edits should be flushed now; None if few are pending, and not for long.
+
+        It is time if 1,000 changes are pending, or one for 6 hours.
+        """
+        return due(self.index.edits.after(self.index.head().edits.offset))
+
     def follow(self, spark: SparkSession | None = None, *, full: bool = False) -> IndexVersion:
         """Bring the index up to the head of the log. Each commit does; call it after one whose index failed.
 
@@ -316,3 +347,10 @@ def commit_files(
             advice="check the path, --format and --read-option",
         ) from error
     return Funnel(index.location, definition, storage=index.storage).commit(datasource, rows, **options)
+
+
+def flush_edits(index: IndexStore) -> Committed:
+    """Flush the edits of an object type that was defined before; see `Funnel.flush`."""
+    definition = index.definition(index.head().serving)
+    spark = SparkSession.builder.appName("forebay index flush").getOrCreate()
+    return Funnel(index.location, definition, storage=index.storage).flush(spark)

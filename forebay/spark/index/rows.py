@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import (
     ArrayType,
@@ -19,6 +19,8 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from forebay.errors import ConfigurationError
@@ -27,7 +29,7 @@ from forebay.spark.changelog.columns import EXACT_JSON, quoted
 from forebay.spark.changelog.newest import failure
 from forebay.spark.keys.found_keys import keys_of
 from forebay.table.changelog.shape import CHANGE_TYPE
-from forebay.table.changelog.state.entries import KEY_HASH, PREFIX
+from forebay.table.changelog.state.entries import KEY_HASH, ORDINAL, PREFIX
 from forebay.table.index.changelog import DELETED, DIGESTS
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.definition import Datasource, ObjectType, check_key_type
@@ -59,6 +61,29 @@ def key_columns(df: DataFrame, definition: ObjectType, source: Datasource) -> di
         if len(primary) == len(names):
             names = dict(zip(names, primary, strict=True))
     return {name: field_of(df, column, source, "key") for name, column in names.items()}
+
+
+def key_hashes(spark: SparkSession, definition: ObjectType, keys: Sequence[tuple[Any, ...]]) -> list[int]:
+    """Return the hashes by which states find keys, as `prepare` computes them for rows.
+
+    Args:
+        spark: The session.
+        definition: The definition, with the types of the keys.
+        keys: The values of the key columns of each key.
+    """
+    kinds = {f"{KEY}{name}": parse_type(kind) for name, kind in definition.keys.items()}
+    columns = [pa.array([key[at] for key in keys], arrow_type(kind)) for at, kind in enumerate(kinds.values())]
+    places = pa.array(range(len(keys)), pa.int64())
+    schema = ", ".join([f"{ORDINAL} bigint", *(f"{_sql(name)} {kind.text}" for name, kind in kinds.items())])
+    frame = spark.createDataFrame(pa.table([places, *columns], names=[ORDINAL, *kinds]), schema)
+    found = frame.selectExpr(ORDINAL, f"{_key_hash(kinds)} AS {KEY_HASH}").toArrow().sort_by(ORDINAL)
+    hashes: list[int] = found[KEY_HASH].to_pylist()
+    return hashes
+
+
+def _key_hash(columns: Iterable[str]) -> str:
+    """Return as SQL the hash by which states find a key."""
+    return f"xxhash64({', '.join(map(_sql, columns))})"
 
 
 def key_types(df: DataFrame, definition: ObjectType, source: Datasource) -> dict[str, str]:
@@ -105,6 +130,8 @@ def prepare(
     fields = {} if delete else {name: field_of(df, name, source, "properties") for name in source.columns}
     for field in fields.values():
         _refuse_unstorable(field, source)
+    if source.timestamp is not None and fields:
+        _check_time(field_of(df, source.timestamp, source, "timestamp"), source)
     columns |= {f"{VALUE}{name}": _canonical(quoted(field.name), field.dataType) for name, field in fields.items()}
     deleted = F.lit(True) if delete else _flag(df, source) if deletes is None else deletes
     of_row = {DELETED: deleted, **dict(zip((SEQUENCE, LANE), sequence or (), strict=False)), **columns}
@@ -126,7 +153,7 @@ def prepare(
     )
     # Each function that Python calls to make a column costs a message to the JVM; a text costs one for all.
     selected = df.select(*(value.alias(name) for name, value in (of_row | texts).items())).selectExpr(
-        f"xxhash64({', '.join(_sql(f'{KEY}{name}') for name in keys)}) AS {KEY_HASH}",
+        f"{_key_hash(f'{KEY}{name}' for name in keys)} AS {KEY_HASH}",
         f"xxhash64({', '.join(hashed)}) AS {DIGESTS[0]}",
         f"bigint(hash({', '.join(hashed)})) AS {DIGESTS[1]}",
         f"int(pmod(crc32({_key_text(kinds)}), {shards})) AS {SHARD}",
@@ -249,6 +276,15 @@ def _refuse_unstorable(field: StructField, source: Datasource) -> None:
             option="properties",
             advice="convert it to a string first, as with to_json",
         ) from error
+
+
+def _check_time(field: StructField, source: Datasource) -> None:
+    if not isinstance(field.dataType, TimestampType | TimestampNTZType):
+        raise ConfigurationError(
+            f"the timestamp {field.name!r} of the datasource {source.name!r} is {field.dataType.simpleString()}",
+            option="timestamp",
+            advice="convert it to a timestamp first; a date does not say which of two changes of a day came later",
+        )
 
 
 def _check_maps(kind: DataType) -> None:

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,99}")
 _KEY_TYPES: Final = frozenset(
     {"bigint", "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz", "decimal"}
 )
-_TIMES: Final = frozenset({"timestamp", "timestamp_ntz", "bigint"})
+_TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
 
 KEY_SCALE: Final = 6
 """Maximum scale of a decimal key: Spark writes the text of such a number without an exponent, and nodes rely on it."""
@@ -36,12 +36,14 @@ class Property:
         column: The column of the datasource; None: the column with the name of the property.
         filter: Whether `where` and `order_by` may use the property. It gets an index.
         text: Whether `search` finds words of the property. Only for strings.
+        renamed_from: The name that the property had in an earlier definition: edits of that name count for it.
     """
 
     type: str
     column: str | None = None
     filter: bool = False
     text: bool = False
+    renamed_from: str | None = None
 
     @property
     def kind(self) -> SparkType:
@@ -60,7 +62,7 @@ class Datasource:
         deleted: A boolean column: true if the row counts as deleted. None: the flag in the key metadata of a
             DataFrame (`forebay.keys`), if there is one.
         conflict: What wins if a user has edited a property of the row: `user_edits`, or the `most_recent` of both.
-        timestamp: The column with the time of the row, for `most_recent`.
+        timestamp: The column with the time of the row, for `most_recent`: a timestamp. One without a time zone is UTC.
     """
 
     name: str
@@ -125,6 +127,11 @@ class ObjectType:
         return {**self.codec.columns, **{name: each.kind for name, each in self.properties.items()}}
 
     @property
+    def stamps(self) -> tuple[str, ...]:
+        """The datasources with the rule `most_recent`. An index row ends with the times of their rows."""
+        return tuple(source.name for source in self.datasources if source.timestamp is not None)
+
+    @property
     def filters(self) -> tuple[str, ...]:
         """The columns with an index: all keys, and the properties with `filter`."""
         return (*self.keys, *(name for name, each in self.properties.items() if each.filter))
@@ -167,7 +174,7 @@ class ObjectType:
                 "conflict": source.conflict,
                 "timestamp": source.timestamp,
                 "properties": [
-                    [name, each.kind.text, each.column or name, each.filter, each.text]
+                    [name, each.kind.text, each.column or name, each.filter, each.text, each.renamed_from]
                     for name, each in source.properties.items()
                 ],
             }
@@ -182,8 +189,8 @@ class ObjectType:
             Datasource(
                 source["name"],
                 {
-                    name: Property(kind, None if column == name else column, indexed, text)
-                    for name, kind, column, indexed, text in source["properties"]
+                    name: Property(kind, None if column == name else column, indexed, text, renamed)
+                    for name, kind, column, indexed, text, renamed in source["properties"]
                 },
                 source["key"],
                 source["deleted"],

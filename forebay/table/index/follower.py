@@ -8,16 +8,15 @@ leaves files that nothing names, and the next step does it again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, Literal
 
-import pyarrow as pa
-
 from forebay.errors import ForebayError
 from forebay.table.index.compaction import compact
 from forebay.table.index.definition import ObjectType
+from forebay.table.index.edits import EDITS
 from forebay.table.index.log import Entry, damaged_fact
 from forebay.table.index.merge import Merge, Merged, RowEncoder
 from forebay.table.index.pipelines import IndexRun, IndexStore, IndexVersion
@@ -29,9 +28,6 @@ _log = logging.getLogger(__name__)
 SMALL: Final = 50_000
 """Changed keys up to which a step runs in this process."""
 
-_BATCH: Final = 10_000
-"""Rows that are converted at once."""
-
 FullIf = Literal["datasource", "objects"]
 
 
@@ -40,7 +36,7 @@ class FullRule:
     """When a follower builds the whole index instead of merging the changed keys.
 
     Args:
-        threshold: The share of rows that one transaction changed; None: never. Micro-batches never count.
+        threshold: The share of rows that one transaction changed; None: never. Micro-batches and edits never count.
         of: The share of the rows of the `datasource` before the transaction, or of the `objects`.
     """
 
@@ -53,7 +49,7 @@ class FullRule:
             return None
         for entry in entries:
             before = entry.before if self.of == "datasource" else objects
-            if entry.micro_batch or not entry.changed:
+            if entry.micro_batch or entry.kind == "flush" or not entry.changed:
                 continue
             if entry.changed * self.threshold.denominator >= before * self.threshold.numerator:
                 what = f"rows of {entry.datasource}" if self.of == "datasource" else "objects"
@@ -72,6 +68,7 @@ class BuildTask:
         head: The number of the fact to which the step leads.
         shard: The shard.
         since: The numbers of the facts whose changes are merged; None: all objects are.
+        before: The number of the fact that the version before follows, if there are folded edits.
     """
 
     index: IndexStore
@@ -80,6 +77,7 @@ class BuildTask:
     head: int
     shard: int
     since: tuple[int, ...] | None
+    before: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,28 +109,43 @@ def build_shard(task: BuildTask) -> BuildResult:
         changed = merge.changed_keys([_entry(index, number) for number in task.since], task.shard)
         merged = merge.of_changes(task.shard, changed)
         size = merged.alive.num_rows + merged.gone.num_rows
+        earlier = _earlier(task)
         with RunWriter(index.store, prefix, definition, shards=head.shards, shard=task.shard, rows=size) as writer:
-            added = _write_changes(writer, encoder, merged, task.shard)
+            added = _write_changes(writer, encoder, merged, earlier, task.shard)
             return BuildResult(writer.finish(), added)
     rows = max((state.live for state in head.states.values()), default=0) // head.shards
     with RunWriter(index.store, prefix, definition, shards=head.shards, shard=task.shard, rows=rows) as writer:
         added = 0
-        for batch in (piece for whole in merge.of_all(task.shard) for piece in _slices(whole)):
-            writer.add(*encoder.alive(batch, task.shard))
-            added += batch.num_rows
+        for merged in merge.of_all(task.shard):
+            for some, hashes in encoder.objects(merged, task.shard):
+                writer.add(some, hashes)
+                added += sum(exists for _, _, exists in some)
         return BuildResult(writer.finish(), added)
 
 
-def _write_changes(writer: RunWriter, encoder: RowEncoder, merged: Merged, shard: int) -> int:
+def _earlier(task: BuildTask) -> Merge | None:
+    """Return the merge at the version before, if there are folded edits."""
+    if task.before is None:
+        return None
+    return Merge(task.definition, _entry(task.index, task.before), StateReader(task.index.store))
+
+
+def _write_changes(writer: RunWriter, encoder: RowEncoder, merged: Merged, earlier: Merge | None, shard: int) -> int:
     """Write the objects of changed keys; return how many objects there are more than before."""
-    for batch in _slices(merged.alive):
-        writer.add(*encoder.alive(batch, shard))
-    writer.add(*encoder.gone(merged.gone, shard))
-    return merged.alive.num_rows - int(merged.existed.sum())
-
-
-def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    return (batch.slice(start, _BATCH) for start in range(0, batch.num_rows, _BATCH))
+    keys: list[bytes] = []
+    added = 0
+    for rows, hashes in encoder.objects(merged, shard):
+        writer.add(rows, hashes)
+        keys += [key for key, _, _ in rows]
+        added += sum(exists for _, _, exists in rows)
+    if earlier is None or not merged.edits:
+        return added - int(merged.existed.sum())
+    # Whether an edited object existed does not follow from the changes of its rows: its time may have changed too.
+    existed = merged.existed.copy()
+    existed[list(merged.edits)] = False
+    found = encoder.objects(earlier.of_keys(shard, merged.hashes), shard)
+    there = {key for rows, _ in found for key, _, exists in rows if exists}
+    return added - int(existed.sum()) - len(there & {keys[place] for place in merged.edits})
 
 
 def _entry(index: IndexStore, number: int) -> Entry:
@@ -221,16 +234,19 @@ class Follower:
 
     def _step(self, last: IndexVersion, head: Entry, *, full: bool) -> IndexVersion | None:
         """Write the next version; None if no object has changed since the last one."""
+        before = last.data if EDITS in head.states and last.number > 0 else None
         known = [self._index.log.get(number) for number in range(last.data + 1, head.number)]
         entries = [entry for entry in known if entry is not None] + [head]
+        missing = None in known or (before is not None and self._index.log.get(before) is None)
         definition = self._index.definition(self._pipeline)
         changed = [entry for entry in entries if entry.changed]
-        if last.number > 0 and not full and not changed and len(entries) == head.number - last.data:
+        same = not changed and not missing and head.edits.offset == last.edits
+        if last.number > 0 and not full and same:
             return None
         reason = self._rule.reason(changed, last.count)
         if last.number == 0:
             reason = "the first version of the pipeline"
-        elif len(entries) < head.number - last.data:
+        elif missing:
             reason = "facts of the log since the last version were collected"
         elif full:
             reason = "asked for"
@@ -242,11 +258,12 @@ class Follower:
             data=head.number,
             shares=shares,
             reason=reason or f"{keys:,} keys changed",
+            edits=head.edits.offset,
             facts={},
         )
         numbers = None if reason else tuple(entry.number for entry in changed)
         tasks = [
-            BuildTask(self._index, definition, self._pipeline, head.number, shard, numbers)
+            BuildTask(self._index, definition, self._pipeline, head.number, shard, numbers, before)
             for shard in range(head.shards)
         ]
         size = keys if numbers else max((state.live for state in head.states.values()), default=0)
@@ -271,6 +288,7 @@ class Follower:
         index, numbers = self._index, tasks[0].since or ()
         merge = Merge(definition, head, StateReader(index.store))
         entries = [_entry(index, number) for number in numbers]
+        earlier = _earlier(tasks[0])
         encoder = RowEncoder(definition, head.shards)
         prefix = segments_prefix(index, self._pipeline, head.number)
         added = 0
@@ -278,5 +296,5 @@ class Follower:
             for shard in range(head.shards):
                 changed = merge.changed_keys(entries, shard)
                 if changed.batch.num_rows:
-                    added += _write_changes(writer, encoder, merge.of_changes(shard, changed), shard)
+                    added += _write_changes(writer, encoder, merge.of_changes(shard, changed), earlier, shard)
             return writer.finish(), added

@@ -2,6 +2,7 @@
 """Collects what nothing needs any more: old facts, and files that no fact names.
 
 Kept is what the last facts of the log name, those that a follower has not seen, and the last versions of each pipeline.
+Kept are edits of users that a pipeline does not contain.
 Files of attempts that may still commit are kept too: the number of the fact on which an attempt is based is part of
 their names. No clock decides anything.
 """
@@ -28,7 +29,7 @@ class Collected:
     """What was collected, or would be.
 
     Args:
-        facts: Facts of the log and versions of pipelines.
+        facts: Facts of the log, versions of pipelines, and edits of users.
         files: Files of states and segments.
     """
 
@@ -60,6 +61,9 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
     for newest in followers:
         old = [number for number in index.versions(newest.pipeline) if 0 < number <= newest.number - versions]
         facts += [index.version_name(newest.pipeline, number) for number in old]
+    # Nodes read edits until a version contains them.
+    edits = min((newest.edits for newest in followers if newest.number > 0), default=0)
+    facts += [index.edits.name(offset) for offset in index.edits.offsets() if offset <= edits]
     named = set(_named(index, first, followers, versions))
     files = [
         name

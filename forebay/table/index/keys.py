@@ -46,6 +46,14 @@ class KeyCodec:
         shown = ", ".join(f"{name} {kind.text}" for name, kind in self.columns.items())
         raise ConfigurationError(f"{key!r:.200} is no key: the key is ({shown})", option="key")
 
+    def to_json(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Return a key, as SQLite stores it, as JSON."""
+        return tuple(kind.to_json(kind.decode(each)) for kind, each in zip(self.columns.values(), values, strict=True))
+
+    def of_json(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Return a key of JSON, as SQLite stores it."""
+        return tuple(kind.encode(kind.of_json(each)) for kind, each in zip(self.columns.values(), values, strict=True))
+
     def encode(self, values: Sequence[Any]) -> bytes:
         """Return a key as bytes. Their order is that of the keys, column by column."""
         parts = [_part(kind, value) for kind, value in zip(self.columns.values(), values, strict=True)]

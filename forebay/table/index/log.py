@@ -55,12 +55,31 @@ class DatasourceState:
 
 
 @dataclass(frozen=True)
+class Folded:
+    """What became of edits of users, up to a fact of the log.
+
+    Args:
+        offset: The offset of the last edit that was folded into the state of edits.
+        time: The time of this edit, in microseconds since 1970.
+        ids: The ids of the edits that a flush folded; of other facts, none.
+        dead_letters: How many values of edits did not fit the definition, and were left out.
+        last_dead: The last ones of them, as people read them.
+    """
+
+    offset: int = 0
+    time: int = 0
+    ids: tuple[str, ...] = ()
+    dead_letters: int = 0
+    last_dead: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Entry:
     """A fact of the log.
 
     Args:
         number: Its number.
-        kind: What it does: it begins the log, or commits a transaction.
+        kind: What it does: it begins the log, commits a transaction, or flushes edits of users.
         attempt: A random id of the attempt that put it.
         shards: The number of shards of all states.
         serving: The name of the pipeline that serves.
@@ -72,10 +91,11 @@ class Entry:
         before: The rows of the datasource before the transaction.
         counts: Rows that were inserted, updated and deleted, and others that changed nothing, by name.
         time: When it was put, as people write it. Nothing is decided by it.
+        edits: The edits that the state of edits has after it.
     """
 
     number: int
-    kind: Literal["begin", "transaction"]
+    kind: Literal["begin", "transaction", "flush"]
     attempt: str
     shards: int
     serving: str
@@ -87,6 +107,7 @@ class Entry:
     before: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     time: str = ""
+    edits: Folded = Folded()
 
     @property
     def changed(self) -> int:
@@ -117,7 +138,9 @@ class Entry:
                 for source, state in facts.pop("states").items()
             }
             changes = tuple(map(_run, facts.pop("changes")))
-            return cls(states=states, changes=changes, **facts)
+            edits = facts.pop("edits")
+            folded = Folded(**{**edits, "ids": tuple(edits["ids"]), "last_dead": tuple(edits["last_dead"])})
+            return cls(states=states, changes=changes, edits=folded, **facts)
         except (KeyError, TypeError, ValueError) as error:
             raise damaged_fact(name, str(error)) from error
 

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merges the rows of all datasources into objects, by key. An object exists while a datasource has a row of it."""
+"""Merges the rows of all datasources, and folded edits, into objects, by key.
+
+An object exists while a datasource has a row of it, unless a user deleted it; or if a user created it.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,25 +22,39 @@ from forebay.table.changelog.state.merging import key_ranges
 from forebay.table.changelog.state.segments import Ints
 from forebay.table.index.columns import arrow_type, cast_column, sqlite_values
 from forebay.table.index.definition import Datasource, ObjectType
+from forebay.table.index.edits import EDITS, EditRules, KeyEdits
 from forebay.table.index.log import Entry
 from forebay.table.index.segments import Row
 from forebay.table.index.states import KEY, VALUE, StateReader, entry_fields, payload_of, schema_of
 from forebay.table.index.types import parse_type
 
+EDITS_COLUMN: Final = f"{VALUE}edits"
+"""The column of the state of edits with the edits of a key, as text."""
+
+_STAMP: Final = "\x00"
+"""Prefix of columns with the times of rows. No property has such a name."""
+
+_BATCH: Final = 10_000
+"""Rows that are converted at once."""
+
 
 @dataclass(frozen=True)
 class Merged:
-    """Merged objects of some keys.
+    """Merged rows of some keys, and the folded edits of these keys, which `RowEncoder.objects` applies.
 
     Args:
-        alive: The objects: keys and properties, with the types of the definition.
+        alive: The rows: keys and properties, with the types of the definition, and times of rows.
         gone: The keys that no datasource has any more.
-        existed: Whether each key existed before the changes, first those of `alive`, then those of `gone`.
+        existed: Whether each key had a row before the changes, first those of `alive`, then those of `gone`.
+        edits: The folded edits of some keys, by the same places.
+        hashes: The key hashes of these keys.
     """
 
     alive: pa.RecordBatch
     gone: pa.RecordBatch
     existed: np.ndarray[Any, Any]
+    edits: Mapping[int, KeyEdits] = field(default_factory=dict)
+    hashes: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -74,7 +92,8 @@ class Merge:
         self._reader = reader
         self._keys = {f"{KEY}{name}": parse_type(kind) for name, kind in definition.keys.items()}
         self._key_fields = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in self._keys.items()])
-        self._sources = [source for source in definition.datasources if source.name in head.states]
+        names = [*(source.name for source in definition.datasources), EDITS]
+        self._sources = [name for name in names if name in head.states]
 
     def changed_keys(self, entries: Sequence[Entry], shard: int) -> ChangedKeys:
         """Return the keys of a shard that the transactions of some facts of the log have changed, oldest first."""
@@ -97,28 +116,32 @@ class Merge:
         """Return the objects of changed keys."""
         return self._merged(self.rows_of(changed.hashes, shard), changed)
 
-    def of_all(self, shard: int) -> Iterator[pa.RecordBatch]:
+    def of_keys(self, shard: int, hashes: Ints) -> Merged:
+        """Return the objects of keys with these hashes."""
+        return self._merged(self.rows_of(hashes, shard), None)
+
+    def of_all(self, shard: int) -> Iterator[Merged]:
         """Yield all objects of a shard, by ranges of key hashes."""
         stored = [run for source in self._sources for run in self._reader.parts(self._runs(source, shard))]
         for low, high in key_ranges(stored):
             live = {
-                source.name: self._reader.live_between(self._runs(source, shard), low, high, self._schema(source))
+                source: self._reader.live_between(self._runs(source, shard), low, high, self._schema(source))
                 for source in self._sources
             }
-            yield self._merged(live, None).alive
+            yield self._merged(live, None)
 
     def rows_of(self, hashes: Ints, shard: int) -> Mapping[str, pa.RecordBatch]:
-        """Return the rows of keys with these hashes in the state of each datasource."""
+        """Return the rows of keys with these hashes in the state of each datasource, and in that of edits."""
         return {
-            source.name: self._reader.live(self._runs(source, shard), hashes, self._schema(source))
+            source: self._reader.live(self._runs(source, shard), hashes, self._schema(source))
             for source in self._sources
         }
 
-    def _runs(self, source: Datasource, shard: int) -> Sequence[Any]:
-        return self._head.states[source.name].shards[shard]
+    def _runs(self, source: str, shard: int) -> Sequence[Any]:
+        return self._head.states[source].shards[shard]
 
-    def _schema(self, source: Datasource) -> pa.Schema:
-        return entry_fields(payload_of(schema_of(self._head.states[source.name].schema)), None)
+    def _schema(self, source: str) -> pa.Schema:
+        return entry_fields(payload_of(schema_of(self._head.states[source].schema)), None)
 
     def _merged(self, live: Mapping[str, pa.RecordBatch], changed: ChangedKeys | None) -> Merged:
         own = [] if changed is None else [changed.batch]
@@ -137,20 +160,31 @@ class Merge:
         for name, batch in live.items():
             places[name] = np.full(size, -1)
             places[name][codes[start : start + batch.num_rows]] = np.arange(batch.num_rows)
-            exists |= places[name] >= 0
+            if name != EDITS:
+                exists |= places[name] >= 0
             start += batch.num_rows
+        edits = places.pop(EDITS, np.full(size, -1))
         existed = exists if changed is None else _existed(changed, codes[start:], places, size)
         alive, gone = np.flatnonzero(exists), np.flatnonzero(~exists)
         keys = [column.take(pa.array(leaders[alive])) for column in columns]
         values = self._properties(live, places, alive, keys)
-        names = list(self._definition.columns)
+        names = [*self._definition.columns, *(f"{_STAMP}{name}" for name in self._definition.stamps)]
+        edited = edits[np.concatenate([alive, gone])]
+        at = np.flatnonzero(edited >= 0)
         return Merged(
             pa.RecordBatch.from_arrays([*keys, *values], names=names),
             pa.RecordBatch.from_arrays(
                 [column.take(pa.array(leaders[gone])) for column in columns], names=list(self._definition.keys)
             ),
             existed[np.concatenate([alive, gone])],
+            dict(zip(at.tolist(), self._edits(live, edited[at]), strict=True)),
+            np.unique(live[EDITS].column(KEY_HASH).to_numpy()[edited[at]]) if len(at) else np.empty(0, np.int64),
         )
+
+    @staticmethod
+    def _edits(live: Mapping[str, pa.RecordBatch], places: Ints) -> Iterator[KeyEdits]:
+        if len(places):
+            yield from map(KeyEdits.of_text, live[EDITS].column(EDITS_COLUMN).take(pa.array(places)).to_pylist())
 
     def _properties(
         self, live: Mapping[str, pa.RecordBatch], places: Mapping[str, Ints], alive: Ints, keys: Sequence[pa.Array]
@@ -166,7 +200,17 @@ class Merge:
                 at = places[source.name][alive]
                 taken = batch.column(column).take(pa.array(at, pa.int64(), mask=at < 0))
                 found.append(cast_column(taken, each.kind, self._shown(source, column, keys)))
-        return found
+        timed = (source for source in self._definition.datasources if source.timestamp is not None)
+        return [*found, *(self._stamps(live.get(source.name), source, places, alive) for source in timed)]
+
+    @staticmethod
+    def _stamps(batch: pa.RecordBatch | None, source: Datasource, places: Mapping[str, Ints], alive: Ints) -> pa.Array:
+        """Return the times of the rows of a datasource, in microseconds since 1970."""
+        column = f"{VALUE}{source.timestamp}"
+        if batch is None or batch.schema.get_field_index(column) < 0:
+            return pa.nulls(len(alive), pa.int64())
+        at = places[source.name][alive]
+        return batch.column(column).take(pa.array(at, pa.int64(), mask=at < 0)).cast(pa.int64())
 
     def _shown(self, source: Datasource, column: str, keys: Sequence[pa.Array]) -> Any:  # noqa: ANN401 - a function
         def shown(place: int) -> str:
@@ -222,19 +266,32 @@ class RowEncoder:
     """
 
     def __init__(self, definition: ObjectType, shards: int) -> None:
-        self._kinds = definition.columns
+        self._kinds = dict(definition.columns) | {f"{_STAMP}{name}": parse_type("bigint") for name in definition.stamps}
+        self._rules = EditRules(definition)
         self._width = len(definition.keys)
         self.codec = definition.codec
         self._encode, self._hash = self.codec.encoder(), self.codec.hasher()
         self._shards = shards
 
-    def alive(self, batch: pa.RecordBatch, shard: int) -> tuple[list[Row], list[int]]:
-        """Return rows of objects, and the hashes of their keys."""
-        return self._rows(batch, shard, exist=True)
+    def objects(self, merged: Merged, shard: int) -> Iterator[tuple[list[Row], list[int]]]:
+        """Yield, for some keys at once, rows of objects and of deleted keys after edits, and the hashes of the keys."""
+        edits = sorted(merged.edits)
+        first = 0
+        for batch, exist in ((merged.alive, True), (merged.gone, False)):
+            for start in range(0, batch.num_rows, _BATCH):
+                rows, hashes = self._rows(batch.slice(start, _BATCH), shard, exist=exist)
+                for place in edits[bisect_left(edits, first) : bisect_left(edits, first + len(rows))]:
+                    rows[place - first] = self._edited(rows[place - first], merged.edits[place])
+                yield rows, hashes
+                first += len(rows)
 
-    def gone(self, batch: pa.RecordBatch, shard: int) -> tuple[list[Row], list[int]]:
-        """Return rows of deleted keys, and the hashes of the keys."""
-        return self._rows(batch, shard, exist=False)
+    def _edited(self, row: Row, edits: KeyEdits) -> Row:
+        key, columns, exists = row
+        values = columns[: self._width]
+        made = self._rules.apply(values, columns if exists else None, edits)
+        if made is None:
+            return key, (*values, edits.to_text() if edits.values else None), False
+        return key, made, True
 
     def _rows(self, batch: pa.RecordBatch, shard: int, *, exist: bool) -> tuple[list[Row], list[int]]:
         names = batch.schema.names
@@ -244,7 +301,7 @@ class RowEncoder:
         hashes: list[int] = []
         for row in zip(*columns, strict=True):
             key = row[:width]
-            rows.append((encode(key), row, exist))
+            rows.append((encode(key), row if exist else (*row, None), exist))
             hashes.append(key_hash(key))
         for place, found in enumerate(hashes):
             if found % self._shards != shard:

@@ -10,7 +10,8 @@ import json
 import sqlite3
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -26,6 +27,9 @@ from forebay.table.index.segments import IndexSegment, open_segment
 
 _OWNER: Final = "node.json"
 """The file of a cache that says whose it is."""
+
+WAIT: Final = 5.0
+"""Seconds for which `refresh` waits for an edit."""
 
 _TRIES: Final = 5
 """How often a version is looked for again if its segments were collected meanwhile."""
@@ -80,21 +84,51 @@ class SearchNode:
         """The version that answers."""
         return self._current().name
 
-    def refresh(self) -> Version:
-        """Take the newest version of the serving pipeline; return the version that answers now.
+    def refresh(self, *, at_least: int = 0) -> Version:
+        """Take the newest version of the serving pipeline, and all edits; return the version that answers now.
 
         It copies the segments that are missing or that could not be read any more, checks them, and then changes the
         version at once. Calls from several threads wait for one another.
 
+        Args:
+            at_least: The offset of an edit that answers are to contain.
+
         Raises:
             ConfigurationError: There is no such object type.
-            RetriableError: The store does not answer, or the disk is full; the version before goes on to answer.
+            RetriableError: The store does not answer, the disk is full, or there is no edit with this offset after a
+                few seconds; the version before goes on to answer.
             FatalError: A file is damaged; the version before goes on to answer.
         """
-        with self._refreshing:
-            return self._refreshed()
+        until = time.monotonic() + WAIT
+        while True:
+            with self._refreshing:
+                version = self._refreshed()
+            if version.offset >= at_least:
+                return version
+            if time.monotonic() > until:
+                raise RetriableError(
+                    f"there is no edit {at_least} of {self._index.object_type!r} below {self._index.location!r}: the "
+                    f"last one is {version.offset}",
+                    option="at_least",
+                    advice="pass the offset that edit returned, of this object type and location",
+                )
+            time.sleep(WAIT / 100)
+
+    def _tail(self) -> bool:
+        """Take the edits that follow; return whether the version is not older than what their editors saw."""
+        view = self._current()
+        view = view.with_edits(self._index.edits.after(view.offset))
+        self._view = view
+        return all(edit.data <= view.version.data for edit in view.overlay.edits)
 
     def _refreshed(self) -> Version:
+        for _ in range(_TRIES):
+            self._take_newest()
+            if self._tail():
+                break
+        return self._current().name
+
+    def _take_newest(self) -> None:
         for _ in range(_TRIES):
             newest = self._newest()
             view = self._view
@@ -103,14 +137,14 @@ class SearchNode:
                 self._cache.check_again()
             if view is not None and (newest.data, newest.number) <= (view.version.data, view.version.number):
                 if not damaged:
-                    return view.name
+                    return
                 newest = view.version
             try:
                 self._cache.fetch(newest.segments, self._progress)
                 self._flip(newest)
             except MissingSegmentError:  # collected meanwhile: there is a newer version
                 continue
-            return self._current().name
+            return
         raise RetriableError(
             f"the segments of {self._index.object_type!r} below {self._index.location!r} were collected while they "
             "were copied",
@@ -118,13 +152,73 @@ class SearchNode:
             advice="refresh again; run `forebay index gc` less often, or keep more versions",
         )
 
-    def get(self, key: object) -> Mapping[str, Any] | None:
+    def get(self, key: object, *, at_least: int = 0) -> Mapping[str, Any] | None:
         """Return the object with a key; None if there is none.
 
         Args:
             key: The value of the key; for several columns a tuple, or a mapping.
+            at_least: The offset of an edit, perhaps of another node, that the answer is to contain.
+
+        Raises:
+            RetriableError: There is no edit with this offset yet.
         """
+        if self._current().offset < at_least:
+            self.refresh(at_least=at_least)
         return self._current().find(key)[1]
+
+    def edit(self, key: object, /, **properties: object) -> int:
+        """Change properties of an object, or create it; return the offset of the edit.
+
+        The edit is durable when this returns, and the answers of this node contain it. An object that no datasource has
+        exists from then on, until a user deletes it.
+
+        Args:
+            key: The value of the key; for several columns a tuple, or a mapping.
+            properties: The properties to change, with Python values of their types; None is NULL.
+
+        Raises:
+            ConfigurationError: There is no such property, or a value or the key is wrong; nothing was stored.
+            RetriableError: The store does not answer; the edit may be stored.
+        """
+        return self.edit_many([(key, properties)])
+
+    def delete(self, key: object, /) -> int:
+        """Delete an object, whatever datasources it is of; return the offset of the edit.
+
+        Args:
+            key: The value of the key; for several columns a tuple, or a mapping.
+
+        Raises:
+            ConfigurationError: There is no such object.
+            RetriableError: The store does not answer; the edit may be stored.
+        """
+        return self.edit_many([(key, None)])
+
+    def edit_many(self, edits: Iterable[tuple[object, Mapping[str, object] | None]]) -> int:
+        """Change several objects at once: all of it is stored, or nothing; return the offset of the edit.
+
+        Args:
+            edits: Pairs of a key and its properties, as in `edit`; None instead of properties deletes the object.
+
+        Raises:
+            ConfigurationError: As in `edit` and `delete`, or there are more than 1,000.
+            RetriableError: The store does not answer; the edits may be stored.
+        """
+        given = list(edits)
+        with self._refreshing:
+            up_to_date = self._tail()
+            while True:
+                if not up_to_date:
+                    self._refreshed()
+                view, head = self._current(), self._known_head()
+                edit = view.new_edit(given, head.edits.time)
+                edited = view.with_edits([edit])
+                if self._index.edits.put(edit, self._index.log, head):
+                    self._view = edited
+                    return edit.offset
+                # Another editor was faster, or edits were folded and collected.
+                before = view.offset
+                up_to_date = self._tail() and self._current().offset > before
 
     def where(self, condition: str | None = None, /, **equal: object) -> ObjectSet:
         """Return the objects that satisfy conditions; see `ObjectSet.where`."""
@@ -171,6 +265,10 @@ class SearchNode:
             raise ConfigurationError(f"the node of {self._index.object_type!r} is closed", advice="make a new one")
         return view
 
+    def _known_head(self) -> Entry:
+        assert self._head is not None  # noqa: S101 - of `_newest`, which `__init__` calls
+        return self._head
+
     def _newest(self) -> IndexVersion:
         """Return the newest version of the pipeline that serves.
 
@@ -182,7 +280,6 @@ class SearchNode:
 
     def _flip(self, version: IndexVersion) -> None:
         """Open the segments that are new, and let the version answer."""
-        assert self._head is not None  # noqa: S101 - of `_newest`
         before = self._view
         if before is not None and before.version.pipeline == version.pipeline:
             definition = before.definition
@@ -198,7 +295,8 @@ class SearchNode:
         except ForebayError:
             self._cache.check_again()
             raise
-        self._view = View(version, definition, tuple(runs[::-1]), self._head.shards)
+        pending = [] if before is None else [edit for edit in before.overlay.edits if edit.offset > version.edits]
+        self._view = View(version, definition, tuple(runs[::-1]), self._known_head().shards).with_edits(pending)
         self._cache.keep(version.segments)
 
     def _opened(self, segment: IndexSegment, *, oldest: bool) -> OpenedSegment:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import heapq
 import sqlite3
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import islice
 from operator import or_
@@ -19,8 +20,9 @@ from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.formats.values.zones import Zone
 from forebay.table.index.conditions import VALUES, Condition, equality, parsed_condition
 from forebay.table.index.definition import ObjectType
+from forebay.table.index.edits import PENDING, Change, Edit, EditRules, KeyEdits, edited_values, now
 from forebay.table.index.pipelines import IndexVersion
-from forebay.table.index.segments import IndexSegment
+from forebay.table.index.segments import IndexSegment, Row, memory_segment
 from forebay.table.index.text import match_expression
 from forebay.table.index.types import SparkType
 
@@ -39,11 +41,13 @@ class Version:
         pipeline: The pipeline that served.
         number: The version of its index.
         data: The number of the last fact of the log that the index contains.
+        offset: The offset of the last edit of a user that the answer contains.
     """
 
     pipeline: str
     number: int
     data: int
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,12 @@ class OpenedSegment:
                 return row
             return () if connection.execute("SELECT 1 FROM d WHERE k = ?", (key,)).fetchone() else None
 
+    def edits_of(self, key: bytes) -> KeyEdits:
+        """Return the folded edits of a deleted key."""
+        with self.reading() as connection:
+            text = connection.execute("SELECT e FROM d WHERE k = ?", (key,)).fetchone()[0]
+        return KeyEdits() if text is None else KeyEdits.of_text(text)
+
     def having(self, keys: Sequence[bytes]) -> Iterator[bytes]:
         """Yield those of some keys that the segment has, or that it says are deleted."""
         some = self.keys.among(keys)
@@ -197,6 +207,45 @@ class Newer:
 
 
 @dataclass(frozen=True)
+class EditedKey:
+    """A key with pending edits.
+
+    Args:
+        values: The key, as SQLite stores it.
+        row: The object in the index, as SQLite stores it; None: there is none.
+        folded: The folded edits of a key without an object.
+        edits: The pending edits.
+    """
+
+    values: tuple[Any, ...]
+    row: tuple[Any, ...] | None
+    folded: KeyEdits
+    edits: KeyEdits = field(default_factory=KeyEdits)
+
+    def object(self, rules: EditRules) -> tuple[Any, ...] | None:
+        """Return the object after the pending edits; None: there is none."""
+        edits = self.edits if self.row is not None else self.edits.after(self.folded)
+        return rules.apply(self.values, self.row, edits)
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """The pending edits that a node has seen. They are its newest segment, in memory.
+
+    Args:
+        edits: The edits, by ascending offsets.
+        keys: Their keys.
+        run: The segment with the objects of these keys after the edits.
+        added: How many more objects there are than in the index.
+    """
+
+    edits: tuple[Edit, ...] = ()
+    keys: Mapping[bytes, EditedKey] = field(default_factory=dict)
+    run: tuple[OpenedSegment, ...] = ()
+    added: int = 0
+
+
+@dataclass(frozen=True)
 class View:
     """A version as a node reads it. It stays readable while a query or a page refers to it.
 
@@ -205,18 +254,83 @@ class View:
         definition: The definition of its pipeline.
         runs: The segments of its runs, newest first.
         shards: The number of shards, by which keys are divided.
+        overlay: The edits that are pending in this version.
     """
 
     version: IndexVersion
     definition: ObjectType
     runs: tuple[tuple[OpenedSegment, ...], ...]
     shards: int
+    overlay: Overlay = field(default_factory=Overlay)
+
+    @property
+    def offset(self) -> int:
+        """The offset of the last edit that answers contain."""
+        return self.overlay.edits[-1].offset if self.overlay.edits else self.version.edits
+
+    def with_edits(self, edits: Sequence[Edit]) -> View:
+        """Return the view with the edits that follow."""
+        if not edits:
+            return self
+        codec, rules = self.definition.codec, EditRules(self.definition)
+        keys = dict(self.overlay.keys)
+        for edit in edits:
+            for change in edit.changes:
+                values = codec.of_json(change.key)
+                encoded = codec.encode(values)
+                each = keys.get(encoded) or self._edited_key(values, encoded)
+                keys[encoded] = replace(each, edits=each.edits.then(rules.fitting(change)[0], edit.time))
+        rows: list[Row] = []
+        for encoded, each in keys.items():
+            made = each.object(rules)
+            rows.append((encoded, (*each.values, None) if made is None else made, made is not None))
+        opened = OpenedSegment(*memory_segment(self.definition, rows))
+        opened.note_keys()
+        added = opened.segment.rows - sum(each.row is not None for each in keys.values())
+        return replace(self, overlay=Overlay((*self.overlay.edits, *edits), keys, (opened,), added))
+
+    def _edited_key(self, values: tuple[Any, ...], encoded: bytes) -> EditedKey:
+        key_hash = self.definition.codec.hash(values)
+        for opened in (each for run in self.runs for each in run):
+            if opened.segment.may_hold(key_hash, self.shards) and (row := opened.find(encoded)) is not None:
+                return EditedKey(values, row[2:] or None, KeyEdits() if row else opened.edits_of(encoded))
+        return EditedKey(values, None, KeyEdits())
+
+    def new_edit(self, edits: Iterable[tuple[object, Mapping[str, object] | None]], last: int) -> Edit:
+        """Return the edit that follows; see `SearchNode.edit_many`.
+
+        Args:
+            edits: Keys with the properties to change; None deletes the object.
+            last: The time of the last edit that was folded, in microseconds since 1970.
+        """
+        changes = []
+        alive: dict[bytes, bool] = {}
+        for key, properties in edits:
+            values = self.definition.codec.values(key)
+            encoded = self.definition.codec.encode(values)
+            exists = alive[encoded] if encoded in alive else self.find(key)[1] is not None
+            if properties is None and not exists:
+                raise ConfigurationError(
+                    f"{self.definition.name!r} has no object ({self.definition.codec.shown(values)}) to delete",
+                    option="key",
+                    advice="check the key; refresh the node if the object is new",
+                )
+            made = None if properties is None else edited_values(self.definition, properties)
+            changes.append(Change(self.definition.codec.to_json(values), made, made is not None and not exists))
+            alive[encoded] = made is not None
+        if not 0 < len(changes) <= PENDING:
+            raise ConfigurationError(
+                f"the edit has {len(changes):,} changes", option="edits", advice=f"give 1 to {PENDING:,} at once"
+            )
+        at = max([now(), last, *(edit.time for edit in self.overlay.edits[-1:])])
+        pipeline, data = self.version.pipeline, self.version.data
+        return Edit(self.offset + 1, uuid.uuid4().hex, at, pipeline, data, tuple(changes))
 
     @cached_property
     def parts(self) -> tuple[tuple[OpenedSegment, Newer], ...]:
-        """Each segment, newest first, with the runs that overrule it."""
+        """Each segment, newest first, with the runs that overrule it; pending edits are the first one."""
         newer, found = Newer(), []
-        for run in self.runs:
+        for run in (self.overlay.run, *self.runs) if self.overlay.run else self.runs:
             found += [(opened, newer) for opened in run]
             newer = Newer(run, newer)
         return tuple(found)
@@ -224,7 +338,7 @@ class View:
     @property
     def name(self) -> Version:
         """The version, as answers name it."""
-        return Version(self.version.pipeline, self.version.number, self.version.data)
+        return Version(self.version.pipeline, self.version.number, self.version.data, self.offset)
 
     @property
     def is_damaged(self) -> bool:
@@ -266,7 +380,8 @@ class View:
     def decoded(self, row: Sequence[Any]) -> dict[str, Any]:
         """Return the columns of a row as an object."""
         columns = self.definition.columns
-        return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=True)}
+        # The row ends with the times of rows of datasources.
+        return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=False)}
 
 
 @dataclass(frozen=True)
@@ -324,7 +439,7 @@ class ObjectSet:
         """Return the number of objects."""
         query = _Query.of(self, self._current())
         if query.possible and not query.conditions:
-            return query.view.version.count
+            return query.view.version.count + query.view.overlay.added
         return sum(query.counted(*part) for part in query.view.parts) if query.possible else 0
 
     def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:

@@ -16,6 +16,7 @@ from forebay.state.state_store import StateStore
 from forebay.stores.storage_options import StorageOptions
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.index.definition import ObjectType
+from forebay.table.index.edits import EditLog
 from forebay.table.index.log import Entry, Log, damaged_fact, numbers_of, parsed
 from forebay.table.index.segments import IndexSegment
 
@@ -36,6 +37,7 @@ class IndexVersion:
         decision: Whether the version was made of the changed keys, or of all.
         reason: Why.
         shares: For each transaction since the version before: changed rows, and rows of the datasource before.
+        edits: The offset of the last edit of a user that the version contains.
     """
 
     pipeline: str
@@ -46,6 +48,7 @@ class IndexVersion:
     decision: str = ""
     reason: str = ""
     shares: tuple[tuple[int, int], ...] = ()
+    edits: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The definition, only in version 0."""
 
@@ -95,6 +98,7 @@ class IndexStore:
         self.directory = f"{object_type}/"
         self.store: StateStore = RetryingStateStore(open_state_store(location, StorageOptions(self.storage)))
         self.log = Log(self.store, self.directory)
+        self.edits = EditLog(self.store, self.directory)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IndexStore, (self.location, self.object_type, self.storage)

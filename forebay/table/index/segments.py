@@ -3,8 +3,8 @@
 
 | table | holds |
 |---|---|
-| `o` | a row for each object: its key as bytes (`k`), then keys and properties (`c0`, `c1` …) |
-| `d` | deleted keys: as bytes, and their columns |
+| `o` | a row for each object: its key as bytes (`k`), keys and properties (`c0`, `c1` …), times of rows (`s0` …) |
+| `d` | deleted keys: as bytes, their columns, and folded edits (`e`), which count if the object exists again |
 | `f` | the words of the texts (FTS5, without the texts) |
 | `m` | what the segment is, as JSON |
 """
@@ -36,7 +36,8 @@ ROWS: Final = 250_000
 """Rows of a file, about. A run with more rows has several files, which divide the keys by their hash."""
 
 Row = tuple[bytes, tuple[Any, ...], bool]
-"""The key as bytes; the columns of the object, or of the key alone if it is deleted; whether the object exists."""
+"""The key as bytes; the columns of the object, and the times of its rows in `most_recent` datasources, or those of the
+key and folded edits if it is deleted; whether the object exists."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,10 @@ class _File:
         self._width = len(definition.keys)
         self._texts = [self._columns.index(name) for name in definition.texts]
         self.rows = self.deleted = 0
-        self._connection = sqlite3.connect(path, isolation_level=None)
-        names = ", ".join(f"c{place}" for place in range(len(self._columns)))
-        self._insert = f"INSERT INTO o VALUES (?, ?{', ?' * len(self._columns)})"
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        stamps = [f"s{place}" for place in range(len(definition.stamps))]
+        names = ", ".join([*(f"c{place}" for place in range(len(self._columns))), *stamps])
+        self._insert = f"INSERT INTO o VALUES (?, ?{', ?' * (len(self._columns) + len(stamps))})"
         texts = [f"t{place}" for place in range(len(self._texts))]
         self._insert_text = f"INSERT INTO f ({', '.join(['rowid', *texts])}) VALUES (?{', ?' * len(texts)})"
         keys = ", ".join(f"c{place}" for place in range(self._width))
@@ -107,7 +109,7 @@ class _File:
             "PRAGMA cache_size = -16384",
             "BEGIN",
             f"CREATE TABLE o (id INTEGER PRIMARY KEY, k BLOB NOT NULL, {names})",
-            f"CREATE TABLE d (k BLOB PRIMARY KEY, {keys}) WITHOUT ROWID",
+            f"CREATE TABLE d (k BLOB PRIMARY KEY, {keys}, e) WITHOUT ROWID",
             "CREATE TABLE m (facts TEXT NOT NULL)",
         ):
             self._connection.execute(statement)
@@ -126,11 +128,14 @@ class _File:
                 self._insert_text, ((number, *_words(columns, at)) for number, (_, columns) in numbered)
             )
         gone = [(key, *columns) for key, columns, exists in rows if not exists]
-        self._connection.executemany(f"INSERT INTO d VALUES (?{', ?' * self._width})", gone)
+        self._connection.executemany(f"INSERT INTO d VALUES (?{', ?' * (self._width + 1)})", gone)
         self.rows += len(alive)
         self.deleted += len(gone)
 
     def finish(self) -> None:
+        self.complete().close()
+
+    def complete(self) -> sqlite3.Connection:
         connection = self._connection
         connection.execute("CREATE UNIQUE INDEX ok ON o (k)")
         for name in self._definition.filters:
@@ -139,7 +144,7 @@ class _File:
         facts = {"format": FORMAT, "definition": self._definition.fingerprint(), "unicode": UNICODE}
         connection.execute("INSERT INTO m VALUES (?)", (json.dumps(facts),))
         connection.execute("COMMIT")
-        connection.close()
+        return connection
 
     def close(self) -> None:
         self._connection.close()
@@ -235,6 +240,13 @@ class RunWriter:
         return segment
 
 
+def memory_segment(definition: ObjectType, rows: Sequence[Row]) -> tuple[IndexSegment, sqlite3.Connection]:
+    """Return a segment in memory, and a connection to it. Any thread may use it, to read."""
+    file = _File(Path(":memory:"), definition)
+    file.add(rows)
+    return IndexSegment(":memory:", 0, "", file.rows, file.deleted, None, 0, 1), file.complete()
+
+
 def open_segment(path: Path) -> sqlite3.Connection:
     """Open a segment to read it. Any thread may use the connection."""
     connection = sqlite3.connect(
@@ -262,12 +274,13 @@ def newest_rows(segments: Iterable[Iterator[Row]], *, keep_deleted: bool) -> Ite
 
     Args:
         segments: The rows of the segments, newest first, each in the order of the keys.
-        keep_deleted: Whether to yield deleted keys, because an older segment may still have them.
+        keep_deleted: Whether to yield deleted keys, because an older segment may still have them. Those with folded
+            edits are always yielded.
     """
     last: bytes | None = None
     aged = [_aged(rows, age) for age, rows in enumerate(segments)]
     for _, (key, columns, exists) in heapq.merge(*aged, key=lambda found: (found[1][0], found[0])):
-        if key != last and (exists or keep_deleted):
+        if key != last and (exists or keep_deleted or columns[-1] is not None):
             yield key, columns, exists
         last = key
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forebay.table.index.edits import due, shown_time
 from forebay.table.index.log import Entry
 from forebay.table.index.pipelines import IndexStore, IndexVersion
 
@@ -32,13 +33,37 @@ class PipelineStatus:
 
 
 @dataclass(frozen=True)
+class EditStatus:
+    """Edits of users.
+
+    Args:
+        folded: The offset of the last edit that was folded into the state of edits.
+        pending: How many edits were not.
+        changes: How many changes they have.
+        oldest: When the oldest pending edit was made.
+        due: Why they should be flushed now; None if they need not be.
+        dead_letters: How many values did not fit the definition when they were folded, and were left out.
+        last_dead: The last ones of them.
+    """
+
+    folded: int
+    pending: int
+    changes: int
+    oldest: str | None
+    due: str | None
+    dead_letters: int
+    last_dead: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Status:
-    """The state of an object type: the newest fact of the log, the datasources and the pipelines."""
+    """The state of an object type: the newest fact of the log, the datasources, the pipelines and the edits."""
 
     object_type: str
     head: Entry
     datasources: tuple[DatasourceStatus, ...]
     pipelines: tuple[PipelineStatus, ...]
+    edits: EditStatus
 
 
 def status(index: IndexStore) -> Status:
@@ -62,4 +87,17 @@ def status(index: IndexStore) -> Status:
         size = sum(segment.size for segment in newest.segments)
         serving = newest.pipeline == head.serving
         pipelines.append(PipelineStatus(newest, head.number - newest.data, serving, size))
-    return Status(index.object_type, head, tuple(sources), tuple(pipelines))
+    return Status(index.object_type, head, tuple(sources), tuple(pipelines), _edit_status(index, head))
+
+
+def _edit_status(index: IndexStore, head: Entry) -> EditStatus:
+    pending, folded = index.edits.after(head.edits.offset), head.edits
+    return EditStatus(
+        folded.offset,
+        len(pending),
+        sum(len(edit.changes) for edit in pending),
+        shown_time(pending[0].time) if pending else None,
+        due(pending),
+        folded.dead_letters,
+        folded.last_dead,
+    )

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.table.index.changelog import ShardResult, ShardTask, combined, refuse_duplicates
-from forebay.table.index.log import KNOWN, DatasourceState, Entry, id_digest
+from forebay.table.index.log import KNOWN, DatasourceState, Entry, Folded, id_digest
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.states import SEQUENCE, order_fields, payload_of, schema_of, schema_text
 
@@ -168,7 +168,12 @@ def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incomi
 
 
 def commit(
-    index: IndexStore, base: Entry, transaction: Transaction, tasks: Sequence[ShardTask], results: Iterable[ShardResult]
+    index: IndexStore,
+    base: Entry,
+    transaction: Transaction,
+    tasks: Sequence[ShardTask],
+    results: Iterable[ShardResult],
+    folded: Folded | None = None,
 ) -> Committed:
     """Commit what the tasks of a transaction wrote.
 
@@ -178,6 +183,7 @@ def commit(
         transaction: The transaction.
         tasks: The task of each shard.
         results: Their results, in any order.
+        folded: The edits that the state of edits then has, if the transaction flushes edits.
 
     Raises:
         DataError: A key came twice.
@@ -199,9 +205,14 @@ def commit(
         )
     if transaction.owner is not None and not rows and before is not None and before.owner == transaction.owner:
         return Committed(transaction.id, applied=True, number=base.number, counts=counts)
-    entry = index.log.append(
-        base, _change(base, transaction, tasks[0], ordered, counts, digest), transaction.datasource
-    )
+    change = _change(base, transaction, tasks[0], ordered, counts, digest)
+
+    def entry_after(head: Entry) -> Entry:
+        if folded is None:
+            return replace(change(head), edits=replace(head.edits, ids=()))
+        return replace(change(head), kind="flush", edits=folded)
+
+    entry = index.log.append(base, entry_after, transaction.datasource)
     return Committed(transaction.id, applied=True, number=entry.number, counts=counts)
 
 

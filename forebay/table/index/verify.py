@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proves that an index is equal to the states of its datasources: by a scan of both, with the keys that differ."""
+"""Proves that an index is equal to the states of datasources and edits: by a scan of both, with keys that differ."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from forebay.errors import ConfigurationError, ForebayError
 from forebay.table.index.compaction import rows_of_runs
 from forebay.table.index.conditions import VALUES
 from forebay.table.index.definition import ObjectType
+from forebay.table.index.edits import EditRules
 from forebay.table.index.log import Entry
 from forebay.table.index.merge import Merge, RowEncoder
 from forebay.table.index.object_set import View
@@ -108,11 +109,13 @@ def _compared(
     width, key_hash = len(definition.keys), encoder.codec.hasher()
 
     def stored() -> Iterator[Columns]:
+        return merged() if view is None else _with_pending(merged(), view)
+
+    def merged() -> Iterator[Columns]:
         merge = Merge(definition, entry, StateReader(index.store))
         for shard in range(entry.shards):
-            for batch in merge.of_all(shard):
-                for _, columns, _ in encoder.alive(batch, shard)[0]:
-                    yield columns
+            for rows, _ in (some for merged in merge.of_all(shard) for some in encoder.objects(merged, shard)):
+                yield from (columns for _, columns, exists in rows if exists)
 
     def indexed() -> Iterator[Columns]:
         return _of_segments(index, version) if view is None else _of_view(view)
@@ -123,10 +126,9 @@ def _compared(
     (sums, objects), (others, _) = _sums(stored(), bucket), _sums(indexed(), bucket)
     wrong = {place for place in range(BUCKETS) if sums[place] != others[place]}
     if not wrong:
-        miscounted = (f"the version has {objects:,} objects, and says {version.count:,}",)
-        return Verification(
-            version.number, version.data, objects, problems=() if objects == version.count else miscounted
-        )
+        count = version.count if view is None else version.count + view.overlay.added
+        miscounted = (f"the version has {objects:,} objects, and says {count:,}",)
+        return Verification(version.number, version.data, objects, problems=() if objects == count else miscounted)
     expected = {columns[:width]: columns for columns in stored() if bucket(columns) in wrong}
     named: list[str] = []
     differing = 0
@@ -135,6 +137,22 @@ def _compared(
         if len(named) < NAMED:
             named.append(f"({encoder.codec.shown(key)}) {problem}")
     return Verification(version.number, version.data, objects, differing, tuple(named))
+
+
+def _with_pending(rows: Iterable[Columns], view: View) -> Iterator[Columns]:
+    """Yield rows after the edits that are pending in a view, by the rules alone."""
+    definition = view.definition
+    rules, width, encode = EditRules(definition), len(definition.keys), definition.codec.encoder()
+    pending = dict(view.overlay.keys)
+    for columns in rows:
+        edited = pending.pop(encode(columns[:width]), None)
+        made = columns if edited is None else rules.apply(columns[:width], columns, edited.edits)
+        if made is not None:
+            yield made
+    for edited in pending.values():
+        made = edited.object(rules)
+        if made is not None:
+            yield made
 
 
 def _sums(rows: Iterable[Columns], bucket: Callable[[Columns], int]) -> tuple[list[int], int]:
@@ -164,7 +182,7 @@ def _differences(
 
 
 def _of_segments(index: IndexStore, version: IndexVersion) -> Iterator[Columns]:
-    return (columns for _, columns, _ in rows_of_runs(index, version.runs[::-1], keep_deleted=False))
+    return (columns for _, columns, exists in rows_of_runs(index, version.runs[::-1], keep_deleted=False) if exists)
 
 
 def _of_view(view: View) -> Iterator[Columns]:

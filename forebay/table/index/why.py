@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from forebay.table.changelog.state.entries import PREFIX
 from forebay.table.changelog.state.segments import Ints
 from forebay.table.index.compaction import local_copies
 from forebay.table.index.definition import ObjectType
+from forebay.table.index.edits import EDITS, Edit, KeyEdits, shown_time
 from forebay.table.index.log import Entry, Run
 from forebay.table.index.merge import Merge
 from forebay.table.index.object_set import OpenedSegment, View
@@ -35,6 +36,8 @@ class Explanation:
         head: The number of the newest fact of the log.
         rows: The row in each datasource, None if it has none; then keys and columns have the names of the datasource.
         sources: The datasource and the column of each property.
+        edits: The folded edits of the key, each as text; empty if nobody edited it.
+        pending: The edits of the key that are not folded, each as text. Nodes show them over the index.
         segment: The segment that answers; None: no segment has the key.
         run: The number of the run of the segment, from the oldest one on; 0 without a segment.
         runs: The number of runs.
@@ -48,6 +51,8 @@ class Explanation:
     head: int
     rows: Mapping[str, Mapping[str, Any] | None]
     sources: Mapping[str, tuple[str, str]]
+    edits: tuple[str, ...]
+    pending: tuple[str, ...]
     segment: str | None
     run: int
     runs: int
@@ -59,11 +64,17 @@ class Explanation:
             lines[0] += f"; the log is at {self.head}"
         for source, row in self.rows.items():
             lines.append(f"  datasource {source}: {'no row' if row is None else _shown(row)}")
+        lines += [f"  edits: {text}" for text in self.edits]
         if self.segment is None:
             lines.append(f"  index: none of {self.runs} runs has the key")
         else:
             what = "deleted" if self.found is None else _shown(self.found)
             lines.append(f"  index: {what}, by {self.segment} (run {self.run} of {self.runs})")
+        lines += [f"  pending: {text}" for text in self.pending]
+        if self.edits:
+            lines.append(
+                "  rule: an edit wins over the row of a datasource; with most_recent, unless the row has a later time"
+            )
         if all(row is None for row in self.rows.values()):
             lines.append("  rule: an object exists while a datasource has a row with its key; none has")
         else:
@@ -93,23 +104,45 @@ def explain(index: IndexStore, key: object) -> Explanation:
     shard = definition.codec.hash(values) % head.shards
     segment, found = view.find(key)
     entry = index.log.get(version.data) or head
+    rows = _rows(index, definition, entry, shard, dict(zip(definition.keys, values, strict=True)))
+    edits = rows.pop(EDITS, None)
     return Explanation(
         key=definition.codec.shown(values),
         shard=shard,
         version=version.number,
         data=version.data,
         head=head.number,
-        rows=_rows(index, definition, entry, shard, dict(zip(definition.keys, values, strict=True))),
+        rows=rows,
         sources={
             name: (source.name, each.column or name)
             for source in definition.datasources
             for name, each in source.properties.items()
         },
+        edits=() if edits is None else tuple(_shown_edits(KeyEdits.of_text(edits["edits"]))),
+        pending=tuple(_shown_pending(index.edits.after(version.edits), definition.codec.to_json(values))),
         segment=None if segment is None else segment.name,
         run=_place(version, segment),
         runs=len(version.runs),
         found=found,
     )
+
+
+def _shown_edits(edits: KeyEdits) -> Iterator[str]:
+    if edits.deleted is not None:
+        yield f"deleted at {shown_time(edits.deleted)}"
+    if edits.created:
+        yield "created by a user"
+    for name, (_, value, at) in edits.values.items():
+        yield f"{name}={'NULL' if value is None else repr(value)} at {shown_time(at)}"
+
+
+def _shown_pending(edits: Sequence[Edit], key: tuple[Any, ...]) -> Iterator[str]:
+    for edit in edits:
+        for change in edit.changes:
+            if change.key == key:
+                values = {name: value for name, (_, value) in (change.values or {}).items()}
+                what = "deleted" if change.values is None else _shown(values)
+                yield f"edit {edit.offset}, of {shown_time(edit.time)}: {what}"
 
 
 def _place(version: IndexVersion, segment: object) -> int:

@@ -36,13 +36,17 @@ def test_the_snippets_of_the_page_run(spark, tmp_path, monkeypatch, capsys):
         "frame": spark.createDataFrame([(9, "open", Decimal(1), "new", False)], ORDERS),
     }
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         exec(compile(block, "docs/indexing.md", "exec"), names)
         names["query"].processAllAvailable()
     names["query"].stop()
     orders = names["orders"]
-    assert (orders.get(7)["city"], orders.get(9)["note"], orders.count()) == ("Oslo", "new", 3)
+    orders.refresh()
+    edited = orders.get(7)
+    assert (edited["city"], edited["status"], edited["note"]) == ("Oslo", "closed", "handed over")
+    assert (orders.get(8)["status"], orders.get(9), orders.get(12), orders.count()) == ("closed", None, None, 2)
+    assert orders.view().overlay.edits == ()
     assert names["funnel"].verify(orders).is_equal
     (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     shown = capsys.readouterr().out
@@ -50,5 +54,6 @@ def test_the_snippets_of_the_page_run(spark, tmp_path, monkeypatch, capsys):
     for line in commands.splitlines():
         assert main(shlex.split(line, comments=True)[1:]) == 0, line
     shown = " ".join(capsys.readouterr().out.split())
+    assert "edits: 4 are in the index, 0 are pending" in shown
     assert "transaction 2026-11-28" in shown and "equal to the states of all datasources, 1 objects" in shown
     orders.close()

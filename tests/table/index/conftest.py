@@ -18,6 +18,7 @@ from forebay.index import Datasource, ObjectType, Property, SearchNode
 from forebay.table.changelog.state.entries import KEY_HASH, KIND
 from forebay.table.index.changelog import DELETED, DIGESTS, rows_digest, run_shard
 from forebay.table.index.columns import arrow_type
+from forebay.table.index.flush import flush
 from forebay.table.index.follower import Follower, FullRule
 from forebay.table.index.keys import KeyCodec
 from forebay.table.index.pipelines import IndexStore
@@ -104,6 +105,13 @@ class Objects:
         """Bring the index up to date."""
         head, _ = self.begin()
         return Follower(self.index, head.serving, self.rule, small=self.small).follow(**options)
+
+    def flush(self, *, follow: bool = True) -> Committed:
+        """Fold the pending edits."""
+        done = flush(self.index, lambda definition, keys: [self.key_hash(key) for key in keys])
+        if follow:
+            self.follow()
+        return done
 
     def node(self, **options: Any) -> SearchNode:
         """A new node."""

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import traceback
+import uuid
 
 import pytest
 
@@ -75,7 +76,8 @@ def named(objects):
     for number in index.versions("000001"):
         version = index.version("000001", number)
         names |= {index.version_name("000001", number), *(segment.name for segment in version.segments)}
-    return names
+    newest = index.newest_version("000001")
+    return names | {index.edits.name(edit.offset) for edit in index.edits.after(newest.edits if newest else 0)}
 
 
 def everything(objects):
@@ -336,6 +338,170 @@ def test_50_stops_past_the_retention_lose_nothing(objects_at, monkeypatch):
         assert everything(objects) == named(objects)
     sys.stderr.write(f"what became of 50 processes: {outcomes}\n")
     assert {0, 40, 41} <= outcomes.keys()
+
+
+def edited_base(objects):
+    """An object type with a folded edit, and a pending one."""
+    objects.commit("a", BASE, "snapshot")
+    node = objects.node()
+    node.edit(0, name="folded", city="c")
+    objects.flush()
+    node.edit(1, name="pending")
+    return objects
+
+
+def node_of_process(objects, **options):
+    """A node with a cache that no other process has."""
+    return objects.node(cache=objects._cache / uuid.uuid4().hex, **options)
+
+
+def after_edits(node):
+    found = {key: node.get(key) for key in range(4)}
+    return {key: row and (row["name"], row["city"]) for key, row in found.items()}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_any_write_of_a_flush_loses_and_doubles_no_edit(objects_at, monkeypatch, when):
+    """K25: between the state of edits, the log, and the index; then the flush is done again."""
+    monkeypatch.setattr(log_module, "KEPT", 1)
+    monkeypatch.setattr(collection, "KEPT", 1)
+    expected = {0: ("folded", "c"), 1: ("pending", None), 2: None, 3: ("name 3", None)}
+
+    def prepared():
+        objects = edited_base(objects_at())
+        objects.node().delete(2)
+        return objects
+
+    def flushed(objects):
+        edited_base(objects)
+        objects.node().delete(2)
+        objects.flush()
+
+    total = writes(objects_at, flushed)
+    first = total - writes(objects_at, lambda objects: (edited_base(objects), objects.node().delete(2)))
+    for at in range(1, first + 1):
+        objects = prepared()
+        node = objects.node()
+        assert Child(objects.flush, at, when, signal.SIGKILL).wait() == -signal.SIGKILL
+        for each in (node, objects.node()):
+            each.refresh()
+            assert after_edits(each) == expected and each.count() == 19
+        objects.flush()
+        node.refresh()
+        assert (node.view().overlay.edits, objects.index.log.head().edits.offset) == ((), 3)
+        assert after_edits(node) == expected and node.count() == 19
+        assert verify(objects.index).is_equal and verify(objects.index, node.view()).is_equal
+        objects.commit("b", [{"id": 9, "city": "x"}])
+        objects.commit("b", [{"id": 9, "city": "y"}])
+        collect(objects.index, keep=1, versions=1)
+        assert everything(objects) == named(objects) and objects.index.edits.offsets() == []
+        assert after_edits(objects.node()) == expected
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_process_that_was_stopped_while_it_edited_past_a_collection_edits_once(objects_at, when):
+    """K20: it is stopped around its put; others edit, flush and collect what they folded."""
+    objects = edited_base(objects_at())
+
+    def work():
+        node = node_of_process(objects)
+        return 0 if node.edit(1, city="mine") else 1
+
+    child = Child(work, 1, when, signal.SIGSTOP)
+    assert child.wait() == signal.SIGSTOP
+    other = objects.node()
+    offsets = [other.edit(key, note=str(key)) for key in range(3)]
+    assert offsets == ([3, 4, 5] if when == "before" else [4, 5, 6])
+    objects.flush()
+    collect(objects.index, versions=1)
+    assert objects.index.edits.offsets() == []
+    os.kill(child.pid, signal.SIGCONT)
+    assert child.wait() == 0
+    assert objects.index.edits.offsets() == ([6] if when == "before" else [])
+    node = objects.node()
+    assert after_edits(node)[1] == ("pending", "mine")
+    objects.flush()
+    node.refresh()
+    assert after_edits(node)[1] == ("pending", "mine") and verify(objects.index, node.view()).is_equal
+
+
+def edit_and_kill(objects, new_index, steps, node_of, slower=1):
+    """Kill editors, and processes that flush and collect, at random moments; return how many were killed.
+
+    An editor writes each number to one object: when it was killed, its edit is there or not, and those before it are.
+    """
+    kills, last = 0, dict.fromkeys(range(4), -1)
+    for step in range(steps):
+        key = step % 4
+
+        def work(step=step, key=key):
+            objects.index = new_index()
+            if step % 3 == 2:
+                objects.flush()
+                collect(objects.index, keep=2, versions=1)
+                return 0
+            node = node_of()
+            node.edit(key, name=str(step))
+            return 0 if node.edit(key, note=str(step)) else 1
+
+        child = Child(work, -1, "", 0)
+        time.sleep((step * 37 % 100) / 1500 * slower)
+        os.kill(child.pid, signal.SIGKILL)
+        code = child.wait()
+        kills += code == -signal.SIGKILL
+        node = node_of()
+        found = node.get(key)
+        if step % 3 != 2:
+            name, note = found and found["name"], found and found["note"]
+            assert name in (str(step), str(last[key])) or last[key] == -1
+            assert note != str(step) or name == str(step)
+            if code == 0:
+                assert (name, note) == (str(step), str(step))
+            last[key] = int(name) if name and name.isdecimal() else -1
+        elif last[key] != -1:
+            assert found["name"] == str(last[key])
+        if step % 10 == 9:
+            assert verify(objects.index, node.view()).is_equal
+            objects.flush()
+            assert verify(objects.index).is_equal
+        node.close()
+    return kills
+
+
+@pytest.mark.soak
+def test_200_kills_of_editors_and_flushes_lose_no_edit(objects_at, monkeypatch):
+    monkeypatch.setattr(log_module, "KEPT", 3)
+    monkeypatch.setattr(collection, "KEPT", 3)
+    objects = objects_at()
+    objects.commit("a", BASE, "snapshot")
+    kills = edit_and_kill(objects, lambda: objects.index, 200, lambda: node_of_process(objects))
+    sys.stderr.write(f"{kills} of 200 editors and flushes were killed in time\n")
+    objects.commit("b", [{"id": 1, "city": "x"}])
+    for number in range(4):
+        objects.commit("b", [{"id": 1, "city": str(number)}])
+    collect(objects.index, keep=1, versions=1)
+    assert everything(objects) == named(objects)
+    assert kills
+
+
+@pytest.mark.soak
+def test_kills_of_editors_and_flushes_lose_no_edit_on_s3(objects_at, s3_server, monkeypatch):
+    monkeypatch.setattr(log_module, "KEPT", 3)
+    monkeypatch.setattr(collection, "KEPT", 3)
+    storage = s3_server.options()
+    objects = objects_at(location=f"s3://{s3_server.make_bucket('edits')}/funnel", storage=storage)
+    objects.commit("a", BASE, "snapshot")
+    kills = edit_and_kill(
+        objects,
+        lambda: IndexStore(objects.location, "O", storage),
+        30,
+        lambda: node_of_process(objects, storage=storage),
+        slower=10,
+    )
+    sys.stderr.write(f"on S3: {kills} of 30 editors and flushes were killed in time\n")
+    assert kills
 
 
 @pytest.mark.soak

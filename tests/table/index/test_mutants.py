@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+
 import numpy as np
 import pytest
 
 from forebay.errors import DataError
-from forebay.table.index import changelog, compaction, follower, merge, object_set, segments
+from forebay.index import Datasource, ObjectType, Property
+from forebay.table.changelog.state.facts import fact_bytes
+from forebay.table.index import changelog, compaction, flush, follower, merge, object_set, segments
+from forebay.table.index.edits import EditLog, EditRules, KeyEdits
 from forebay.table.index.follower import FullRule
+from forebay.table.index.gc import collect
 from forebay.table.index.verify import verify
 
 
@@ -42,12 +49,17 @@ def test_without_a_mutant_the_history_is_as_the_model(objects):
 
 MUTANTS = {
     "masks are dropped": (object_set.Newer, "overruled", lambda newer, keys: set()),
-    "deleted keys are left out": (merge.RowEncoder, "gone", lambda encoder, batch, shard: ([], [])),
+    "deleted keys are left out": (
+        merge.RowEncoder,
+        "objects",
+        lambda encoder, merged, shard: OBJECTS(encoder, replace(merged, gone=merged.gone.slice(0, 0)), shard),
+    ),
     "runs are merged oldest first": (compaction, "newest_rows", lambda runs, **more: NEWEST(runs[::-1], **more)),
     "everything existed before": (merge, "_existed", lambda changed, codes, places, size: np.ones(size, np.bool_)),
     "rows with equal hashes are equal": (changelog, "equal_rows", lambda left, right: np.ones(len(left[0]), np.bool_)),
 }
 NEWEST = segments.newest_rows
+OBJECTS = merge.RowEncoder.objects
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -78,3 +90,82 @@ def test_folding_the_duplicates_of_a_transaction_is_noticed(objects, monkeypatch
     monkeypatch.setattr(changelog._Difference, "_note_duplicates", lambda *arguments: False)
     objects.commit("a", rows)
     assert objects.node().get(7)["name"] in ("one", "two")
+
+
+def edited(objects, patch):
+    """A few edits by two editors; returns whether a node shows them before and after each flush, each once."""
+    definition = ObjectType(
+        "O",
+        {"id": "bigint"},
+        [
+            Datasource("a", {"name": Property("string")}, conflict="most_recent", timestamp="at"),
+            Datasource("b", {"city": Property("string")}),
+        ],
+    )
+    objects = objects(definition, types={"a": {"at": "timestamp"}})
+    early, late = datetime(2001, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+    objects.commit("a", [{"id": number, "name": "row", "at": early} for number in range(4)])
+    node, other = objects.node(), objects.node()
+    put = EditLog.put
+
+    def paused(log, *arguments):
+        patch.setattr(EditLog, "put", put)
+        other.edit_many([(0, {"name": "x"}), (1, None), (2, {"name": "y"})])
+        objects.flush()
+        collect(objects.index, versions=1)
+        return ACKNOWLEDGED(log, *arguments)
+
+    patch.setattr(EditLog, "put", paused)
+    node.edit(0, city="c")
+    objects.commit("a", [{"id": 0, "name": "old", "at": early}, {"id": 2, "name": "new", "at": late}])
+    node.edit(2, name="z", city="d")
+    node.delete(3)
+    expected = [(0, "x", "c"), (2, "new", "d")]
+    shown = []
+    for _ in range(2):
+        node.refresh()
+        shown.append(objects.rows(node, "id", "name", "city") == expected and node.count() == 2)
+        objects.flush()
+    node.refresh()
+    return all(shown) and objects.rows(node, "id", "name", "city") == expected and verify(objects.index).is_equal
+
+
+def acknowledged(log, edit, facts, head):
+    return log._store.put_if_absent(log.name(edit.offset), fact_bytes({"v": 1, **asdict(edit)}))
+
+
+ACKNOWLEDGED = EditLog.put
+THEN = KeyEdits.then
+EDIT_MUTANTS = {
+    "an edit is acknowledged after its offset was collected": (f"{__name__}.ACKNOWLEDGED", acknowledged),
+    "the row that comes last wins": (EditRules, "_is_later", lambda rules, columns, stamp, at: stamp is not None),
+    "the edit wins always": (EditRules, "_is_later", lambda rules, columns, stamp, at: False),
+    "a deletion is forgotten": (
+        KeyEdits,
+        "then",
+        lambda edits, change, at: THEN(edits, change, at) if change.values else edits,
+    ),
+    "an overlay shows deleted objects": (
+        object_set.EditedKey,
+        "object",
+        lambda key, rules: OBJECT(key, rules) or key.row,
+    ),
+    "a flush loses what was folded before": (flush, "_folded_before", lambda *arguments: {}),
+    "an edit loses the properties of earlier ones": (
+        KeyEdits,
+        "then",
+        lambda edits, change, at: THEN(replace(edits, values={}), change, at),
+    ),
+    "flushed keys are not merged again": (merge.RowEncoder, "_edited", lambda encoder, row, edits: row),
+}
+OBJECT = object_set.EditedKey.object
+
+
+def test_without_a_mutant_edits_are_as_expected(objects_at, monkeypatch):
+    assert edited(objects_at, monkeypatch)
+
+
+@pytest.mark.parametrize("name", EDIT_MUTANTS)
+def test_a_mutant_of_edits_is_noticed(objects_at, monkeypatch, name):
+    monkeypatch.setattr(*EDIT_MUTANTS[name])
+    assert not edited(objects_at, monkeypatch)

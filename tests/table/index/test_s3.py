@@ -39,6 +39,20 @@ def test_commits_answers_and_operations_on_s3(bucket_objects):
     assert node.get(3)["city"] == "3"
 
 
+def test_edits_on_s3(bucket_objects):
+    objects = bucket_objects
+    objects.commit("a", [{"id": number, "name": f"n{number}"} for number in range(5)], "snapshot")
+    node, other = (objects.node(storage=objects.index.storage) for _ in range(2))
+    assert [node.edit(3, name="x"), node.delete(4), other.edit(3, city="c")] == [1, 2, 3]
+    assert other.get(3) == node.get(3, at_least=3) == {"id": 3, "name": "x", "note": None, "city": "c"}
+    objects.flush()
+    assert [name for name in collect(objects.index, keep=1, versions=1).facts if "/edits/" in name]
+    for each in (node, other):
+        each.refresh()
+        assert (each.get(3)["city"], each.count(), each.edit(0, city="d") > 3) == ("c", 4, True)
+        assert verify(objects.index, each.view()).is_equal
+
+
 def test_a_store_that_fails_for_a_moment_is_asked_again(bucket_objects, monkeypatch):
     """503 and slow answers: S3StateStore raises RetriableError for them."""
     objects, failures, waited = bucket_objects, [3], []

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits by users: their log `edits/<offset>.json`, how those of a key add up, and how they change an object.
+
+Whether an edit or the row of a datasource wins is decided here alone: by merges, and by nodes, which have no pyarrow.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from forebay.errors import ConfigurationError, RetriableError
+from forebay.state.state_store import StateStore
+from forebay.table.changelog.state.facts import FORMAT, fact_bytes
+from forebay.table.index.log import Entry, Log, damaged_fact, numbers_of, parsed
+from forebay.table.index.types import INTEGERS, SparkType, parse_type
+
+if TYPE_CHECKING:
+    from forebay.table.index.definition import ObjectType
+
+EDITS: Final = "_edits"
+"""The name of the state of folded edits beside those of datasources. No datasource can have it."""
+
+PENDING: Final = 1_000
+"""Pending changes from which a flush is due; and the most changes of one edit."""
+
+OLDEST: Final = 6 * 3600
+"""Seconds from which a pending edit is so old that a flush is due."""
+
+
+_REQUESTS: Final = 32
+"""Edits that are read at once."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of one object.
+
+    Args:
+        key: The columns of the key, as JSON.
+        values: The edited properties, each with its type and its value as JSON; None: the object is deleted.
+        creates: Whether there was no such object, so that it exists even if no datasource ever has it.
+    """
+
+    key: tuple[Any, ...]
+    values: Mapping[str, tuple[str, Any]] | None
+    creates: bool = False
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A fact of the log of edits: changes that were made at once.
+
+    Args:
+        offset: Its place in the log, from 1 on.
+        id: A random id of the edit.
+        time: When it was made, in microseconds since 1970; not before the edits with lower offsets.
+        definition: The pipeline whose definition it was made for.
+        data: The number of the fact of the log that the editor saw.
+        changes: The changes.
+    """
+
+    offset: int
+    id: str
+    time: int
+    definition: str
+    data: int
+    changes: tuple[Change, ...]
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Self:
+        """Parse an edit.
+
+        Raises:
+            FatalError: It is damaged, or another version of forebay wrote it.
+        """
+        facts = parsed(data, name)
+        try:
+            changes = tuple(
+                Change(tuple(key), values and {each: (kind, value) for each, (kind, value) in values.items()}, creates)
+                for key, values, creates in (
+                    (each["key"], each["values"], each["creates"]) for each in facts.pop("changes")
+                )
+            )
+            return cls(changes=changes, **facts)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise damaged_fact(name, str(error)) from error
+
+
+class EditLog:
+    """The log of the edits of an object type. For any thread.
+
+    Args:
+        store: The store.
+        directory: The directory of the object type, ending in a slash.
+    """
+
+    def __init__(self, store: StateStore, directory: str) -> None:
+        self._store = store
+        self._prefix = f"{directory}edits/"
+
+    def name(self, offset: int) -> str:
+        """Return the name of a fact."""
+        return f"{self._prefix}{offset:012d}.json"
+
+    def offsets(self) -> list[int]:
+        """Return the offsets of the facts that there are, sorted."""
+        return numbers_of(self._store.names(self._prefix), self._prefix)
+
+    def after(self, offset: int) -> list[Edit]:
+        """Return the edits after an offset, up to the first one that is not there."""
+        found: list[Edit] = []
+        width = 1  # mostly there is nothing new, and a new node reads hundreds
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            while True:
+                first = offset + 1 + len(found)
+                following = pool.map(self._get, range(first, first + width)) if width > 1 else [self._get(first)]
+                some = list(takewhile(lambda edit: edit is not None, following))
+                found += [edit for edit in some if edit is not None]
+                if len(some) < width:
+                    return found
+                width = min(2 * width, _REQUESTS)
+
+    def _get(self, offset: int) -> Edit | None:
+        name = self.name(offset)
+        data = self._store.get(name)
+        return None if data is None else Edit.from_bytes(data, name)
+
+    def put(self, edit: Edit, log: Log, head: Entry) -> bool:
+        """Put an edit; return whether it counts now. Else another edit has its offset, or it was collected before.
+
+        Args:
+            edit: The edit.
+            log: The log, which says up to which offset edits were folded.
+            head: A fact of the log that the caller knows.
+
+        Raises:
+            RetriableError: Nothing says any more whether the edit counts.
+        """
+        name = self.name(edit.offset)
+        if not self._store.put_if_absent(name, fact_bytes({"v": FORMAT, **asdict(edit)})):
+            stored = self._store.get(name)  # the answer to a request that succeeded may be lost
+            if stored is None or Edit.from_bytes(stored, name).id != edit.id:
+                return False
+        entry: Entry | None = log.head(head) or head
+        if entry is not None and entry.edits.offset < edit.offset:
+            return True
+        # An edit with this offset was folded. Either it was this one; or the name was free because the one that had it
+        # was collected, while this process was paused: then no flush reads it.
+        while entry is not None and entry.edits.offset - len(entry.edits.ids) >= edit.offset:
+            entry = log.get(entry.number - 1)
+        if entry is not None and edit.id in entry.edits.ids:
+            return True
+        self._store.delete([name])
+        if entry is None:
+            raise RetriableError(
+                f"the edit {edit.offset} took so long that nothing says any more whether it was applied",
+                option="location",
+                advice="refresh, look at the object, and edit it again if it is not as it should be",
+            )
+        return False
+
+
+def now() -> int:
+    """Return the time of an edit that is made now, in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def shown_time(microseconds: int) -> str:
+    """Return a time as people write it."""
+    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="seconds")
+
+
+def due(pending: Sequence[Edit]) -> str | None:
+    """Return why pending edits should be flushed now; None if they need not be."""
+    count = sum(len(edit.changes) for edit in pending)
+    if count >= PENDING:
+        return f"{count:,} changes are pending"
+    if pending and now() - pending[0].time >= OLDEST * 1_000_000:
+        return f"the oldest pending edit is of {shown_time(pending[0].time)}"
+    return None
+
+
+@dataclass(frozen=True)
+class KeyEdits:
+    """The edits of a key, added up.
+
+    Args:
+        deleted: When the object was deleted last; None: never.
+        created: Whether the object exists without a row of a datasource.
+        values: The edited properties since then: each with its type, its value as JSON, and the time of the edit.
+    """
+
+    deleted: int | None = None
+    created: bool = False
+    values: Mapping[str, tuple[str, Any, int]] = field(default_factory=dict)
+
+    def then(self, change: Change, at: int) -> KeyEdits:
+        """Return the edits with a later change."""
+        if change.values is None:
+            return KeyEdits(deleted=at)
+        values = {name: each for name, each in self.values.items() if name not in change.values}
+        values |= {name: (kind, value, at) for name, (kind, value) in change.values.items()}
+        return KeyEdits(self.deleted, self.created or change.creates, values)
+
+    def after(self, earlier: KeyEdits) -> KeyEdits:
+        """Return earlier edits with these after them."""
+        if self.deleted is not None:
+            return self
+        values = {name: each for name, each in earlier.values.items() if name not in self.values}
+        return KeyEdits(earlier.deleted, earlier.created or self.created, {**values, **self.values})
+
+    def to_text(self) -> str:
+        """Return the edits as JSON, as the state and the index keep them."""
+        return json.dumps([self.deleted, self.created, [[name, *each] for name, each in self.values.items()]])
+
+    @classmethod
+    def of_text(cls, text: str) -> Self:
+        """Return the edits of `to_text`."""
+        deleted, created, values = json.loads(text)
+        return cls(deleted, created, {name: (kind, value, at) for name, kind, value, at in values})
+
+
+class EditRules:
+    """How edits change the objects of a definition.
+
+    An edit wins over the row of its datasource for ever. If the rule of the datasource is `most_recent`, it wins unless
+    the row has a later time. A deletion is an edit of the rows of all datasources.
+
+    Args:
+        definition: The definition, with the types of the keys.
+    """
+
+    def __init__(self, definition: ObjectType) -> None:
+        columns = list(definition.columns)
+        self._size = len(columns) + len(definition.stamps)
+        self._sources: list[tuple[list[int], int | None]] = []
+        self._properties: dict[str, tuple[int, SparkType, int | None]] = {}
+        for source in definition.datasources:
+            stamp = len(columns) + definition.stamps.index(source.name) if source.name in definition.stamps else None
+            self._sources.append(([columns.index(name) for name in source.properties], stamp))
+            for name, each in source.properties.items():
+                self._properties[name] = columns.index(name), each.kind, stamp
+        for name, each in definition.properties.items():
+            if each.renamed_from is not None:
+                self._properties.setdefault(each.renamed_from, self._properties[name])
+
+    def apply(self, key: Sequence[Any], row: Sequence[Any] | None, edits: KeyEdits) -> tuple[Any, ...] | None:
+        """Return an object after edits; None if there is none.
+
+        Args:
+            key: The key, as SQLite stores it.
+            row: The object before: keys, properties, and the times of the rows of `most_recent` datasources, as SQLite
+                stores them. None: there is none.
+            edits: The edits.
+        """
+        columns = [*key, *[None] * (self._size - len(key))] if row is None else list(row)
+        exists = row is not None
+        if edits.deleted is not None:
+            exists = False
+            for places, stamp in self._sources:
+                if self._is_later(columns, stamp, edits.deleted):
+                    exists = True
+                else:
+                    for place in (*places, *([] if stamp is None else [stamp])):
+                        columns[place] = None
+        if not exists and not edits.created:
+            return None
+        for name, (kind, value, at) in edits.values.items():
+            if name in self._properties:
+                place, wanted, stamp = self._properties[name]
+                if not self._is_later(columns, stamp, at):
+                    with suppress(*_MISFIT):  # of an older definition
+                        columns[place] = wanted.encode(_migrated(kind, value, wanted))
+        return tuple(columns)
+
+    def fitting(self, change: Change) -> tuple[Change, list[str]]:
+        """Return a change without the values that cannot have the types of this definition, and these as text.
+
+        What nodes show and what a flush folds goes through it, so that such a value leaves earlier edits as they are.
+        """
+        misfits = {}
+        for name, (kind, value) in (change.values or {}).items():
+            if name in self._properties:
+                wanted = self._properties[name][1]
+                try:
+                    wanted.encode(_migrated(kind, value, wanted))
+                except _MISFIT:
+                    misfits[name] = f"{name}: the {kind} {value!r:.200} cannot be {wanted.text}"
+        if not misfits:
+            return change, []
+        kept = {name: each for name, each in (change.values or {}).items() if name not in misfits}
+        return replace(change, values=kept), list(misfits.values())
+
+    @staticmethod
+    def _is_later(columns: Sequence[Any], stamp: int | None, at: int) -> bool:
+        """Return whether a row of a datasource is later than an edit. NULL is the oldest time."""
+        return stamp is not None and columns[stamp] is not None and columns[stamp] > at
+
+
+_MISFIT: Final = (TypeError, ValueError, ArithmeticError, LookupError, ConfigurationError)
+"""What `_migrated` raises for a value that cannot have the type."""
+
+
+def _migrated(kind: str, value: Any, wanted: SparkType) -> Any:  # noqa: ANN401 - JSON, and a value of the type
+    """Return the value of an edit with the type that the property has now; an error if no value is equal to it."""
+    before = parse_type(kind)
+    found = before.of_json(value)
+    if found is None or before.text == wanted.text:
+        return found
+    if wanted.name == "string":
+        match found:
+            case bool():
+                return str(found).lower()
+            case Decimal():
+                return format(found, "f")
+            case int() | date() if not isinstance(found, datetime):
+                return str(found)
+        raise TypeError
+    if before.name == "string":
+        if wanted.name == "binary" or "_" in found or not found.isascii():  # Python's numbers may have these
+            raise ValueError
+        found = wanted.parse(found)
+    elif isinstance(found, Decimal) and wanted.name in INTEGERS and found == found.to_integral_value():
+        found = int(found)
+    made = canonical_value(wanted, found)
+    if isinstance(found, int | float) and made != found and not math.isnan(found):
+        raise ValueError
+    return made
+
+
+def canonical_value(kind: SparkType, value: Any) -> Any:  # noqa: ANN401 - of a user, and a value of the type
+    """Return a value that a user gives as the value of a type that is equal to it.
+
+    Raises:
+        TypeError: The value does not have the type.
+        ValueError: It has, but no value of the type is equal to it.
+        ArithmeticError: The same, for a number that is too large.
+    """
+    if value is None:
+        return None
+    match kind.name:
+        case "array" if isinstance(value, list | tuple):
+            return [canonical_value(kind.fields[0][1], each) for each in value]
+        case "map" if isinstance(value, Mapping) and None not in value:
+            (_, of_key), (_, of_value) = kind.fields
+            pairs = ((canonical_value(of_key, key), canonical_value(of_value, each)) for key, each in value.items())
+            return dict(sorted(pairs, key=lambda pair: pair[0]))
+        case "struct" if isinstance(value, Mapping) and value.keys() == dict(kind.fields).keys():
+            return {name: canonical_value(inner, value[name]) for name, inner in kind.fields}
+        case "float" if not isinstance(value, bool):
+            return struct.unpack("<f", struct.pack("<f", kind.decode(kind.encode(value))))[0]
+    if kind.is_nested:
+        raise TypeError
+    return kind.decode(kind.encode(value))
+
+
+def edited_values(definition: ObjectType, values: Mapping[str, object]) -> dict[str, tuple[str, Any]]:
+    """Return the properties that a user gives as a change has them.
+
+    Raises:
+        ConfigurationError: There is no such property, or a value does not have its type.
+    """
+    if not values:
+        raise ConfigurationError("the edit names no property", option="properties", advice="give one, as status='open'")
+    found = {}
+    for name, value in values.items():
+        if name not in definition.properties:
+            what = "is the key" if name in definition.keys else "is no property"
+            raise ConfigurationError(
+                f"{name!r} {what} of {definition.name!r}",
+                option="properties",
+                advice=f"edit one of {', '.join(definition.properties)}",
+            )
+        kind = definition.properties[name].kind
+        try:
+            found[name] = kind.text, kind.to_json(canonical_value(kind, value))
+        except (TypeError, ValueError, ArithmeticError):
+            raise ConfigurationError(
+                f"the property {name!r} of type {kind.text} cannot be {value!r:.200}",
+                option="properties",
+                advice=f"give a value of the type {kind.text}"
+                + (", with a time zone" if kind.name == "timestamp" else ""),
+            ) from None
+    return found
