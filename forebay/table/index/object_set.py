@@ -12,16 +12,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import islice
 from operator import or_
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 from zlib import crc32
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.formats.values.zones import Zone
-from forebay.table.index.conditions import VALUES, Condition, equality, parsed_condition
+from forebay.table.index.conditions import (
+    VALUES,
+    Bound,
+    Columns,
+    Condition,
+    equality,
+    indexed_type,
+    parsed_condition,
+    sql_condition,
+)
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.pipelines import IndexVersion
 from forebay.table.index.segments import IndexSegment
-from forebay.table.index.text import match_expression
+from forebay.table.index.text import Phrase, match_expression, query_phrases
 from forebay.table.index.types import SparkType
 
 LIMIT: Final = 100
@@ -237,21 +246,25 @@ class View:
         Raises:
             ConfigurationError: There is no such column, or it has no index.
         """
-        columns = self.definition.columns
-        if name not in columns:
-            raise ConfigurationError(
-                f"{self.definition.name!r} has no property {name!r} in version {self.version.number} of the pipeline "
-                f"{self.version.pipeline}",
-                option="where",
-                advice=f"give one of {', '.join(self.definition.filters)}",
-            )
-        if name not in self.definition.filters:
-            raise ConfigurationError(
-                f"the property {name!r} of {self.definition.name!r} has no index",
-                option="where",
-                advice=f"define it with filter=True, or give one of {', '.join(self.definition.filters)}",
-            )
-        return f"o.c{list(columns).index(name)}", columns[name]
+        where = f"version {self.version.number} of the pipeline {self.version.pipeline}"
+        kind = indexed_type(self.definition, name, where)
+        return f"o.c{list(self.definition.columns).index(name)}", kind
+
+    def fetch(self, objects: ObjectSet) -> Page:
+        """Return the first page of a query over this version."""
+        return self._page(_Query.of(objects, self), objects.size, None)
+
+    def count(self, objects: ObjectSet) -> int:
+        """Return the number of objects of a query over this version."""
+        query = _Query.of(objects, self)
+        if query.possible and not query.conditions:
+            return self.version.count
+        return sum(query.counted(*part) for part in self.parts) if query.possible else 0
+
+    def _page(self, query: _Query, size: int, after: tuple[Any, ...] | None) -> Page:
+        found = list(islice(query.rows(after, size), size)) if query.possible else []
+        following = (lambda: self._page(query, size, found[-1][0])) if len(found) == size else None
+        return Page(self.name, tuple(self.decoded(row) for _, row in found), following)
 
     def find(self, key: object) -> tuple[IndexSegment | None, dict[str, Any] | None]:
         """Return the segment that decides about a key, and the object; None: no segment has it, or it is deleted."""
@@ -269,19 +282,45 @@ class View:
         return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=True)}
 
 
+class Answering(Protocol):
+    """What answers the queries of an object set: a version of a node, or another database."""
+
+    def fetch(self, objects: ObjectSet) -> Page:
+        """Return the first page."""
+
+    def count(self, objects: ObjectSet) -> int:
+        """Return the number of objects."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a query asks.
+
+    Args:
+        conditions: The conditions, all of which an object satisfies.
+        phrases: The phrases, all of which it has; None: the text of a search has no word, and no object has it.
+        order: The columns that order the objects, and whether the order is descending. The key comes after them.
+    """
+
+    conditions: tuple[Bound, ...]
+    phrases: tuple[Phrase, ...] | None
+    order: tuple[tuple[str, bool], ...]
+
+
 @dataclass(frozen=True)
 class ObjectSet:
     """The objects that answer a query. Methods return a new set; `fetch` and `count` ask.
 
-    It is made by `SearchNode.where`, `search` and `order_by`.
+    It is made by `where`, `search` and `order_by` of a `SearchNode` or of `OpenSearchObjects`.
     """
 
-    _current: Callable[[], View]
+    _current: Callable[[], Answering]
     _zone: Zone
     _filters: tuple[tuple[str | None, Mapping[str, object]], ...] = ()
     _searches: tuple[tuple[str, bool], ...] = ()
     _order: tuple[str, ...] = ()
-    _limit: int = LIMIT
+    size: int = LIMIT
+    """The number of rows of a page."""
 
     def where(self, condition: str | None = None, /, **equal: object) -> ObjectSet:
         """Return the objects that also satisfy conditions on keys and properties with `filter`.
@@ -314,23 +353,41 @@ class ObjectSet:
         """Return the set with another number of rows of a page."""
         if not isinstance(rows, int) or not 1 <= rows <= sys.maxsize:
             raise ConfigurationError(f"limit is {rows!r:.100}", option="limit", advice="give a whole number, 1 or more")
-        return replace(self, _limit=rows)
+        return replace(self, size=rows)
 
     def fetch(self) -> Page:
         """Return the first page."""
-        return self._page(_Query.of(self, self._current()), None)
+        return self._current().fetch(self)
 
     def count(self) -> int:
         """Return the number of objects."""
-        query = _Query.of(self, self._current())
-        if query.possible and not query.conditions:
-            return query.view.version.count
-        return sum(query.counted(*part) for part in query.view.parts) if query.possible else 0
+        return self._current().count(self)
 
-    def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:
-        found = list(islice(query.rows(after, self._limit), self._limit)) if query.possible else []
-        following = (lambda: self._page(query, found[-1][0])) if len(found) == self._limit else None
-        return Page(query.view.name, tuple(query.view.decoded(row) for _, row in found), following)
+    def asked(self, definition: ObjectType, columns: Columns) -> Asked:
+        """Return what the query asks of objects with a definition. Called by what answers it.
+
+        Args:
+            definition: The definition.
+            columns: The columns that conditions and the order may name.
+
+        Raises:
+            ConfigurationError: A column cannot be named, a value has not its type, or there is no text to search.
+        """
+        conditions: list[Bound] = []
+        for text, equal in self._filters:
+            if text is not None:
+                conditions.append(parsed_condition(text, columns, self._zone))
+            conditions += [equality(name, value, columns) for name, value in equal.items()]
+        if self._searches and not definition.texts:
+            raise ConfigurationError(
+                f"{definition.name!r} has no property with text", option="search", advice="define one with text=True"
+            )
+        searches = [query_phrases(text, phrase=phrase) for text, phrase in self._searches]
+        phrases = tuple(each for search in searches for each in search) if all(searches) else None
+        order = tuple((name.removeprefix("-"), name.startswith("-")) for name in self._order)
+        for name, _ in order:
+            columns.column(name)
+        return Asked(tuple(conditions), phrases, order)
 
 
 @dataclass(frozen=True)
@@ -344,26 +401,13 @@ class _Query:
 
     @classmethod
     def of(cls, objects: ObjectSet, view: View) -> _Query:
-        conditions = []
-        for text, equal in objects._filters:  # noqa: SLF001 - of this module
-            if text is not None:
-                conditions.append(parsed_condition(text, view, objects._zone))  # noqa: SLF001
-            conditions += [equality(name, value, view) for name, value in equal.items()]
-        possible = True
-        for text, phrase in objects._searches:  # noqa: SLF001
-            if not view.definition.texts:
-                raise ConfigurationError(
-                    f"{view.definition.name!r} has no property with text",
-                    option="search",
-                    advice="define one with text=True",
-                )
-            expression = match_expression(text, phrase=phrase)
-            if expression is None:
-                possible = False
-            else:
-                conditions.append(Condition("o.id IN (SELECT rowid FROM f WHERE f MATCH ?)", (expression,)))
-        order = tuple((view.column(name.removeprefix("-"))[0], name.startswith("-")) for name in objects._order)  # noqa: SLF001
-        return cls(view, tuple(conditions), order, possible)
+        asked = objects.asked(view.definition, view)
+        conditions = [sql_condition(each, view) for each in asked.conditions]
+        if asked.phrases:
+            expression = match_expression(asked.phrases)
+            conditions.append(Condition("o.id IN (SELECT rowid FROM f WHERE f MATCH ?)", (expression,)))
+        order = tuple((view.column(name)[0], descending) for name, descending in asked.order)
+        return cls(view, tuple(conditions), order, asked.phrases is not None)
 
     def counted(self, opened: OpenedSegment, newer: Newer) -> int:
         """Return the number of rows of a segment that no newer one overrules."""
