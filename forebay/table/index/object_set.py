@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 import sqlite3
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -254,7 +255,7 @@ class View:
         """Return the first page of a query over this version."""
         return self._page(_Query.of(objects, self), objects.size, None)
 
-    def count(self, objects: ObjectSet) -> int:
+    def count_of(self, objects: ObjectSet) -> int:
         """Return the number of objects of a query over this version."""
         query = _Query.of(objects, self)
         if query.possible and not query.conditions:
@@ -288,8 +289,33 @@ class Answering(Protocol):
     def fetch(self, objects: ObjectSet) -> Page:
         """Return the first page."""
 
-    def count(self, objects: ObjectSet) -> int:
+    def count_of(self, objects: ObjectSet) -> int:
         """Return the number of objects."""
+
+
+class Queryable(ABC):
+    """What is asked for objects: a search node, or OpenSearch. Queries begin with one of these methods."""
+
+    @property
+    @abstractmethod
+    def objects(self) -> ObjectSet:
+        """All objects."""
+
+    def where(self, condition: str | None = None, /, **equal: object) -> ObjectSet:
+        """Return the objects that satisfy conditions; see `ObjectSet.where`."""
+        return self.objects.where(condition, **equal)
+
+    def search(self, text: str, *, phrase: bool = False) -> ObjectSet:
+        """Return the objects that have all words of a text; see `ObjectSet.search`."""
+        return self.objects.search(text, phrase=phrase)
+
+    def order_by(self, *names: str) -> ObjectSet:
+        """Return all objects in an order; see `ObjectSet.order_by`."""
+        return self.objects.order_by(*names)
+
+    def count(self) -> int:
+        """Return the number of all objects."""
+        return self.objects.count()
 
 
 @dataclass(frozen=True)
@@ -361,7 +387,7 @@ class ObjectSet:
 
     def count(self) -> int:
         """Return the number of objects."""
-        return self._current().count(self)
+        return self._current().count_of(self)
 
     def asked(self, definition: ObjectType, columns: Columns) -> Asked:
         """Return what the query asks of objects with a definition. Called by what answers it.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from forebay.errors import ConfigurationError, ForebayError
@@ -80,19 +80,28 @@ def verify(index: IndexStore, view: View | None = None) -> Verification:
             option="location",
             advice="bring the node up to date with refresh, and verify again",
         )
-    problems = tuple(_damaged(index, version, entry))
+    problems = (*_damaged(index, version), *damaged_states(index, entry))
     if problems:
         return Verification(version.number, version.data, problems=problems)
-    return _compared(index, version, entry, index.definition(version.pipeline), view)
+    definition = index.definition(version.pipeline)
+    found = compared(index, entry, definition, lambda: _of_segments(index, version) if view is None else _of_view(view))
+    if found.is_equal and found.objects != version.count:
+        miscounted = f"the version has {found.objects:,} objects, and says {version.count:,}"
+        found = replace(found, problems=(miscounted,))
+    return replace(found, version=version.number)
 
 
-def _damaged(index: IndexStore, version: IndexVersion, entry: Entry) -> Iterator[str]:
+def _damaged(index: IndexStore, version: IndexVersion) -> Iterator[str]:
     for segment in version.segments:
         data = index.store.get(segment.name)
         if data is None:
             yield f"{segment.name} does not exist"
         elif len(data) != segment.size or hashlib.sha256(data).hexdigest() != segment.digest:
             yield f"{segment.name} has not the bytes that its version names"
+
+
+def damaged_states(index: IndexStore, entry: Entry) -> Iterator[str]:
+    """Yield what is wrong with the files of the states of a fact of the log."""
     files = StateReader(index.store, verified=True).files
     for info in {each for state in entry.states.values() for runs in state.shards for run in runs for each in run}:
         try:
@@ -101,9 +110,17 @@ def _damaged(index: IndexStore, version: IndexVersion, entry: Entry) -> Iterator
             yield error.message
 
 
-def _compared(
-    index: IndexStore, version: IndexVersion, entry: Entry, definition: ObjectType, view: View | None
+def compared(
+    index: IndexStore, entry: Entry, definition: ObjectType, indexed: Callable[[], Iterable[Columns]]
 ) -> Verification:
+    """Compare objects with the states of a fact of the log.
+
+    Args:
+        index: The store.
+        entry: The fact.
+        definition: The definition of the objects.
+        indexed: Returns keys and properties of all objects, as SQLite stores them. Called twice if they differ.
+    """
     encoder = RowEncoder(definition, entry.shards)
     width, key_hash = len(definition.keys), encoder.codec.hasher()
 
@@ -114,19 +131,13 @@ def _compared(
                 for _, columns, _ in encoder.alive(batch, shard)[0]:
                     yield columns
 
-    def indexed() -> Iterator[Columns]:
-        return _of_segments(index, version) if view is None else _of_view(view)
-
     def bucket(columns: Columns) -> int:
         return key_hash(columns[:width]) // entry.shards % BUCKETS
 
     (sums, objects), (others, _) = _sums(stored(), bucket), _sums(indexed(), bucket)
     wrong = {place for place in range(BUCKETS) if sums[place] != others[place]}
     if not wrong:
-        miscounted = (f"the version has {objects:,} objects, and says {version.count:,}",)
-        return Verification(
-            version.number, version.data, objects, problems=() if objects == version.count else miscounted
-        )
+        return Verification(entry.number, entry.number, objects)
     expected = {columns[:width]: columns for columns in stored() if bucket(columns) in wrong}
     named: list[str] = []
     differing = 0
@@ -134,7 +145,7 @@ def _compared(
         differing += 1
         if len(named) < NAMED:
             named.append(f"({encoder.codec.shown(key)}) {problem}")
-    return Verification(version.number, version.data, objects, differing, tuple(named))
+    return Verification(entry.number, entry.number, objects, differing, tuple(named))
 
 
 def _sums(rows: Iterable[Columns], bucket: Callable[[Columns], int]) -> tuple[list[int], int]:

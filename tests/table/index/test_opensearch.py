@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenSearch as a second database: a real server, followers that fail in each way, and the same answers as a node."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+from opensearchpy import OpenSearch
+
+from forebay.errors import ConfigurationError, DataError, RetriableError
+from forebay.index import OpenSearchIndex, OpenSearchObjects
+from forebay.retry import RetryPolicy
+from forebay.table.index.gc import collect
+from forebay.table.index.opensearch_documents import Cluster, bulk_lines, gone_document, id_of
+from forebay.testkit.servers.fault_proxy import FaultProxy
+from forebay.testkit.servers.fault_rules import Fault
+
+QUICK = RetryPolicy(first_pause=0.01, max_pause=0.05, timeout=5.0)
+SETTINGS = {"number_of_shards": 2, "number_of_replicas": 0}
+ROWS = [
+    {"id": number, "name": f"name {number % 3}", "note": "配送 late" if number % 2 else None} for number in range(9)
+]
+
+
+class Pair:
+    """An object type, with OpenSearch as its second database under a name of its own."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, objects, server):
+        self.objects, self.server = objects, server
+        self.name = f"o{next(self._numbers)}"
+        self.client = OpenSearch(hosts=[server.url])
+
+    def follower(self, **options: Any):
+        options = {"name": self.name, "settings": SETTINGS, "retry": QUICK, "hosts": self.server.url} | options
+        return OpenSearchIndex(self.objects.location, self.objects.definition.name, **options)
+
+    def reader(self, **options: Any):
+        return OpenSearchObjects(self.server.url, self.objects.definition.name, name=self.name, retry=QUICK, **options)
+
+    def indexes(self):
+        return sorted(self.client.indices.get(index=f"{self.name}-*"))
+
+    def documents(self):
+        """The documents of the index behind the alias, by id, whether they can be found or not."""
+        (index,) = self.client.indices.get_alias(name=self.name)
+        found = self.client.search(index=index, body={"size": 1000, "version": True})
+        return {hit["_id"]: (hit["_version"], hit["_source"]) for hit in found["hits"]["hits"]}
+
+
+@pytest.fixture
+def pair(objects, opensearch):
+    return Pair(objects, opensearch)
+
+
+def rows(answers, *names):
+    page, found = answers.objects.limit(4).fetch(), []
+    while page.rows:
+        found += [tuple(row[name] for name in names) if names else dict(row) for row in page.rows]
+        page = page.next_page()
+    return found
+
+
+def test_the_same_calls_and_answers_as_a_node(pair):
+    objects = pair.objects
+    objects.commit("a", ROWS)
+    assert pair.follower().catch_up().data == 1
+    reader, node = pair.reader(), objects.node()
+    for answers in (reader, node):
+        assert answers.version.data == 1 and answers.count() == 9
+        assert rows(answers) == [{"name": None, "note": None, "city": None, **row} for row in ROWS]
+        assert answers.get(3) == {"id": 3, "name": "name 0", "note": "配送 late", "city": None}
+        assert answers.get(99) is None
+        page = answers.where("name >= 'name 1'").search("送 LATE").order_by("-name").limit(2).fetch()
+        assert [row["id"] for row in page.rows] == [5, 1] and page.version.data == 1
+        assert [row["id"] for row in page.next_page().rows] == [7] and not page.next_page().has_next
+        with pytest.raises(ConfigurationError, match=r"'note' of 'O' has no index"):
+            answers.where(note="y").fetch()
+    page = reader.objects.limit(2).fetch()
+    objects.commit("a", [{"id": 1, "name": "other"}, {"id": 2, "deleted": True}])
+    objects.commit("b", [{"id": 50, "city": "Oslo"}])
+    assert pair.follower().catch_up().data == 3
+    assert reader.get(1)["name"] == "name 1"
+    assert reader.refresh().data == 3
+    assert rows(reader, "id", "name")[:3] == [(0, "name 0"), (1, "other"), (3, "name 0")]
+    assert reader.get(2) is None and reader.get(50)["city"] == "Oslo" and reader.count() == 9
+    assert [row["id"] for row in page.next_page().rows] == [2, 3], "a page is of the point in time of the first one"
+    assert pair.follower().verify().is_equal
+    before = pair.documents()
+    assert before[id_of(objects.definition.codec.encode((2,)))] == (3, gone_document((2 + 2**63).to_bytes(8)))
+    assert pair.follower().catch_up().data == 3 and pair.documents() == before
+    assert len(pair.indexes()) == 1
+    reader.close()
+    with pytest.raises(ConfigurationError, match="are closed"):
+        reader.count()
+
+
+def test_a_late_writer_replaces_nothing_and_revives_nothing(pair):
+    """OpenSearch forgets a real delete after `gc_deletes`, here at once."""
+    pair.objects.commit("a", ROWS[:3])
+    pair.follower(settings={**SETTINGS, "gc_deletes": "1ms"}).catch_up()
+    stale = pair.documents()
+    pair.objects.commit("a", [{"id": 0, "deleted": True}, {"id": 1, "name": "new"}])
+    pair.follower().catch_up()
+    time.sleep(0.1)
+    lines = [bulk_lines(identity, version, document) for identity, (version, document) in stale.items()]
+    Cluster(pair.server.url).bulk(f"{pair.indexes()[0]}-writer", lines, str)
+    assert pair.follower().catch_up().data == 2
+    pair.client.indices.refresh(index=pair.name)
+    with pair.reader() as reader:
+        assert rows(reader, "id", "name") == [(1, "new"), (2, "name 2")]
+    assert pair.follower().verify().is_equal
+
+
+def test_an_index_of_someone_else_is_refused_by_name(pair):
+    pair.objects.commit("a", ROWS[:1])
+    pair.client.indices.create(index=f"{pair.name}-theirs", body={"aliases": {pair.name: {}}})
+    for refused in (pair.follower().catch_up, pair.follower().verify, pair.reader):
+        with pytest.raises(ConfigurationError, match=rf"'{pair.name}-theirs' of OpenSearch.*was not made for 'O'"):
+            refused()
+    pair.client.indices.delete(index=f"{pair.name}-theirs")
+    with pytest.raises(ConfigurationError, match=r"has no index 'o\d+' of 'O'[\s\S]*catch_up"):
+        pair.reader()
+    pair.client.indices.create(index=pair.name)
+    with pytest.raises(ConfigurationError, match="was not made for 'O'"):
+        pair.follower().catch_up()
+    assert pair.client.indices.get(index=f"{pair.name}*").keys() == {pair.name}
+
+
+def test_a_refused_document_is_named_and_the_progress_stays(pair):
+    pair.objects.commit("a", ROWS[:2])
+    pair.follower().catch_up()
+    pair.objects.commit("a", [{"id": 1, "name": "fine"}, {"id": 7, "name": "x" * 40_000}, {"id": 8, "name": "too"}])
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"OpenSearch refuses O \(id=7\): .*immense term in field=.object\.name"):
+            pair.follower().catch_up()
+        with pair.reader() as reader:
+            assert reader.version.data == 1
+    assert pair.objects.node().get(7)["name"] == "x" * 40_000
+    pair.objects.commit("a", [{"id": 7, "name": "short"}])
+    assert pair.follower().catch_up().data == 3
+    with pair.reader() as reader:
+        assert rows(reader, "id", "name") == [(0, "name 0"), (1, "fine"), (7, "short"), (8, "too")]
+
+
+def test_a_busy_server_is_asked_again_and_each_item_is_checked(pair):
+    """An answer of a proxy, and single documents that the server refuses for a while."""
+    pair.objects.commit("a", ROWS)
+    with FaultProxy(pair.server.url) as proxy:
+        proxy.inject(
+            Fault("slow_down", path="*_bulk*", nth=(1, 3)), Fault("reset", path="*_bulk*", nth=(2,)),
+            Fault("reset_in_body", path="*_refresh*", nth=(1,)), Fault("slow_down", path="*_aliases*", nth=(1,)),
+        )  # fmt: skip
+        busy = Busy(hosts=[proxy.url], max_retries=0)
+        assert pair.follower(hosts=busy).catch_up().data == 1
+        assert busy.refused == 3
+        proxy.inject(Fault("slow_down"))
+        with pytest.raises(RetriableError, match=r"OpenSearch does not answer: .*503[\s\S]*tries in"):
+            pair.follower(hosts=proxy.url, retry=RetryPolicy(retries=2, first_pause=0.01)).catch_up()
+    assert pair.follower().verify().is_equal
+
+
+class Busy(OpenSearch):
+    """A client whose server refuses some documents of the first bulk requests with 429: they are not sent to it."""
+
+    refused = 0
+
+    def bulk(self, *, body, **options):
+        lines = body.split(b"\n")[:-1]
+        pairs = [lines[at : at + 2] for at in range(0, len(lines), 2)]
+        wait = [self.refused < 3 and number in (1, 3) for number in range(len(pairs))]
+        sent = b"".join(b"\n".join(pair) + b"\n" for pair, busy in zip(pairs, wait, strict=True) if not busy)
+        answer = super().bulk(body=sent, **options)
+        items, self.refused = iter(answer["items"]), self.refused + sum(wait)
+        busy = {"index": {"status": 429, "error": {"reason": "rejected execution"}}}
+        return {"errors": True, "items": [dict(busy) if each else next(items) for each in wait]}
+
+
+def test_verify_names_what_differs(pair):
+    pair.objects.commit("a", ROWS[:4])
+    pair.follower().catch_up()
+    (index,) = pair.indexes()
+    encode = pair.objects.definition.codec.encode
+    change = {"refresh": "true"}
+    pair.client.delete(index=index, id=id_of(encode((0,))), params=change)
+    pair.client.update(index=index, id=id_of(encode((1,))), body={"doc": {"object": {"name": "y"}}}, params=change)
+    pair.client.update(index=index, id=id_of(encode((3,))), body={"doc": {"words": ["other"]}}, params=change)
+    more = {"gone": False, "key": encode((77,)).hex(), "object": {"id": 77}}
+    pair.client.index(index=index, id=id_of(encode((77,))), body=more, params=change)
+    found = pair.follower().verify()
+    assert found.differing == 4 and sorted(found.named) == [
+        "(id=0) is missing in the index",
+        "(id=1) differs from the rows of its datasources",
+        "(id=3) differs from the rows of its datasources",
+        "(id=77) is in the index, and in no datasource",
+    ]
+    pair.follower().catch_up(full=True)
+    assert pair.follower().verify().is_equal and pair.indexes() != [index]
+
+
+def test_it_is_built_again_if_the_log_went_on_or_is_another_one_or_the_disk_is_lost(pair):
+    objects = pair.objects
+    objects.commit("a", ROWS)
+    pair.follower().catch_up()
+    reader = pair.reader()
+    for number in range(3):
+        objects.commit("a", [{"id": number, "deleted": True}])
+    collect(objects.index, keep=1)
+    assert pair.follower().catch_up().data == 4  # by a full build: facts that it has not seen are gone
+    assert reader.count() == 6 and reader.version.data == 4, (
+        "the point in time went with the index; the next one is taken"
+    )
+    page = reader.objects.limit(2).fetch()
+    pair.client.indices.delete(index=f"{pair.name}-*")
+    with pytest.raises(ConfigurationError, match="has no index"):
+        reader.count()
+    with pytest.raises(RetriableError, match=r"has ended[\s\S]*from the first page on"):
+        page.next_page()
+    pair.follower().catch_up()
+    assert reader.count() == 6 and pair.follower().verify().is_equal and len(pair.indexes()) == 1
+
+
+def test_a_zombie_makes_no_index_of_the_name_of_a_removed_one(pair):
+    pair.objects.commit("a", ROWS)
+    pair.follower().catch_up()
+    (removed,) = pair.indexes()
+    pair.follower().catch_up(full=True)
+    with pytest.raises(RetriableError, match="is gone"):
+        Cluster(pair.server.url, QUICK).bulk(f"{removed}-writer", [bulk_lines("00", 1, gone_document(b""))], str)
+    assert removed not in pair.indexes()
