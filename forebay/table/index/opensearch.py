@@ -12,6 +12,7 @@ import logging
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,13 +22,12 @@ from forebay.table.index.definition import ObjectType
 from forebay.table.index.log import Entry
 from forebay.table.index.merge import Merge, RowEncoder
 from forebay.table.index.object_set import Version
+from forebay.table.index.opensearch_cluster import Cluster, Indexed, MissingError
 from forebay.table.index.opensearch_documents import (
     ALIVE,
+    FORMAT,
     PROGRESS,
-    Cluster,
     Documents,
-    Indexed,
-    MissingError,
     bulk_lines,
     gone_document,
     id_of,
@@ -48,6 +48,9 @@ _BATCH: Final = 1_000
 
 _BYTES: Final = 8 << 20
 """Bytes of a request, about. OpenSearch takes 100 MiB."""
+
+_TRIES: Final = 5
+"""How often indexes are listed again that were removed meanwhile."""
 
 Progress = Callable[[int, int], None]
 """Gets the documents that were written, and how many there are about."""
@@ -90,6 +93,8 @@ class OpenSearchIndex:
         self._cluster = Cluster(hosts, retry)
         self._alias = name or object_type.lower()
         self._settings = dict(settings or {})
+        place = location if "://" in location else str(Path(location).absolute())
+        self._owner = {"v": FORMAT, "object_type": object_type, "location": place}
         self._progress = progress or _terminal(object_type)
 
     def catch_up(self, *, full: bool = False) -> Version:
@@ -107,7 +112,7 @@ class OpenSearchIndex:
             RetriableError: OpenSearch does not answer, or is busy.
         """
         head = self._index.head()
-        current = self._cluster.indexed(self._alias, self._index.object_type)
+        current = self._cluster.indexed(self._alias, self._owner)
         entries = None if full or current is None else self._since(current, head)
         if current is None or entries is None:
             self._build(head)
@@ -123,7 +128,7 @@ class OpenSearchIndex:
             RetriableError: The index went on meanwhile.
         """
         name = self._index.object_type
-        current = self._cluster.indexed(self._alias, name)
+        current = self._cluster.indexed(self._alias, self._owner)
         entry = None if current is None else self._index.log.get(current.data)
         if current is None or entry is None or entry.attempt != current.attempt:
             raise ConfigurationError(
@@ -141,7 +146,7 @@ class OpenSearchIndex:
             raise RetriableError(f"the point in time of OpenSearch has ended: {error}", advice=_VERIFY_AGAIN) from error
         finally:
             self._cluster.close_point(point)
-        if self._cluster.indexed(self._alias, name) != current:
+        if self._cluster.indexed(self._alias, self._owner) != current:
             raise RetriableError(f"{self._alias!r} of OpenSearch went on while it was compared", advice=_VERIFY_AGAIN)
         return found
 
@@ -157,15 +162,14 @@ class OpenSearchIndex:
     def _build(self, head: Entry) -> None:
         """Build a whole index, and let the alias name it alone."""
         definition = self._index.definition(head.serving)
-        owner = {"object_type": definition.name, "location": self._location(), "pipeline": head.serving}
         documents = Documents(definition)
         name = f"{self._alias}-{head.serving}-{uuid.uuid4().hex[:12]}"
         body = {
             "settings": {**self._settings, **documents.settings()},
-            "mappings": documents.mapping(owner),
+            "mappings": documents.mapping({**self._owner, "pipeline": head.serving}),
             "aliases": {_writer(name): {"is_hidden": True}},
         }
-        self._cluster.call(lambda client: client.indices.create(index=name, body=body))
+        self._cluster.create(name, body)
         merge, encoder = self._merge(definition, head)
         rows = (
             row
@@ -175,13 +179,22 @@ class OpenSearchIndex:
             for row in encoder.alive(batch.slice(start, _BATCH), shard)[0]
         )
         self._write(name, definition, head, rows, max((state.live for state in head.states.values()), default=0))
-        newest = self._cluster.indexed(self._alias, definition.name)
-        if newest is not None and newest.meta["pipeline"] == head.serving and newest.data > head.number:
-            self._flip([{"remove_index": {"index": name}}])  # another follower is further: queries must not go back
-            return
-        old = sorted(self._own_indexes(owner) - {name})
-        named = {"index": name, "alias": self._alias, "filter": ALIVE}
-        self._flip([{"add": named}, *({"remove_index": {"index": each}} for each in old)])
+        self._serve(name, head)
+
+    def _serve(self, name: str, head: Entry) -> None:
+        """Let the alias name an index, and remove the indexes before it, also those of builds that were killed."""
+        for _ in range(_TRIES):
+            found = self._cluster.own_indexes(f"{self._alias}-*", self._owner)
+            newest = self._cluster.indexed(self._alias, self._owner)
+            old = [each for each, meta in found.items() if meta is not None and each != name]
+            actions: list[dict[str, Any]] = [{"add": {"index": name, "alias": self._alias, "filter": ALIVE}}]
+            if newest is not None and newest.meta["pipeline"] == head.serving and newest.data > head.number:
+                old, actions = [name], []  # another follower is further: queries must not go back
+            actions += [{"remove_index": {"index": each}} for each in old]
+            with suppress(MissingError):  # one was removed meanwhile, perhaps by a request whose answer was lost
+                self._cluster.call(lambda client, body=actions: client.indices.update_aliases(body={"actions": body}))  # type: ignore[misc] # of the loop
+                return
+        raise RetriableError(f"the index {name!r} was removed while it was built", advice="catch up again")
 
     def _update(self, current: Indexed, head: Entry, changed: Sequence[Entry]) -> None:
         """Write the keys that changed."""
@@ -231,22 +244,8 @@ class OpenSearchIndex:
         if answer["_shards"]["failed"]:
             raise RetriableError(f"{name!r} of OpenSearch was not refreshed: {answer}", advice="catch up again")
 
-    def _own_indexes(self, owner: Mapping[str, object]) -> set[str]:
-        """Return the names of the indexes of this follower, also of builds that were killed."""
-        found = self._cluster.call(lambda client: client.indices.get(index=f"{self._alias}-*"))
-        same = ("object_type", "location")
-        metas = {name: each["mappings"].get("_meta", {}).get("forebay", {}) for name, each in found.items()}
-        return {name for name, meta in metas.items() if all(meta.get(each) == owner[each] for each in same)}
-
-    def _flip(self, actions: list[dict[str, Any]]) -> None:
-        self._cluster.call(lambda client: client.indices.update_aliases(body={"actions": actions}))
-
     def _merge(self, definition: ObjectType, head: Entry) -> tuple[Merge, RowEncoder]:
         return Merge(definition, head, StateReader(self._index.store)), RowEncoder(definition, head.shards)
-
-    def _location(self) -> str:
-        location = self._index.location
-        return location if "://" in location else str(Path(location).absolute())
 
     def _columns(self, current: Indexed, definition: ObjectType, point: str) -> Iterator[Columns]:
         """Yield keys and properties of all documents; with one more value if other fields do not fit them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as documents of OpenSearch, and requests to OpenSearch that are repeated while it is busy.
+"""Objects as documents of OpenSearch: their fields, their mapping, and values that compare as in Spark.
 
 | field | holds |
 |---|---|
@@ -10,7 +10,7 @@
 | `gone` | whether the object is deleted |
 | `progress` | in the document `progress` alone: the last fact of the log that all documents contain |
 
-Values compare as in Spark: dates and times are days and microseconds since 1970, decimals their unscaled value, or with
+Dates and times are days and microseconds since 1970, decimals their unscaled value, or with
 more than 18 digits hexadecimal digits in the order of the numbers; floats are integers in the order of the numbers.
 """
 
@@ -19,24 +19,12 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from random import Random
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
-from forebay.clock import SystemClock
-from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError
-from forebay.retry import RetryCount, RetryPolicy
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.text import UNICODE, folded_words
 from forebay.table.index.types import NAN, SMALL_DECIMAL, SparkType
-
-if TYPE_CHECKING:
-    from opensearchpy import OpenSearch
-
-T = TypeVar("T")
 
 PROGRESS: Final = "progress"
 """The id of the document that says how far an index is. No key has it: ids of keys are hexadecimal digits."""
@@ -47,7 +35,7 @@ ALIVE: Final[Mapping[str, Any]] = {"term": {"gone": False}}
 LOWEST: Final = -(1 << 63)
 """The `bigint` that sorts as NULL in OpenSearch."""
 
-_FORMAT: Final = 1
+FORMAT: Final = 1
 """The format version of the documents."""
 
 _ID_BYTES: Final = 512
@@ -55,17 +43,6 @@ _ID_BYTES: Final = 512
 
 _GREATEST: Final = (1 << 63) - 1
 """What stands for NaN, which is greater than all numbers."""
-
-_BUSY: Final = frozenset({429, 502, 503, 504})
-"""Codes of answers after which the same request may succeed."""
-
-_KEEP_ALIVE: Final = "10m"
-
-_WINDOW: Final = 10_000
-"""Hits that OpenSearch returns at once."""
-
-_GONE: Final = 404
-_NEWER: Final = 409
 
 
 def field_of(name: str) -> str:
@@ -129,7 +106,7 @@ class Documents:
             **({"words": words} if self._texts else {}),
             **({"lowest": {"properties": self._lowest_fields()}} if self._bigints else {}),
         }
-        meta = {"v": _FORMAT, **owner, "definition": self._definition.to_facts(), "unicode": UNICODE}
+        meta = {**owner, "definition": self._definition.to_facts(), "unicode": UNICODE}
         return {"dynamic": "strict", "_meta": {"forebay": meta}, "properties": properties}
 
     def settings(self) -> dict[str, Any]:
@@ -184,194 +161,6 @@ def id_of(key: bytes) -> str:
     """Return the id of the document of an encoded key. Those of long keys are hashes; the document has the key."""
     text = key.hex()
     return text if len(text) <= _ID_BYTES else "h" + hashlib.sha256(key).hexdigest()
-
-
-class MissingError(Exception):
-    """There is no such index or document in OpenSearch, or a point in time has ended."""
-
-
-@dataclass(frozen=True)
-class Indexed:
-    """An index of OpenSearch, and how far it is.
-
-    Args:
-        name: Its name.
-        meta: What it says of itself: owner and definition.
-        data: The number of the last fact of the log that all its documents contain.
-        attempt: The attempt that put this fact.
-    """
-
-    name: str
-    meta: Mapping[str, Any]
-    data: int
-    attempt: str
-
-
-class Cluster:
-    """A cluster of OpenSearch. For any thread. Requests are repeated while it does not answer or is busy.
-
-    Args:
-        hosts: Its URL, or several; or a client of opensearch-py, with what it needs of TLS and passwords.
-        policy: How long requests are repeated.
-
-    Raises:
-        ConfigurationError: opensearch-py is not installed.
-    """
-
-    def __init__(self, hosts: str | Sequence[str] | OpenSearch, policy: RetryPolicy | None = None) -> None:
-        try:
-            import opensearchpy
-        except ModuleNotFoundError as error:
-            if error.name != "opensearchpy":
-                raise
-            raise ConfigurationError(
-                "OpenSearch needs opensearch-py, which is not installed", advice='pip install "forebay[opensearch]"'
-            ) from error
-        self._errors = opensearchpy.exceptions
-        self._policy = policy or RetryPolicy()
-        if isinstance(hosts, opensearchpy.OpenSearch):
-            self.client = hosts
-        else:
-            some = [hosts] if isinstance(hosts, str) else list(hosts)
-            self.client = opensearchpy.OpenSearch(hosts=some, timeout=60, max_retries=0)
-
-    def call(self, request: Callable[[OpenSearch], T]) -> T:
-        """Return what a request returns, repeated while the cluster does not answer or is busy.
-
-        Raises:
-            RetriableError: It was so for the whole time of the policy.
-            ConfigurationError: The cluster refuses the request.
-            MissingError: There is no such index, document or point in time.
-        """
-        attempts = self._attempts()
-        while True:
-            try:
-                return request(self.client)
-            except self._errors.NotFoundError as error:
-                raise MissingError(str(error)) from error
-            except self._errors.TransportError as error:
-                failure = self._failure(error)
-                if not isinstance(failure, RetriableError):
-                    raise failure from error
-                self._pause(attempts, failure)
-
-    def indexed(self, alias: str, object_type: str) -> Indexed | None:
-        """Return the index behind an alias; None if there is none, or it was not finished.
-
-        Raises:
-            ConfigurationError: It was not made for the object type.
-        """
-        try:
-            found = self.call(lambda client: client.indices.get(index=alias))
-            facts = {name: each["mappings"].get("_meta", {}).get("forebay", {}) for name, each in found.items()}
-            for name, each in facts.items():
-                if each.get("object_type") != object_type or each.get("v") != _FORMAT or len(facts) > 1:
-                    raise ConfigurationError(
-                        f"{name!r} of OpenSearch, which {alias!r} names, was not made for {object_type!r} alone by "
-                        "this version of forebay",
-                        option="name",
-                        advice=f"give another name than {alias!r}, or remove the index if nobody needs it",
-                    )
-            ((name, meta),) = facts.items()
-            progress = self.call(lambda client: client.get(index=name, id=PROGRESS))["_source"][PROGRESS]
-        except MissingError:
-            return None
-        return Indexed(name, meta, progress["data"], progress["attempt"])
-
-    def open_point(self, index: str) -> str:
-        """Open a point in time of an index, which lives as long as it is asked at least every 10 minutes."""
-        opened = self.call(lambda client: client.create_pit(index=index, params={"keep_alive": _KEEP_ALIVE}))
-        return str(opened["pit_id"])
-
-    def close_point(self, point: str) -> None:
-        """Close a point in time. One that is not closed ends by itself."""
-        with suppress(self._errors.OpenSearchException):
-            self.client.delete_pit(body={"pit_id": [point]})
-
-    def search(self, point: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the answer to a search at a point in time.
-
-        Raises:
-            MissingError: The point in time has ended.
-        """
-        whole = {"pit": {"id": point, "keep_alive": _KEEP_ALIVE}, **body}
-        answer: Mapping[str, Any] = self.call(
-            lambda client: client.search(body=whole, params={"allow_partial_search_results": "false"})
-        )
-        return answer
-
-    def hits(
-        self, point: str, body: Mapping[str, Any], limit: int, after: Sequence[Any] | None = None
-    ) -> Iterator[Mapping[str, Any]]:
-        """Yield at most `limit` hits of a search at a point in time, after the one with the sort values `after`."""
-        while limit > 0:
-            size = min(limit, _WINDOW)
-            following = {} if after is None else {"search_after": list(after)}
-            hits = self.search(point, {**body, "size": size, "track_total_hits": False, **following})["hits"]["hits"]
-            yield from hits
-            if len(hits) < size:
-                return
-            after, limit = hits[-1]["sort"], limit - size
-
-    def bulk(self, index: str, documents: Sequence[tuple[str, bytes]], shown: Callable[[int], str]) -> None:
-        """Write documents, and check what became of each. Those that are not written for a while are repeated.
-
-        Args:
-            index: An alias, so that no index of this name is made if it is gone.
-            documents: The id of each document, and its two lines of a bulk request.
-            shown: Returns the object with an index as text, for the error.
-
-        Raises:
-            DataError: A document is refused.
-            RetriableError: The index is gone, or documents were not written for the whole time of the policy.
-        """
-        attempts, waiting = self._attempts(), list(range(len(documents)))
-        while waiting:
-            body = b"".join(documents[place][1] for place in waiting)
-            answer = self.call(
-                lambda client, body=body: client.bulk(body=body, index=index, params={"require_alias": "true"})  # type: ignore[misc] # of the loop
-            )
-            again, reason = [], ""
-            for place, item in zip(waiting, answer["items"], strict=True):
-                outcome = item["index"]
-                status, cause = outcome["status"], str(outcome.get("error", {}).get("reason", ""))
-                if status < 300 or status == _NEWER:  # another follower has written a newer one
-                    continue
-                if status in _BUSY:
-                    again.append(place)
-                    reason = cause
-                elif status == _GONE:
-                    raise RetriableError(f"the index behind {index!r} is gone: {cause}", advice=_AGAIN)
-                else:
-                    raise DataError(
-                        f"OpenSearch refuses {shown(place)}: {cause}",
-                        advice="correct the row in its datasource, or leave the property out of the definition",
-                    )
-            if again:
-                self._pause(attempts, RetriableError(f"OpenSearch is busy: {reason}", advice=_AGAIN))
-            waiting = again
-
-    def _attempts(self) -> RetryCount:
-        return RetryCount(self._policy, SystemClock(), Random())
-
-    def _pause(self, attempts: RetryCount, error: RetriableError) -> None:
-        pause = attempts.fail(error)
-        if attempts.exhausted:
-            raise attempts.last_error(error)
-        time.sleep(pause)
-
-    def _failure(self, error: Any) -> ForebayError:  # noqa: ANN401 - of a library that may be missing
-        status = error.status_code
-        if status in _BUSY or isinstance(error, self._errors.ConnectionError):
-            return RetriableError(f"OpenSearch does not answer: {error}", advice=_AGAIN)
-        if status in (401, 403):
-            return ConfigurationError(
-                f"OpenSearch refuses the user: {error}", option="hosts", advice="correct the name and the password"
-            )
-        return ConfigurationError(f"OpenSearch refuses the request: {error}", option="hosts")
-
-
-_AGAIN: Final = "call it again; nothing is lost"
 
 
 def bulk_lines(identity: str, version: int, document: Mapping[str, Any]) -> tuple[str, bytes]:

@@ -15,12 +15,11 @@ from forebay.retry import RetryPolicy
 from forebay.table.index.conditions import Bound, Comparison, Joined, Missing, Negated, OneOf, indexed_type
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.object_set import ObjectSet, Page, Queryable, Version
+from forebay.table.index.opensearch_cluster import Cluster, Indexed, MissingError
 from forebay.table.index.opensearch_documents import (
     ALIVE,
-    Cluster,
+    FORMAT,
     Documents,
-    Indexed,
-    MissingError,
     converter,
     field_of,
     id_of,
@@ -71,7 +70,7 @@ class OpenSearchObjects(Queryable):
         retry: RetryPolicy | None = None,
     ) -> None:
         self._cluster = Cluster(hosts, retry)
-        self._object_type = object_type
+        self._owner = {"v": FORMAT, "object_type": object_type}
         self._alias = name or object_type.lower()
         self._zone = session_zone(time_zone)
         self._refreshing = threading.Lock()
@@ -87,7 +86,7 @@ class OpenSearchObjects(Queryable):
     @property
     def objects(self) -> ObjectSet:
         """All objects."""
-        return ObjectSet(lambda: self, self._zone)
+        return ObjectSet(self._current, self._zone)
 
     def refresh(self) -> Version:
         """Let the next answers contain all that can be found now; return their version. It never goes back.
@@ -104,15 +103,7 @@ class OpenSearchObjects(Queryable):
         Args:
             key: The value of the key; for several columns a tuple, or a mapping.
         """
-        return self._ask(lambda view: view.get(key))
-
-    def fetch(self, objects: ObjectSet) -> Page:
-        """Return the first page of a query. Called by the object set."""
-        return self._ask(lambda view: view.page(objects, None))
-
-    def count_of(self, objects: ObjectSet) -> int:
-        """Return the number of objects of a query. Called by the object set."""
-        return self._ask(lambda view: view.count(objects))
+        return self._current().get(key)
 
     def close(self) -> None:
         """End the point in time, unless pages refer to it."""
@@ -129,15 +120,8 @@ class OpenSearchObjects(Queryable):
     def _current(self) -> _View:
         view = self._view
         if view is None:
-            raise ConfigurationError(f"the objects of {self._object_type!r} are closed", advice="make new ones")
+            raise ConfigurationError(f"the objects of {self._alias!r} are closed", advice="make new ones")
         return view
-
-    def _ask(self, ask: Callable[[_View], T]) -> T:
-        view = self._current()
-        try:
-            return ask(view)
-        except MissingError:  # after a long time without a question, a restart of OpenSearch, or a full build
-            return ask(self._moved(view))
 
     def _moved(self, ended: _View | None) -> _View:
         """Return what answers from now on, which is not the view that has ended."""
@@ -145,10 +129,10 @@ class OpenSearchObjects(Queryable):
             if self._closed:
                 return self._current()
             view = self._view
-            found = self._cluster.indexed(self._alias, self._object_type)
+            found = self._cluster.indexed(self._alias, self._owner)
             if found is None:
                 raise ConfigurationError(
-                    f"OpenSearch has no index {self._alias!r} of {self._object_type!r}",
+                    f"OpenSearch has no index {self._alias!r} of {self._owner['object_type']!r}",
                     option="name",
                     advice="build it: call OpenSearchIndex.catch_up, or run `forebay index opensearch`",
                 )
@@ -160,28 +144,49 @@ class OpenSearchObjects(Queryable):
                     f"were at {view.indexed.data}",
                     advice="bring it up to date with OpenSearchIndex.catch_up, and ask again",
                 )
-            self._view = _View(self._cluster, found)
+            try:
+                self._view = _View(self._cluster, found, self._moved)
+            except MissingError as error:
+                raise RetriableError(f"the index {found.name!r} was just removed", advice="ask again") from error
             return self._view
 
 
 class _View:
     """An index at a point in time, which ends when nothing refers to it any longer."""
 
-    def __init__(self, cluster: Cluster, indexed: Indexed) -> None:
+    def __init__(self, cluster: Cluster, indexed: Indexed, moved: Callable[[_View], _View]) -> None:
         self.indexed = indexed
         self.version = Version(indexed.meta["pipeline"], indexed.data, indexed.data)
         self._definition = ObjectType.from_facts(indexed.meta["definition"])
         self._documents = Documents(self._definition)
+        self._moved = moved
         self._cluster = cluster
         self._point = cluster.open_point(indexed.name)
         weakref.finalize(self, cluster.close_point, self._point).atexit = False
+
+    def fetch(self, objects: ObjectSet) -> Page:
+        """Return the first page of a query."""
+        return self._asked(lambda view: view._page(objects, None))  # noqa: SLF001 - of this class
+
+    def count_of(self, objects: ObjectSet) -> int:
+        """Return the number of objects of a query."""
+        return self._asked(lambda view: view._count(objects))  # noqa: SLF001 - of this class
+
+    def get(self, key: object) -> Mapping[str, Any] | None:
+        """Return the object with a key."""
+        return self._asked(lambda view: view._get(key))  # noqa: SLF001 - of this class
+
+    def _asked(self, ask: Callable[[_View], T]) -> T:
+        try:
+            return ask(self)
+        except MissingError:  # after a long time without a question, a restart of OpenSearch, or a full build
+            return ask(self._moved(self))
 
     def column(self, name: str) -> tuple[str, SparkType]:
         """Return the field and the type of a column with an index."""
         return field_of(name), indexed_type(self._definition, name, f"the index {self.indexed.name} of OpenSearch")
 
-    def get(self, key: object) -> Mapping[str, Any] | None:
-        """Return the object with a key."""
+    def _get(self, key: object) -> Mapping[str, Any] | None:
         codec = self._definition.codec
         encoded = codec.encode(codec.values(key))
         query = {"bool": {"filter": [ALIVE, {"ids": {"values": [id_of(encoded)]}}, {"term": {"key": encoded.hex()}}]}}
@@ -189,16 +194,14 @@ class _View:
             return self._decoded(hit)
         return None
 
-    def count(self, objects: ObjectSet) -> int:
-        """Return the number of objects of a query."""
+    def _count(self, objects: ObjectSet) -> int:
         body = self._body(objects)
         if body is None:
             return 0
         whole = {"query": body["query"], "size": 0, "track_total_hits": True}
         return int(self._cluster.search(self._point, whole)["hits"]["total"]["value"])
 
-    def page(self, objects: ObjectSet, after: Sequence[Any] | None) -> Page:
-        """Return the rows of a query after a place."""
+    def _page(self, objects: ObjectSet, after: Sequence[Any] | None) -> Page:
         body = self._body(objects)
         hits = [] if body is None else list(self._cluster.hits(self._point, body, objects.size, after))
         following = (lambda: self._following(objects, hits[-1]["sort"])) if len(hits) == objects.size else None
@@ -206,7 +209,7 @@ class _View:
 
     def _following(self, objects: ObjectSet, after: Sequence[Any]) -> Page:
         try:
-            return self.page(objects, after)
+            return self._page(objects, after)
         except MissingError as error:
             raise RetriableError(
                 f"the point in time of this page has ended: {error}", advice="ask again, from the first page on"

@@ -4,17 +4,29 @@
 from __future__ import annotations
 
 import itertools
+import math
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
 import time
+import traceback
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
-from opensearchpy import OpenSearch
+from opensearchpy import OpenSearch, Transport
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
-from forebay.index import OpenSearchIndex, OpenSearchObjects
+from forebay.index import Datasource, ObjectType, OpenSearchIndex, OpenSearchObjects, Property
 from forebay.retry import RetryPolicy
 from forebay.table.index.gc import collect
-from forebay.table.index.opensearch_documents import Cluster, bulk_lines, gone_document, id_of
+from forebay.table.index.opensearch_cluster import Cluster
+from forebay.table.index.opensearch_documents import bulk_lines, gone_document, id_of
 from forebay.testkit.servers.fault_proxy import FaultProxy
 from forebay.testkit.servers.fault_rules import Fault
 
@@ -120,15 +132,29 @@ def test_an_index_of_someone_else_is_refused_by_name(pair):
     pair.objects.commit("a", ROWS[:1])
     pair.client.indices.create(index=f"{pair.name}-theirs", body={"aliases": {pair.name: {}}})
     for refused in (pair.follower().catch_up, pair.follower().verify, pair.reader):
-        with pytest.raises(ConfigurationError, match=rf"'{pair.name}-theirs' of OpenSearch.*was not made for 'O'"):
+        with pytest.raises(
+            ConfigurationError,
+            match=rf"'{pair.name}' of OpenSearch is {pair.name}-theirs, which is not of.*object_type 'O'",
+        ):
             refused()
     pair.client.indices.delete(index=f"{pair.name}-theirs")
     with pytest.raises(ConfigurationError, match=r"has no index 'o\d+' of 'O'[\s\S]*catch_up"):
         pair.reader()
     pair.client.indices.create(index=pair.name)
-    with pytest.raises(ConfigurationError, match="was not made for 'O'"):
+    with pytest.raises(ConfigurationError, match=rf"OpenSearch is {pair.name}, which"):
         pair.follower().catch_up()
     assert pair.client.indices.get(index=f"{pair.name}*").keys() == {pair.name}
+
+
+def test_an_index_of_another_location_is_refused_by_name(pair, objects_at, opensearch):
+    pair.objects.commit("a", ROWS[:1])
+    pair.follower().catch_up()
+    other = Pair(objects_at(), opensearch)
+    other.name = pair.name
+    other.objects.commit("a", ROWS)
+    with pytest.raises(ConfigurationError, match=r"is not of .*location '.*'[\s\S]*give another name"):
+        other.follower().catch_up()
+    assert pair.follower().verify().is_equal
 
 
 def test_a_refused_document_is_named_and_the_progress_stays(pair):
@@ -153,11 +179,13 @@ def test_a_busy_server_is_asked_again_and_each_item_is_checked(pair):
     with FaultProxy(pair.server.url) as proxy:
         proxy.inject(
             Fault("slow_down", path="*_bulk*", nth=(1, 3)), Fault("reset", path="*_bulk*", nth=(2,)),
-            Fault("reset_in_body", path="*_refresh*", nth=(1,)), Fault("slow_down", path="*_aliases*", nth=(1,)),
+            Fault("reset_in_body", path="*_refresh*", nth=(1,)), Fault("reset_in_body", path="*_aliases*", nth=(1, 3)),
+            Fault("reset_in_body", method="PUT", path=f"/{pair.name}-*", nth=(1,)),
         )  # fmt: skip
         busy = Busy(hosts=[proxy.url], max_retries=0)
         assert pair.follower(hosts=busy).catch_up().data == 1
         assert busy.refused == 3
+        pair.follower(hosts=proxy.url).catch_up(full=True)
         proxy.inject(Fault("slow_down"))
         with pytest.raises(RetriableError, match=r"OpenSearch does not answer: .*503[\s\S]*tries in"):
             pair.follower(hosts=proxy.url, retry=RetryPolicy(retries=2, first_pause=0.01)).catch_up()
@@ -222,6 +250,14 @@ def test_it_is_built_again_if_the_log_went_on_or_is_another_one_or_the_disk_is_l
         page.next_page()
     pair.follower().catch_up()
     assert reader.count() == 6 and pair.follower().verify().is_equal and len(pair.indexes()) == 1
+    shutil.rmtree(objects.location)
+    for number in range(4):  # another log, as far as the one before
+        objects.commit("a", [{"id": number, "name": "new"}])
+    with pytest.raises(ConfigurationError, match="whose states there are"):
+        pair.follower().verify()
+    assert pair.follower().catch_up().data == 4 and pair.follower().verify().is_equal
+    with pair.reader() as fresh:
+        assert rows(fresh, "id", "name") == [(number, "new") for number in range(4)]
 
 
 def test_a_zombie_makes_no_index_of_the_name_of_a_removed_one(pair):
@@ -232,3 +268,159 @@ def test_a_zombie_makes_no_index_of_the_name_of_a_removed_one(pair):
     with pytest.raises(RetriableError, match="is gone"):
         Cluster(pair.server.url, QUICK).bulk(f"{removed}-writer", [bulk_lines("00", 1, gone_document(b""))], str)
     assert removed not in pair.indexes()
+
+
+WORDS = ["late", "parcel", "Straße", "ｶﾀｶﾅ", "東京都", "配送", "遅延", "京", "x_y", "lat", "東"]
+
+
+@pytest.mark.soak
+def test_a_node_and_opensearch_give_the_same_answers(objects_at, opensearch):
+    """Random rows, filters, searches, orders and pages, after random transactions."""
+    draw = random.Random(5)
+    kinds = {"i": "int", "l": "bigint", "d": "double", "w": "decimal(30,2)", "s": "string", "t": "timestamp"}
+    properties = {name: Property(kind, filter=True) for name, kind in kinds.items()}
+    notes = {"n": Property("string", text=True), "m": Property("string", text=True, filter=True)}
+    definition = ObjectType("R", {"k": "string", "j": "bigint"}, [Datasource("a", {**properties, **notes})])
+    pair = Pair(objects_at(definition), opensearch)
+    values: dict[str, list[Any]] = {
+        "i": [None, *range(5)],
+        "l": [None, -(2**63), -(2**63) + 1, 2**63 - 1, *range(5)],
+        "d": [None, math.nan, -math.inf, math.inf, -1.5, 0.0, 1.5, 1e300],
+        "w": [None, *(Decimal(number) / 4 for number in range(-4, 4))],
+        "s": [None, "", "a", "b", "é", "\uffee", "𐀀", "a\0"],
+        "t": [None, datetime(1, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)],
+        "n": [None, *(draw.choice(["", " ", "、"]).join(draw.choices(WORDS, k=4)) for _ in range(40))],
+        "m": [None, *WORDS],
+    }
+    literals = {
+        "i": ["1", "2.5", "99999999999"], "l": ["3", "-9223372036854775808", "9223372036854775808", "-10"],
+        "d": ["1.5", "-1e400", "0"], "w": ["0.25", "0.3", "-1", "1" + "0" * 40], "s": ["''", "'a'", "'é'", "'𐀀'"],
+        "t": ["TIMESTAMP '2024-01-01'", "'2023-12-31 23:59:59'"], "m": ["'late'", "'東'"],
+        "k": ["'k1'", "'k'"], "j": ["5", "70.5"],
+    }  # fmt: skip
+
+    def condition(depth: int = 3) -> str:
+        if depth and draw.random() < 0.6:
+            joined = f" {draw.choice(['AND', 'OR'])} ".join(f"({condition(depth - 1)})" for _ in range(2))
+            return draw.choice([joined, f"NOT ({joined})"])
+        name = draw.choice(sorted(literals))
+        some = draw.choices(literals[name], k=2)
+        return draw.choice(
+            [
+                f"{name} {draw.choice(['=', '!=', '<', '<=', '>', '>='])} {some[0]}",
+                f"{name} IS {draw.choice(['', 'NOT '])}NULL",
+                f"{name} {draw.choice(['', 'NOT '])}IN ({', '.join(some)})",
+                f"{name} BETWEEN {some[0]} AND {some[1]}",
+            ]
+        )
+
+    reader = node = None
+    asked = 0
+    for _ in range(8):
+        keys = {(f"k{draw.randrange(3)}", draw.randrange(100)) for _ in range(120)}
+        rows_of = [
+            {"k": k, "j": j, "deleted": draw.random() < 0.1, **{name: draw.choice(of) for name, of in values.items()}}
+            for k, j in sorted(keys)
+        ]
+        pair.objects.commit("a", rows_of)
+        pair.follower().catch_up()
+        node, reader = node or pair.objects.node(), reader or pair.reader()
+        assert node.refresh().data == reader.refresh().data and node.count() == reader.count()
+        assert repr(rows(node)) == repr(rows(reader))
+        for _ in range(60):
+            text = condition()
+            names = [draw.choice(["", "-"]) + name for name in draw.sample(sorted(literals), draw.randrange(3))]
+            query, phrase = (
+                draw.choice([" ", "", "、"]).join(draw.choices(WORDS, k=draw.randrange(1, 3))),
+                draw.random(),
+            )
+            answers = []
+            for each in (node, reader):
+                found = each.where(text).order_by(*names).limit(draw.choice([5]))
+                found = found.search(query, phrase=phrase < 0.5) if phrase < 0.7 else found
+                page, got = found.fetch(), []
+                while page.rows:
+                    got += page.rows
+                    page = page.next_page()
+                answers.append((found.count(), repr(got)))
+            assert answers[0] == answers[1], (text, names, query, phrase)
+            asked += bool(answers[0][0])
+        for row in rows_of[:20]:
+            assert repr(node.get((row["k"], row["j"]))) == repr(reader.get((row["k"], row["j"])))
+    assert pair.follower().verify().is_equal and asked > 100
+
+
+def killed(work, at: int) -> int:
+    """Run `work` in a process that is killed at its request `at`, half of them after the answer; return its code."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            perform, seen = Transport.perform_request, itertools.count(1)
+
+            def request(*given: Any, **options: Any) -> Any:
+                number = next(seen)
+                if number == at and at % 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                answer = perform(*given, **options)
+                if number == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return answer
+
+            Transport.perform_request = request
+            work()
+            code = 0
+        except BaseException:  # noqa: BLE001 - the child must not go on with the test
+            traceback.print_exc(file=sys.stderr)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.soak
+def test_followers_and_servers_that_are_killed_lose_nothing(pair):
+    """20 kills of each. A server that is down stops neither commits nor nodes, and gets everything later, in order."""
+    draw = random.Random(3)
+    node, kills = None, 0
+    for number in range(20):
+        changed = [
+            {"id": key, "name": f"{number}", "deleted": draw.random() < 0.3} for key in draw.sample(range(3_000), 1_500)
+        ]
+        pair.objects.commit("a", changed)
+        work = partial(pair.follower().catch_up, full=number % 7 == 5)
+        kills += killed(work, draw.randrange(1, 7)) == -signal.SIGKILL
+        if number % 2:
+            pair.server.kill()
+            with pytest.raises(RetriableError, match="does not answer"):
+                pair.follower(retry=RetryPolicy(retries=1, first_pause=0.01)).catch_up()
+            pair.objects.commit("b", [{"id": number, "city": "Oslo"}])
+            node = node or pair.objects.node()
+            assert node.refresh().data == pair.objects.index.head().number
+            pair.server.start()
+        if number % 3 == 0:
+            ended = threading.Timer(draw.random() * 0.3, lambda: (pair.server.kill(), pair.server.start()))
+            ended.start()
+            try:
+                pair.follower(retry=RetryPolicy(first_pause=0.1, max_pause=0.5, timeout=60)).catch_up()
+            except RetriableError:
+                assert number % 3 == 0
+            ended.join()
+        if number % 4 == 3:
+            pair.follower(retry=RetryPolicy(first_pause=0.1, max_pause=0.5, timeout=60)).catch_up()
+            assert pair.follower().verify().is_equal
+    pair.follower().catch_up()
+    assert pair.follower().verify().is_equal and kills >= 18
+    with pair.reader() as reader:
+        assert rows(reader) == rows(pair.objects.node())
+
+
+@pytest.mark.soak
+def test_a_disk_that_is_lost_is_filled_again(pair):
+    pair.objects.commit("a", ROWS)
+    pair.follower().catch_up()
+    pair.server.kill()
+    pair.server.wipe()
+    pair.server.start()
+    with pytest.raises(ConfigurationError, match="has no index"):
+        pair.reader()
+    assert pair.follower().catch_up().data == 1 and pair.follower().verify().is_equal
