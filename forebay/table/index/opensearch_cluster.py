@@ -159,10 +159,11 @@ class Cluster:
             MissingError: The point in time has ended.
         """
         whole = {"pit": {"id": point, "keep_alive": _KEEP_ALIVE}, **body}
-        answer: Mapping[str, Any] = self.call(
-            lambda client: client.search(body=whole, params={"allow_partial_search_results": "false"})
-        )
-        return answer
+        try:
+            return self.call(lambda client: client.search(body=whole, params={"allow_partial_search_results": "false"}))
+        except ConfigurationError as error:
+            error.option, error.advice = "where", "ask in smaller queries; a list, as in where(name=[…]), counts as one"
+            raise
 
     def hits(
         self, point: str, body: Mapping[str, Any], limit: int, after: Sequence[Any] | None = None
@@ -232,4 +233,4 @@ class Cluster:
             return ConfigurationError(
                 f"OpenSearch refuses the user: {error}", option="hosts", advice="correct the name and the password"
             )
-        return ConfigurationError(f"OpenSearch refuses the request: {error}", option="hosts")
+        return ConfigurationError(f"OpenSearch refuses the request: {error}")

@@ -27,7 +27,7 @@ from forebay.table.index.text import UNICODE, folded_words
 from forebay.table.index.types import NAN, SMALL_DECIMAL, SparkType
 
 PROGRESS: Final = "progress"
-"""The id of the document that says how far an index is. No key has it: ids of keys are hexadecimal digits."""
+"""The id of the document that says how far an index is. No key has it: their ids begin with other letters."""
 
 ALIVE: Final[Mapping[str, Any]] = {"term": {"gone": False}}
 """The query that finds objects that exist."""
@@ -159,7 +159,7 @@ def gone_document(key: bytes) -> dict[str, Any]:
 
 def id_of(key: bytes) -> str:
     """Return the id of the document of an encoded key. Those of long keys are hashes; the document has the key."""
-    text = key.hex()
+    text = "k" + key.hex()
     return text if len(text) <= _ID_BYTES else "h" + hashlib.sha256(key).hexdigest()
 
 

@@ -31,12 +31,12 @@ class OpenSearchServer:
 
     Args:
         directory: A directory for its classes, data and log.
-        memory: The maximum heap.
+        flags: Flags of the JVM; without any, those with which it starts fast.
     """
 
-    def __init__(self, directory: Path, memory: str = "512m") -> None:
+    def __init__(self, directory: Path, *flags: str) -> None:
         self._directory = directory
-        self._memory = memory
+        self._flags = flags or ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
         self._server: subprocess.Popen[bytes] | None = None
         self.port = 0
 
@@ -71,8 +71,8 @@ class OpenSearchServer:
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
-        command = [java(), f"-Xmx{self._memory}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-        command += ["-cp", f"{self._classes}:{self._jars}/*", _SOURCE.stem, str(self._directory / "home")]
+        classes = f"{self._classes}:{self._jars}/*"
+        command = [java(), *self._flags, "-cp", classes, _SOURCE.stem, str(self._directory / "home")]
         with (self._directory / "log").open("ab") as log:
             server = subprocess.Popen(
                 [*command, str(self.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log

@@ -7,6 +7,8 @@ import itertools
 import math
 import os
 import random
+import re
+import shlex
 import shutil
 import signal
 import sys
@@ -16,11 +18,13 @@ import traceback
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from opensearchpy import OpenSearch, Transport
 
+from forebay.cli import main
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.index import Datasource, ObjectType, OpenSearchIndex, OpenSearchObjects, Property
 from forebay.retry import RetryPolicy
@@ -30,6 +34,7 @@ from forebay.table.index.opensearch_documents import bulk_lines, gone_document, 
 from forebay.testkit.servers.fault_proxy import FaultProxy
 from forebay.testkit.servers.fault_rules import Fault
 
+PAGE = Path(__file__).parents[3] / "docs" / "indexing.md"
 QUICK = RetryPolicy(first_pause=0.01, max_pause=0.05, timeout=5.0)
 SETTINGS = {"number_of_shards": 2, "number_of_replicas": 0}
 ROWS = [
@@ -258,6 +263,63 @@ def test_it_is_built_again_if_the_log_went_on_or_is_another_one_or_the_disk_is_l
     assert pair.follower().catch_up().data == 4 and pair.follower().verify().is_equal
     with pair.reader() as fresh:
         assert rows(fresh, "id", "name") == [(number, "new") for number in range(4)]
+
+
+def test_long_keys_are_found_by_a_hash_and_what_opensearch_does_not_take_is_refused(objects_at, opensearch):
+    definition = ObjectType("L", {"k": "string"}, [Datasource("a", {"v": Property("int", filter=True)})])
+    pair = Pair(objects_at(definition), opensearch)
+    keys = ["", "x" * 255, "x" * 256, "x" * 16_000 + "a", "x" * 16_000 + "b", "é"]
+    pair.objects.commit("a", [{"k": key, "v": number} for number, key in enumerate(keys)])
+    pair.follower().catch_up()
+    with pair.reader() as reader:
+        assert [reader.get(key)["v"] for key in keys] == list(range(6)) and reader.get("x" * 258) is None
+        assert rows(reader, "k") == [(key,) for key in sorted(keys)]
+        assert reader.where(" OR ".join(f"v = {number}" for number in range(5_000))).count() == 6
+        with pytest.raises(ConfigurationError, match=r"maxClauseCount is set to 1024[\s\S]*ask in smaller queries"):
+            reader.where(" OR ".join(f"v < {number}" for number in range(1_100))).count()
+    assert pair.follower().verify().is_equal
+    pair.objects.commit("a", [{"k": "x" * 16_384, "v": 1}])
+    with pytest.raises(DataError, match=r"OpenSearch refuses L \(k='xxx.*immense term in field=.key"):
+        pair.follower().catch_up()
+
+
+def test_the_command(pair, capsys, monkeypatch):
+    pair.objects.commit("a", ROWS)
+    monkeypatch.setenv("SEARCH", pair.server.url)
+
+    def shown(*more: str, code: int = 0) -> str:
+        where = ["opensearch", pair.objects.location, "O", "--hosts", "env:SEARCH", "--name", pair.name]
+        assert main(["index", *where, *more]) == code
+        return " ".join("".join(capsys.readouterr()).split())
+
+    assert "has no index" in shown("--verify", code=1)
+    assert shown("--setting", "number_of_replicas=0") == "O: OpenSearch has fact 1 of the log"
+    (index,) = pair.indexes()
+    assert pair.client.indices.get(index=index)[index]["settings"]["index"]["number_of_replicas"] == "0"
+    assert shown("--json", "--full") == '{"pipeline": "000001", "number": 1, "data": 1}' and pair.indexes() != [index]
+    assert "fact 1 of the log: equal to the states of all datasources, 9 objects" in shown("--verify")
+    (index,), gone = pair.indexes(), id_of(pair.objects.definition.codec.encode((3,)))
+    pair.client.delete(index=index, id=gone, params={"refresh": "true"})
+    assert "1 keys differ (id=3) is missing" in shown("--verify", code=1)
+    assert "OpenSearch makes no index" in shown("--full", "--setting", "nonsense=1", code=1)
+
+
+def test_the_snippets_of_the_page_run(objects_at, opensearch, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text, decimal = Property("string", text=True, filter=True), Property("decimal(12,2)", filter=True)
+    order = ObjectType(
+        "Order", {"order_id": "bigint"}, [Datasource("a", {"status": text, "total": decimal, "note": text})]
+    )
+    row = {"order_id": 7, "status": "open", "total": Decimal("5.00"), "note": "東京への配送が遅延しています"}
+    objects_at(order, location="objects").commit("a", [row])
+    page = PAGE.read_text(encoding="utf-8").replace("http://localhost:9200", opensearch.url)
+    (block,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "OpenSearch" in each]
+    exec(compile(block, str(PAGE), "exec"), {})
+    assert capsys.readouterr().out == f"1 ({row},) {row}\n"
+    (commands,) = [each for each in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "opensearch" in each]
+    for line in commands.splitlines():
+        assert main(shlex.split(line, comments=True)[1:]) == 0, line
+    assert "equal to the states of all datasources, 1 objects" in capsys.readouterr().out
 
 
 def test_a_zombie_makes_no_index_of_the_name_of_a_removed_one(pair):
