@@ -253,7 +253,7 @@ class View:
 
     def fetch(self, objects: ObjectSet) -> Page:
         """Return the first page of a query over this version."""
-        return self._page(_Query.of(objects, self), objects.size, None)
+        return self._page(_Query.of(objects, self), None)
 
     def count_of(self, objects: ObjectSet) -> int:
         """Return the number of objects of a query over this version."""
@@ -262,9 +262,9 @@ class View:
             return self.version.count
         return sum(query.counted(*part) for part in self.parts) if query.possible else 0
 
-    def _page(self, query: _Query, size: int, after: tuple[Any, ...] | None) -> Page:
-        found = list(islice(query.rows(after, size), size)) if query.possible else []
-        following = (lambda: self._page(query, size, found[-1][0])) if len(found) == size else None
+    def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:
+        found = list(islice(query.rows(after, query.size), query.size)) if query.possible else []
+        following = (lambda: self._page(query, found[-1][0])) if len(found) == query.size else None
         return Page(self.name, tuple(self.decoded(row) for _, row in found), following)
 
     def find(self, key: object) -> tuple[IndexSegment | None, dict[str, Any] | None]:
@@ -326,11 +326,13 @@ class Asked:
         conditions: The conditions, all of which an object satisfies.
         phrases: The phrases, all of which it has; None: the text of a search has no word, and no object has it.
         order: The columns that order the objects, and whether the order is descending. The key comes after them.
+        size: The number of rows of a page.
     """
 
     conditions: tuple[Bound, ...]
     phrases: tuple[Phrase, ...] | None
     order: tuple[tuple[str, bool], ...]
+    size: int
 
 
 @dataclass(frozen=True)
@@ -345,8 +347,7 @@ class ObjectSet:
     _filters: tuple[tuple[str | None, Mapping[str, object]], ...] = ()
     _searches: tuple[tuple[str, bool], ...] = ()
     _order: tuple[str, ...] = ()
-    size: int = LIMIT
-    """The number of rows of a page."""
+    _limit: int = LIMIT
 
     def where(self, condition: str | None = None, /, **equal: object) -> ObjectSet:
         """Return the objects that also satisfy conditions on keys and properties with `filter`.
@@ -379,7 +380,7 @@ class ObjectSet:
         """Return the set with another number of rows of a page."""
         if not isinstance(rows, int) or not 1 <= rows <= sys.maxsize:
             raise ConfigurationError(f"limit is {rows!r:.100}", option="limit", advice="give a whole number, 1 or more")
-        return replace(self, size=rows)
+        return replace(self, _limit=rows)
 
     def fetch(self) -> Page:
         """Return the first page."""
@@ -413,7 +414,7 @@ class ObjectSet:
         order = tuple((name.removeprefix("-"), name.startswith("-")) for name in self._order)
         for name, _ in order:
             columns.column(name)
-        return Asked(tuple(conditions), phrases, order)
+        return Asked(tuple(conditions), phrases, order, self._limit)
 
 
 @dataclass(frozen=True)
@@ -424,6 +425,7 @@ class _Query:
     conditions: tuple[Condition, ...]
     order: tuple[tuple[str, bool], ...]
     possible: bool
+    size: int
 
     @classmethod
     def of(cls, objects: ObjectSet, view: View) -> _Query:
@@ -433,7 +435,7 @@ class _Query:
             expression = match_expression(asked.phrases)
             conditions.append(Condition("o.id IN (SELECT rowid FROM f WHERE f MATCH ?)", (expression,)))
         order = tuple((view.column(name)[0], descending) for name, descending in asked.order)
-        return cls(view, tuple(conditions), order, asked.phrases is not None)
+        return cls(view, tuple(conditions), order, asked.phrases is not None, asked.size)
 
     def counted(self, opened: OpenedSegment, newer: Newer) -> int:
         """Return the number of rows of a segment that no newer one overrules."""

@@ -14,7 +14,7 @@ from forebay.formats.values.zones import session_zone
 from forebay.retry import RetryPolicy
 from forebay.table.index.conditions import Bound, Comparison, Joined, Missing, Negated, OneOf, indexed_type
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.object_set import ObjectSet, Page, Queryable, Version
+from forebay.table.index.object_set import Asked, ObjectSet, Page, Queryable, Version
 from forebay.table.index.opensearch_cluster import Cluster, Indexed, MissingError
 from forebay.table.index.opensearch_documents import (
     ALIVE,
@@ -166,7 +166,7 @@ class _View:
 
     def fetch(self, objects: ObjectSet) -> Page:
         """Return the first page of a query."""
-        return self._asked(lambda view: view._page(objects, None))  # noqa: SLF001 - of this class
+        return self._asked(lambda view: view._page(view._bound(objects), None))  # noqa: SLF001 - of this class
 
     def count_of(self, objects: ObjectSet) -> int:
         """Return the number of objects of a query."""
@@ -195,42 +195,41 @@ class _View:
         return None
 
     def _count(self, objects: ObjectSet) -> int:
-        body = self._body(objects)
-        if body is None:
+        query = self._query(self._bound(objects))
+        if query is None:
             return 0
-        whole = {"query": body["query"], "size": 0, "track_total_hits": True}
+        whole = {"query": query, "size": 0, "track_total_hits": True}
         return int(self._cluster.search(self._point, whole)["hits"]["total"]["value"])
 
-    def _page(self, objects: ObjectSet, after: Sequence[Any] | None) -> Page:
-        body = self._body(objects)
-        hits = [] if body is None else list(self._cluster.hits(self._point, body, objects.size, after))
-        following = (lambda: self._following(objects, hits[-1]["sort"])) if len(hits) == objects.size else None
-        return Page(self.version, tuple(map(self._decoded, hits)), following)
-
-    def _following(self, objects: ObjectSet, after: Sequence[Any]) -> Page:
-        try:
-            return self._page(objects, after)
-        except MissingError as error:
-            raise RetriableError(
-                f"the point in time of this page has ended: {error}", advice="ask again, from the first page on"
-            ) from error
-
-    def _body(self, objects: ObjectSet) -> dict[str, Any] | None:
-        """Return a query as OpenSearch takes it; None if nothing answers it."""
-        asked = objects.asked(self._definition, self)
-        if asked.phrases is None:
-            return None
-        conditions = [query_of(each, self._definition) for each in asked.conditions]
+    def _page(self, asked: Asked, after: Sequence[Any] | None) -> Page:
         sort: list[Query] = []
         for name, descending in asked.order:
             order = {"order": "desc", "missing": "_last"} if descending else {"order": "asc", "missing": "_first"}
             marks = [lowest_of(name)] if needs_lowest(self._definition, name) else []
             sort += [{field: order} for field in (field_of(name), *marks)]
-        return {
-            "query": {"bool": {"filter": [ALIVE, *conditions, *map(_phrase_query, asked.phrases)]}},
-            "sort": [*sort, {"key": "asc"}],
-            "_source": ["object"],
-        }
+        query = self._query(asked)
+        body = {"query": query, "sort": [*sort, {"key": "asc"}], "_source": ["object"]}
+        hits = [] if query is None else list(self._cluster.hits(self._point, body, asked.size, after))
+        following = (lambda: self._following(asked, hits[-1]["sort"])) if len(hits) == asked.size else None
+        return Page(self.version, tuple(map(self._decoded, hits)), following)
+
+    def _following(self, asked: Asked, after: Sequence[Any]) -> Page:
+        try:
+            return self._page(asked, after)
+        except MissingError as error:
+            raise RetriableError(
+                f"the point in time of this page has ended: {error}", advice="ask again, from the first page on"
+            ) from error
+
+    def _bound(self, objects: ObjectSet) -> Asked:
+        return objects.asked(self._definition, self)
+
+    def _query(self, asked: Asked) -> Query | None:
+        """Return a query as OpenSearch takes it; None if nothing answers it."""
+        if asked.phrases is None:
+            return None
+        conditions = [query_of(each, self._definition) for each in asked.conditions]
+        return {"bool": {"filter": [ALIVE, *conditions, *map(_phrase_query, asked.phrases)]}}
 
     def _decoded(self, hit: Mapping[str, Any]) -> Mapping[str, Any]:
         columns = self._definition.columns
