@@ -152,12 +152,16 @@ class OpenSearchIndex:
 
     def _since(self, current: Indexed, head: Entry) -> list[Entry] | None:
         """Return the facts of the log that an index has not seen; None if the index has to be built again."""
-        last = self._index.log.get(current.data)
-        if last is None or last.attempt != current.attempt or current.meta["pipeline"] != head.serving:
+        if not self._is_current(current, head):
             return None
         entries = [self._index.log.get(number) for number in range(current.data + 1, head.number)]
         known = [entry for entry in entries if entry is not None]
         return [*known, head][: head.number - current.data] if len(known) == len(entries) else None
+
+    def _is_current(self, indexed: Indexed, head: Entry) -> bool:
+        """Return whether an index is of the pipeline that serves, and the log has the last fact that it contains."""
+        last = self._index.log.get(indexed.data)
+        return last is not None and last.attempt == indexed.attempt and indexed.meta["pipeline"] == head.serving
 
     def _build(self, head: Entry) -> None:
         """Build a whole index, and let the alias name it alone."""
@@ -178,7 +182,11 @@ class OpenSearchIndex:
             for start in range(0, batch.num_rows, _BATCH)
             for row in encoder.alive(batch.slice(start, _BATCH), shard)[0]
         )
-        self._write(name, definition, head, rows, max((state.live for state in head.states.values()), default=0))
+        try:
+            self._write(name, definition, head, rows, max((state.live for state in head.states.values()), default=0))
+        except BaseException:
+            self._cluster.remove(name)
+            raise
         self._serve(name, head)
 
     def _serve(self, name: str, head: Entry) -> None:
@@ -188,7 +196,7 @@ class OpenSearchIndex:
             newest = self._cluster.indexed(self._alias, self._owner)
             old = [each for each, meta in found.items() if meta is not None and each != name]
             actions: list[dict[str, Any]] = [{"add": {"index": name, "alias": self._alias, "filter": ALIVE}}]
-            if newest is not None and newest.meta["pipeline"] == head.serving and newest.data > head.number:
+            if newest is not None and self._is_current(newest, head) and newest.data > head.number:
                 old, actions = [name], []  # another follower is further: queries must not go back
             actions += [{"remove_index": {"index": each}} for each in old]
             with suppress(MissingError):  # one was removed meanwhile, perhaps by a request whose answer was lost

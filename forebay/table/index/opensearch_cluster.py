@@ -142,6 +142,11 @@ class Cluster:
         ):
             raise ConfigurationError(f"OpenSearch makes no index {name!r}: {answer['error']}", option="settings")
 
+    def remove(self, name: str) -> None:
+        """Remove an index whose build failed. If that fails too, the next build removes it."""
+        with suppress(self._errors.OpenSearchException):
+            self.client.indices.delete(index=name)
+
     def open_point(self, index: str) -> str:
         """Open a point in time of an index, which lives as long as it is asked at least every 10 minutes."""
         opened = self.call(lambda client: client.create_pit(index=index, params={"keep_alive": _KEEP_ALIVE}))
