@@ -94,7 +94,7 @@ class OpenSearchIndex:
         self._alias = name or object_type.lower()
         self._settings = dict(settings or {})
         place = location if "://" in location else str(Path(location).absolute())
-        self._owner = {"v": FORMAT, "object_type": object_type, "location": place}
+        self._owner = {"v": FORMAT, "object_type": object_type, "location": place, "name": self._alias}
         self._progress = progress or _terminal(object_type)
 
     def catch_up(self, *, full: bool = False) -> Version:

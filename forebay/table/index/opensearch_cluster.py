@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_BUSY: Final = frozenset({429, 502, 503, 504})
-"""Codes of answers after which the same request may succeed."""
-
+_REFUSED: Final = 400
 _GONE: Final = 404
 _NEWER: Final = 409
 _KEEP_ALIVE: Final = "10m"
@@ -135,11 +133,8 @@ class Cluster:
 
     def create(self, name: str, body: Mapping[str, Any]) -> None:
         """Create an index. Its name is new, so one that exists is of a request whose answer was lost."""
-        answer = self.call(lambda client: client.indices.create(index=name, body=body, params={"ignore": 400}))
-        if (
-            answer.get("error", {}).get("type", "resource_already_exists_exception")
-            != "resource_already_exists_exception"
-        ):
+        answer = self.call(lambda client: client.indices.create(index=name, body=body, params={"ignore": _REFUSED}))
+        if "error" in answer and answer["error"]["type"] != "resource_already_exists_exception":
             raise ConfigurationError(f"OpenSearch makes no index {name!r}: {answer['error']}", option="settings")
 
     def remove(self, name: str) -> None:
@@ -207,16 +202,17 @@ class Cluster:
                 status, cause = outcome["status"], str(outcome.get("error", {}).get("reason", ""))
                 if status < 300 or status == _NEWER:  # another follower has written a newer one
                     continue
-                if status in _BUSY:
+                if _is_busy(status):
                     again.append(place)
                     reason = cause
                 elif status == _GONE:
                     raise RetriableError(f"the index behind {index!r} is gone: {cause}", advice=_AGAIN)
-                else:
+                elif status == _REFUSED:
                     raise DataError(
-                        f"OpenSearch refuses {shown(place)}: {cause}",
-                        advice="correct the row in its datasource, or leave the property out of the definition",
+                        f"OpenSearch refuses {shown(place)}: {cause}", advice="correct the row in its datasource"
                     )
+                else:
+                    raise ConfigurationError(f"OpenSearch refuses {shown(place)} with code {status}: {cause}")
             if again:
                 self._pause(attempts, RetriableError(f"OpenSearch is busy: {reason}", advice=_AGAIN))
             waiting = again
@@ -232,10 +228,15 @@ class Cluster:
 
     def _failure(self, error: Any) -> ForebayError:  # noqa: ANN401 - of a library that may be missing
         status = error.status_code
-        if status in _BUSY or isinstance(error, self._errors.ConnectionError):
+        if _is_busy(status) or isinstance(error, self._errors.ConnectionError):
             return RetriableError(f"OpenSearch does not answer: {error}", advice=_AGAIN)
         if status in (401, 403):
             return ConfigurationError(
                 f"OpenSearch refuses the user: {error}", option="hosts", advice="correct the name and the password"
             )
         return ConfigurationError(f"OpenSearch refuses the request: {error}")
+
+
+def _is_busy(status: object) -> bool:
+    """Return whether the same request may succeed after an answer with this code."""
+    return isinstance(status, int) and (status == 429 or status >= 500)
