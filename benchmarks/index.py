@@ -30,10 +30,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from cpu import by_program_since, tree
 from index_peers import OpenSearch, Postgres, opensearch, postgres
+from opensearchpy import OpenSearch as Client
+from opensearchpy import helpers
 from pyspark.sql import SparkSession
 from report import WHERE
 
-from forebay.index import Datasource, Funnel, ObjectType, Property, SearchNode
+from forebay.index import Datasource, Funnel, ObjectType, OpenSearchIndex, Property, SearchNode
 from forebay.inspection.tables import text_table
 
 CHANGES = (10, 1_000, 100_000)
@@ -269,6 +271,39 @@ class Bench:
         ours, copying = self._of("hydration", "forebay"), self._of("hydration", "copy + SHA-256")
         self.bar("hydration, times copy + SHA-256, CPU", median(ours.cpu) / median(copying.cpu), 2.5)
 
+    def second_database(self, rounds: int) -> None:
+        """OpenSearch as the second database, beside the bulk helper of its client with the same documents at hand."""
+        peer = next((peer for peer in self.peers if isinstance(peer, OpenSearch)), None)
+        if peer is None:
+            return
+        funnel = Funnel(str(self.work / "second"), ORDER)
+        funnel.commit("orders", self.spark.createDataFrame(rows(np.arange(self.peer_rows), 0)), kind="snapshot")
+        index = OpenSearchIndex(funnel.index.location, "Order", peer.url, settings={"number_of_replicas": 0})
+        client = Client(hosts=[peer.url], timeout=600)
+        index.catch_up()
+        documents = [(hit["_id"], hit["_source"]) for hit in helpers.scan(client, index="order", size=5_000)]
+        ((_, made),) = client.indices.get(index="order").items()
+        analysis = made["settings"]["index"]["analysis"]
+        settings = {"number_of_replicas": 0, "refresh_interval": "-1", "analysis": analysis}
+        for number in range(rounds):
+            with self._of("second database", "forebay").turn(peer.process):
+                index.catch_up(full=True)
+            bare = f"bare{number}"
+            actions = (
+                {"_index": bare, "_id": key, "_source": source, "version": 1, "version_type": "external_gte"}
+                for key, source in documents
+            )
+            with self._of("second database", "opensearch-py").turn(peer.process):
+                client.indices.create(index=bare, body={"settings": settings, "mappings": made["mappings"]})
+                helpers.bulk(client, actions, chunk_size=1_000)
+                client.indices.refresh(index=bare)
+            client.indices.delete(index=bare)
+        for who, took in self._all("second database"):
+            rate = f"{self.peer_rows / median(took.clock):,.0f} documents/s"
+            self.figures.append([f"second database, {self.peer_rows:,} documents", who, took.shown(), rate])
+        ours, theirs = self._of("second database", "forebay"), self._of("second database", "opensearch-py")
+        self.bar("second database, times the bulk helper", median(theirs.clock) / median(ours.clock), 0.8, least=True)
+
     def flips(self) -> None:
         """The p99 of `get` in another process, quiet and while 100 versions come."""
         command = [sys.executable, "-P", __file__, "--child", "reader", self.funnel.index.location, str(self.size)]
@@ -438,6 +473,7 @@ def run(bench: Bench, rounds: int, small: int) -> None:
         lambda: bench.cold(min(3, rounds)),
         lambda: bench.queries(4_000),
         lambda: bench.hydration(rounds),
+        lambda: bench.second_database(rounds),
         bench.flips,
         lambda: bench.growth(small, rounds),
     ):

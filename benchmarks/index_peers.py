@@ -6,7 +6,6 @@ from __future__ import annotations
 import http.client
 import io
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +13,11 @@ from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
+from opensearch_server import OpenSearchServer
 from pyarrow import csv
 
-from forebay.testkit.servers.flink_jars import javac
-from forebay.testkit.servers.kafka_jars import Module, fetched, java
 from forebay.testkit.servers.postgres import postgres_server
 
-OPENSEARCH: Final = "2.19.6"
 _BULK: Final = 5_000
 _INDEXES = ("(status)", "(city)", "(amount)", "USING gin (to_tsvector('simple', note))")
 _MAPPING = {
@@ -116,6 +113,7 @@ class OpenSearch:
 
     def __init__(self, port: int, process: int) -> None:
         self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+        self.url = f"http://127.0.0.1:{port}"
         self.process = process
 
     def prepared(self, rows: pa.Table) -> list[bytes]:
@@ -183,33 +181,5 @@ def opensearch(directory: Path) -> Iterator[OpenSearch]:
     Args:
         directory: A directory for the server.
     """
-    group = "org.opensearch"
-    modules = [Module(group, "opensearch", OPENSEARCH)]
-    modules += [Module(f"{group}.plugin", name, OPENSEARCH) for name in ("transport-netty4-client", "analysis-common")]
-    modules.append(Module("org.apache.logging.log4j", "log4j-core", "2.25.4"))  # without it, no node starts
-    jars = fetched(f"opensearch-{OPENSEARCH}", modules)
-    compiler = javac()
-    if compiler is None:
-        raise SystemExit("install a JDK: OpenSearch is started by a program of Java")
-    source = Path(__file__).parent / "opensearch" / "SearchServer.java"
-    classes = directory / "classes"
-    for each in ("classes", "home/config", "home/modules", "home/plugins"):
-        (directory / each).mkdir(parents=True)
-    subprocess.run([compiler, "-nowarn", "-proc:none", "-d", classes, "-cp", f"{jars}/*", source], check=True)
-    command = [java(), "-Xmx1g", "-cp", f"{classes}:{jars}/*", source.stem, str(directory / "home")]
-    with (
-        (directory / "log").open("wb") as log,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as server,
-    ):
-        assert server.stdin is not None
-        assert server.stdout is not None
-        try:
-            line = b"\n"
-            while line and not line.strip().isdigit():
-                line = server.stdout.readline()
-            if not line:
-                raise SystemExit((directory / "log").read_text()[-4000:])
-            yield OpenSearch(int(line), server.pid)
-        finally:
-            server.stdin.close()
-            server.wait(60)
+    with OpenSearchServer(directory, "-Xmx1g") as server:
+        yield OpenSearch(server.port, server.process)

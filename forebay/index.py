@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public API for indexes: objects of several datasources, kept up to date, and answers about them.
 
-`SearchNode` needs neither Spark nor pyarrow. Names that need Spark are imported on first use.
+`SearchNode` and `OpenSearchObjects` need neither Spark nor pyarrow. Names that need Spark are imported on first use.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from forebay.lazy_names import lazy_names
 from forebay.table.index.definition import Datasource, ObjectType, Property
 from forebay.table.index.node import SearchNode
 from forebay.table.index.object_set import ObjectSet, Page, Version
+from forebay.table.index.opensearch_objects import OpenSearchObjects
 
 if TYPE_CHECKING:
     from forebay.spark.index.funnel import Funnel, IndexTarget
     from forebay.table.index.gc import Collected
+    from forebay.table.index.opensearch import OpenSearchIndex
     from forebay.table.index.status import Status
     from forebay.table.index.transactions import Committed
     from forebay.table.index.verify import Verification
@@ -27,6 +29,7 @@ _LAZY = {
     "Explanation": "forebay.table.index.why",
     "Funnel": "forebay.spark.index.funnel",
     "IndexTarget": "forebay.spark.index.funnel",
+    "OpenSearchIndex": "forebay.table.index.opensearch",
     "Status": "forebay.table.index.status",
     "Verification": "forebay.table.index.verify",
 }
@@ -40,6 +43,8 @@ __all__ = [
     "IndexTarget",
     "ObjectSet",
     "ObjectType",
+    "OpenSearchIndex",
+    "OpenSearchObjects",
     "Page",
     "Property",
     "SearchNode",

@@ -133,6 +133,44 @@ def prove(
 
 
 @index.command()
+def opensearch(  # noqa: PLR0913 - options of a command
+    location: _Location,
+    name: _Name,
+    *,
+    hosts: Annotated[
+        list[str],
+        typer.Option(
+            help="The URL of OpenSearch; may be repeated. Give one with a password as env:NAME or file:/path."
+        ),
+    ],
+    alias: Annotated[
+        str | None, typer.Option("--name", help="The alias; else the object type in lower case.", show_default=False)
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A setting of a new index: number_of_shards=3; may be repeated."),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Build the whole index again.")] = False,
+    prove: Annotated[bool, typer.Option("--verify", help="Compare all documents with the states instead.")] = False,
+    option: _Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Write what has changed into OpenSearch; or prove that it is equal to the states: exit code 1 if they differ."""
+    from forebay.table.index.opensearch import OpenSearchIndex
+
+    storage, urls = _index(location, name, option).storage, [Secret(each).reveal() for each in hosts]
+    second = OpenSearchIndex(location, name, urls, name=alias, settings=option_texts(setting), storage=storage)
+    if not prove:
+        version = second.catch_up(full=full)
+        say(json.dumps(asdict(version)) if as_json else f"{name}: OpenSearch has fact {version.data} of the log")
+        return
+    found = second.verify()
+    say(json.dumps(asdict(found), indent=2) if as_json else f"{name} in OpenSearch: {found}")
+    if not found.is_equal:
+        raise typer.Exit(1)
+
+
+@index.command()
 def why(
     location: _Location,
     name: _Name,

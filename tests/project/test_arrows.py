@@ -53,6 +53,7 @@ THREADED = {
     "stores/s3/": "requests ahead of the reader, and listings of several ranges, inside one call of the caller",
     "spark/": "the engine's signals and threads are not ours to simulate",
     "table/index/edits.py": "pending edits of a new node, read at a time inside one call of the caller",
+    "table/index/opensearch_objects.py": "the same as of a node",
     "table/index/node.py": "a node runs in a user's process, and its refreshes wait for one another",
     "testkit/": "embedded servers and the fault proxy run beside the test",
 }
@@ -77,6 +78,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "polars": ("formats/",),
     "numpy": ("formats/", "sources/", "spark/", "table/changelog/", "table/index/"),
     "psycopg": ("spark/changelog/targets/postgres/",),
+    "opensearchpy": ("table/index/",),
     "typer": ("cli/",),
     "rich": ("cli/", "inspection/"),
     "opentelemetry": ("inspection/",),

@@ -45,10 +45,14 @@ for program in sys.argv[1:]:
 """
 
 
+PLACES = f"{ROOT / 'benchmarks'}{os.pathsep}{ROOT / 'tests' / 'servers'}"
+"""As `make bench` has them."""
+
+
 @pytest.fixture(scope="module")
 def starts() -> dict[Path, tuple[int, str, str]]:
     """Of each program with `--help`: its status, what it printed, and its error."""
-    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": str(ROOT / "benchmarks")}
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": PLACES}
     command = [sys.executable, "-P", "-c", STARTS, *map(str, PROGRAMS)]
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -68,4 +72,4 @@ def test_make_bench_lets_programs_find_their_neighbours() -> None:
     """With -P, neither the current directory nor that of the program is on sys.path."""
     recipe = re.search(r"^bench:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert recipe is not None
-    assert "PYTHONPATH=$(abspath benchmarks) $(PY) -P benchmarks/" in recipe[1]
+    assert "PYTHONPATH=$(abspath benchmarks):$(abspath tests/servers) $(PY) -P benchmarks/" in recipe[1]

@@ -19,7 +19,7 @@ import pytest
 import forebay.version
 
 CORE = {"pyarrow"}
-EXTRAS = {"spark", "files", "kafka", "kafka-tls", "s3", "avro", "changelog", "cli", "metrics", "postgres"}
+EXTRAS = {"spark", "files", "kafka", "kafka-tls", "s3", "avro", "changelog", "cli", "metrics", "opensearch", "postgres"}
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions of `where` as SQL of SQLite that has the outcome of Spark's `where`: NULL logic, NaN, exact decimals."""
+"""Conditions of `where`, with the outcome of Spark's `where`: NULL logic, NaN, exact decimals.
+
+A text or an equality becomes a `Bound` condition, whose values are as SQLite stores them. `sql_condition` translates it
+to SQL; `forebay.table.index.opensearch_objects` has the translator for OpenSearch.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import decimal
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from forebay.errors import ConfigurationError
 from forebay.formats.filters.expressions import (
@@ -18,11 +22,13 @@ from forebay.formats.filters.expressions import (
     Expression,
     IsNull,
     Not,
+    Operator,
     TimestampLiteral,
 )
 from forebay.formats.filters.parsing import parse_filter
 from forebay.formats.values.datetimes import parse_date, parse_timestamp, parse_timestamp_ntz
 from forebay.formats.values.zones import Zone
+from forebay.table.index.definition import ObjectType
 from forebay.table.index.types import INTEGERS, SMALL_DECIMAL, SparkType
 
 _NEVER: Final = "?"
@@ -42,11 +48,54 @@ class Columns(Protocol):
     """The columns that conditions may name."""
 
     def column(self, name: str) -> tuple[str, SparkType]:
-        """Return the SQL name and the type of a column that `where` may use.
+        """Return the name in queries and the type of a column that `where` may use.
 
         Raises:
             ConfigurationError: There is no such column, or it has no index.
         """
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of a column with a value, which is as SQLite stores it, or greater or less than all of them."""
+
+    column: str
+    operator: Operator
+    value: Any
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """The test whether a column is equal to one of some values."""
+
+    column: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The test whether a column is NULL."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class Negated:
+    """The negation of a condition. That of NULL is NULL."""
+
+    inner: Bound
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Conditions joined by AND or OR, at least one."""
+
+    operator: Literal["AND", "OR"]
+    parts: tuple[Bound, ...]
+
+
+Bound = Comparison | OneOf | Missing | Negated | Joined
+"""A condition whose columns exist, and whose values have their types."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +106,33 @@ class Condition:
     parameters: tuple[Any, ...] = ()
 
 
-def parsed_condition(text: str, columns: Columns, zone: Zone) -> Condition:
+def indexed_type(definition: ObjectType, name: str, where: str) -> SparkType:
+    """Return the type of a column with an index.
+
+    Args:
+        definition: The definition.
+        name: The name of the column.
+        where: What answers, for the error.
+
+    Raises:
+        ConfigurationError: There is no such column, or it has no index.
+    """
+    if name not in definition.columns:
+        raise ConfigurationError(
+            f"{definition.name!r} has no property {name!r} in {where}",
+            option="where",
+            advice=f"give one of {', '.join(definition.filters)}",
+        )
+    if name not in definition.filters:
+        raise ConfigurationError(
+            f"the property {name!r} of {definition.name!r} has no index",
+            option="where",
+            advice=f"define it with filter=True, or give one of {', '.join(definition.filters)}",
+        )
+    return definition.columns[name]
+
+
+def parsed_condition(text: str, columns: Columns, zone: Zone) -> Bound:
     """Return the condition of a text, such as `total >= 10 AND city IN ('Oslo', 'Bergen')`.
 
     Args:
@@ -78,46 +153,63 @@ def parsed_condition(text: str, columns: Columns, zone: Zone) -> Condition:
         ) from None
 
 
-def equality(name: str, value: object, columns: Columns) -> Condition:
+def equality(name: str, value: object, columns: Columns) -> Bound:
     """Return the condition of a keyword argument: equal to a value, one of a list, or NULL for None."""
-    sql, kind = columns.column(name)
+    _, kind = columns.column(name)
     if value is None:
-        return Condition(f"{sql} IS NULL")
+        return Missing(name)
     if isinstance(value, list | tuple | set | frozenset):
-        parts = [_comparison(sql, kind, "=", _value(name, kind, each)) for each in value]
-        wanted = tuple(parameter for part in parts for parameter in part.parameters)
+        wanted = tuple(_comparison(name, kind, "=", _value(name, kind, each)).value for each in value)
         if len(wanted) > VALUES:
             raise ConfigurationError(
                 f"the property {name!r} is compared with {len(wanted):,} values",
                 option="where",
                 advice=f"ask in several queries of at most {VALUES:,} values",
             )
-        places = ", ".join("?" * len(wanted))
-        return Condition(f"{sql} IN ({places})" if wanted else f"({sql} IS NULL AND NULL)", wanted)
-    return _comparison(sql, kind, "=", _value(name, kind, value))
+        return OneOf(name, wanted)
+    return _comparison(name, kind, "=", _value(name, kind, value))
 
 
-def joined(operator: str, parts: Sequence[Condition]) -> Condition:
-    """Return conditions joined by AND or OR, at least one; as halves of halves, since SQLite limits the depth."""
+def sql_condition(bound: Bound, columns: Columns) -> Condition:
+    """Return a condition as SQL of SQLite."""
+    match bound:
+        case Negated(inner):
+            found = sql_condition(inner, columns)
+            return Condition(f"NOT ({found.sql})", found.parameters)
+        case Joined(operator, parts):
+            return _halves(operator, [sql_condition(each, columns) for each in parts])
+        case Missing(column):
+            return Condition(f"{columns.column(column)[0]} IS NULL")
+        case OneOf(column, values):
+            sql, _ = columns.column(column)
+            places = ", ".join("?" * len(values))
+            return Condition(f"{sql} IN ({places})" if values else f"({sql} IS NULL AND NULL)", values)
+        case Comparison(column, operator, value):
+            return Condition(f"{columns.column(column)[0]} {operator} ?", (value,))
+
+
+def _halves(operator: str, parts: Sequence[Condition]) -> Condition:
+    """Return conditions joined as halves of halves, since SQLite limits the depth."""
     if len(parts) == 1:
         return parts[0]
     middle = len(parts) // 2
-    left, right = joined(operator, parts[:middle]), joined(operator, parts[middle:])
+    left, right = _halves(operator, parts[:middle]), _halves(operator, parts[middle:])
     return Condition(f"({left.sql}) {operator} ({right.sql})", (*left.parameters, *right.parameters))
 
 
-def _of_expression(expression: Expression, columns: Columns, zone: Zone) -> Condition:
+def _of_expression(expression: Expression, columns: Columns, zone: Zone) -> Bound:
     match expression:
         case Not(inner):
-            found = _of_expression(inner, columns, zone)
-            return Condition(f"NOT ({found.sql})", found.parameters)
+            return Negated(_of_expression(inner, columns, zone))
         case Both(operator, _, _):
-            return joined(operator, [_of_expression(each, columns, zone) for each in _operands(expression, operator)])
+            parts = _operands(expression, operator)
+            return Joined(operator, tuple(_of_expression(each, columns, zone) for each in parts))
         case IsNull(column):
-            return Condition(f"{columns.column(column)[0]} IS NULL")
+            columns.column(column)
+            return Missing(column)
         case Compare(column, operator, literal):
-            sql, kind = columns.column(column)
-            return _comparison(sql, kind, operator, _literal(column, kind, literal, zone))
+            _, kind = columns.column(column)
+            return _comparison(column, kind, operator, _literal(column, kind, literal, zone))
         case Constant():
             raise AssertionError("made by `bind` alone")
 
@@ -134,13 +226,13 @@ def _operands(expression: Expression, operator: str) -> list[Expression]:
     return operands
 
 
-def _comparison(sql: str, kind: SparkType, operator: str, value: Any) -> Condition:  # noqa: ANN401 - as SQLite stores it
+def _comparison(column: str, kind: SparkType, operator: Operator, value: Any) -> Comparison:  # noqa: ANN401 - as SQLite stores it
     if isinstance(value, decimal.Decimal):
         operator, value = _on_grid(kind, operator, value)
-    return Condition(f"{sql} {operator} ?", (value,))
+    return Comparison(column, operator, value)
 
 
-def _on_grid(kind: SparkType, operator: str, number: decimal.Decimal) -> tuple[str, Any]:
+def _on_grid(kind: SparkType, operator: Operator, number: decimal.Decimal) -> tuple[Operator, Any]:
     """Return operator and value for a number that an integer or decimal column need not have: `x < 1.5` is `x <= 1`."""
     scale = kind.scale if kind.name == "decimal" else 0
     digits = kind.precision if kind.name == "decimal" else 19

@@ -20,7 +20,7 @@ from forebay.errors import ConfigurationError, FatalError, ForebayError, Retriab
 from forebay.formats.values.zones import session_zone
 from forebay.state.directory_lock import DirectoryLock, lock_directory
 from forebay.table.index.log import Entry
-from forebay.table.index.object_set import ObjectSet, OpenedSegment, Version, View
+from forebay.table.index.object_set import ObjectSet, OpenedSegment, Queryable, Version, View
 from forebay.table.index.pipelines import IndexStore, IndexVersion
 from forebay.table.index.segment_cache import MissingSegmentError, Progress, SegmentCache
 from forebay.table.index.segments import IndexSegment, open_segment
@@ -35,7 +35,7 @@ _TRIES: Final = 5
 """How often a version is looked for again if its segments were collected meanwhile."""
 
 
-class SearchNode:
+class SearchNode(Queryable):
     """Answers queries about the objects of a type, each from one version of the index. For any thread.
 
     `refresh` takes the newest version. It is called once when the node is made; call it as often as answers should be
@@ -219,22 +219,6 @@ class SearchNode:
                 # Another editor was faster, or edits were folded and collected.
                 before = view.offset
                 up_to_date = self._tail() and self._current().offset > before
-
-    def where(self, condition: str | None = None, /, **equal: object) -> ObjectSet:
-        """Return the objects that satisfy conditions; see `ObjectSet.where`."""
-        return self.objects.where(condition, **equal)
-
-    def search(self, text: str, *, phrase: bool = False) -> ObjectSet:
-        """Return the objects that have all words of a text; see `ObjectSet.search`."""
-        return self.objects.search(text, phrase=phrase)
-
-    def order_by(self, *names: str) -> ObjectSet:
-        """Return all objects in an order; see `ObjectSet.order_by`."""
-        return self.objects.order_by(*names)
-
-    def count(self) -> int:
-        """Return the number of all objects."""
-        return self.objects.count()
 
     @property
     def objects(self) -> ObjectSet:

@@ -7,23 +7,33 @@ import heapq
 import sqlite3
 import sys
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import islice
 from operator import or_
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 from zlib import crc32
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.formats.values.zones import Zone
-from forebay.table.index.conditions import VALUES, Condition, equality, parsed_condition
+from forebay.table.index.conditions import (
+    VALUES,
+    Bound,
+    Columns,
+    Condition,
+    equality,
+    indexed_type,
+    parsed_condition,
+    sql_condition,
+)
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import PENDING, Change, Edit, EditRules, KeyEdits, edited_values, now
 from forebay.table.index.pipelines import IndexVersion
 from forebay.table.index.segments import IndexSegment, Row, memory_segment
-from forebay.table.index.text import match_expression
+from forebay.table.index.text import Phrase, match_expression, query_phrases
 from forebay.table.index.types import SparkType
 
 LIMIT: Final = 100
@@ -351,21 +361,25 @@ class View:
         Raises:
             ConfigurationError: There is no such column, or it has no index.
         """
-        columns = self.definition.columns
-        if name not in columns:
-            raise ConfigurationError(
-                f"{self.definition.name!r} has no property {name!r} in version {self.version.number} of the pipeline "
-                f"{self.version.pipeline}",
-                option="where",
-                advice=f"give one of {', '.join(self.definition.filters)}",
-            )
-        if name not in self.definition.filters:
-            raise ConfigurationError(
-                f"the property {name!r} of {self.definition.name!r} has no index",
-                option="where",
-                advice=f"define it with filter=True, or give one of {', '.join(self.definition.filters)}",
-            )
-        return f"o.c{list(columns).index(name)}", columns[name]
+        where = f"version {self.version.number} of the pipeline {self.version.pipeline}"
+        kind = indexed_type(self.definition, name, where)
+        return f"o.c{list(self.definition.columns).index(name)}", kind
+
+    def fetch(self, objects: ObjectSet) -> Page:
+        """Return the first page of a query over this version."""
+        return self._page(_Query.of(objects, self), None)
+
+    def count_of(self, objects: ObjectSet) -> int:
+        """Return the number of objects of a query over this version."""
+        query = _Query.of(objects, self)
+        if query.possible and not query.conditions:
+            return self.version.count + self.overlay.added
+        return sum(query.counted(*part) for part in self.parts) if query.possible else 0
+
+    def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:
+        found = list(islice(query.rows(after, query.size), query.size)) if query.possible else []
+        following = (lambda: self._page(query, found[-1][0])) if len(found) == query.size else None
+        return Page(self.name, tuple(self.decoded(row) for _, row in found), following)
 
     def find(self, key: object) -> tuple[IndexSegment | None, dict[str, Any] | None]:
         """Return the segment that decides about a key, and the object; None: no segment has it, or it is deleted."""
@@ -384,14 +398,66 @@ class View:
         return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=False)}
 
 
+class Answering(Protocol):
+    """What answers the queries of an object set: a version of a node, or another database."""
+
+    def fetch(self, objects: ObjectSet) -> Page:
+        """Return the first page."""
+
+    def count_of(self, objects: ObjectSet) -> int:
+        """Return the number of objects."""
+
+
+class Queryable(ABC):
+    """What is asked for objects: a search node, or OpenSearch. Queries begin with one of these methods."""
+
+    @property
+    @abstractmethod
+    def objects(self) -> ObjectSet:
+        """All objects."""
+
+    def where(self, condition: str | None = None, /, **equal: object) -> ObjectSet:
+        """Return the objects that satisfy conditions; see `ObjectSet.where`."""
+        return self.objects.where(condition, **equal)
+
+    def search(self, text: str, *, phrase: bool = False) -> ObjectSet:
+        """Return the objects that have all words of a text; see `ObjectSet.search`."""
+        return self.objects.search(text, phrase=phrase)
+
+    def order_by(self, *names: str) -> ObjectSet:
+        """Return all objects in an order; see `ObjectSet.order_by`."""
+        return self.objects.order_by(*names)
+
+    def count(self) -> int:
+        """Return the number of all objects."""
+        return self.objects.count()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a query asks.
+
+    Args:
+        conditions: The conditions, all of which an object satisfies.
+        phrases: The phrases, all of which it has; None: the text of a search has no word, and no object has it.
+        order: The columns that order the objects, and whether the order is descending. The key comes after them.
+        size: The number of rows of a page.
+    """
+
+    conditions: tuple[Bound, ...]
+    phrases: tuple[Phrase, ...] | None
+    order: tuple[tuple[str, bool], ...]
+    size: int
+
+
 @dataclass(frozen=True)
 class ObjectSet:
     """The objects that answer a query. Methods return a new set; `fetch` and `count` ask.
 
-    It is made by `SearchNode.where`, `search` and `order_by`.
+    It is made by `where`, `search` and `order_by` of a `SearchNode` or of `OpenSearchObjects`.
     """
 
-    _current: Callable[[], View]
+    _current: Callable[[], Answering]
     _zone: Zone
     _filters: tuple[tuple[str | None, Mapping[str, object]], ...] = ()
     _searches: tuple[tuple[str, bool], ...] = ()
@@ -433,19 +499,37 @@ class ObjectSet:
 
     def fetch(self) -> Page:
         """Return the first page."""
-        return self._page(_Query.of(self, self._current()), None)
+        return self._current().fetch(self)
 
     def count(self) -> int:
         """Return the number of objects."""
-        query = _Query.of(self, self._current())
-        if query.possible and not query.conditions:
-            return query.view.version.count + query.view.overlay.added
-        return sum(query.counted(*part) for part in query.view.parts) if query.possible else 0
+        return self._current().count_of(self)
 
-    def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:
-        found = list(islice(query.rows(after, self._limit), self._limit)) if query.possible else []
-        following = (lambda: self._page(query, found[-1][0])) if len(found) == self._limit else None
-        return Page(query.view.name, tuple(query.view.decoded(row) for _, row in found), following)
+    def asked(self, definition: ObjectType, columns: Columns) -> Asked:
+        """Return what the query asks of objects with a definition. Called by what answers it.
+
+        Args:
+            definition: The definition.
+            columns: The columns that conditions and the order may name.
+
+        Raises:
+            ConfigurationError: A column cannot be named, a value has not its type, or there is no text to search.
+        """
+        conditions: list[Bound] = []
+        for text, equal in self._filters:
+            if text is not None:
+                conditions.append(parsed_condition(text, columns, self._zone))
+            conditions += [equality(name, value, columns) for name, value in equal.items()]
+        if self._searches and not definition.texts:
+            raise ConfigurationError(
+                f"{definition.name!r} has no property with text", option="search", advice="define one with text=True"
+            )
+        searches = [query_phrases(text, phrase=phrase) for text, phrase in self._searches]
+        phrases = tuple(each for search in searches for each in search) if all(searches) else None
+        order = tuple((name.removeprefix("-"), name.startswith("-")) for name in self._order)
+        for name, _ in order:
+            columns.column(name)
+        return Asked(tuple(conditions), phrases, order, self._limit)
 
 
 @dataclass(frozen=True)
@@ -456,29 +540,17 @@ class _Query:
     conditions: tuple[Condition, ...]
     order: tuple[tuple[str, bool], ...]
     possible: bool
+    size: int
 
     @classmethod
     def of(cls, objects: ObjectSet, view: View) -> _Query:
-        conditions = []
-        for text, equal in objects._filters:  # noqa: SLF001 - of this module
-            if text is not None:
-                conditions.append(parsed_condition(text, view, objects._zone))  # noqa: SLF001
-            conditions += [equality(name, value, view) for name, value in equal.items()]
-        possible = True
-        for text, phrase in objects._searches:  # noqa: SLF001
-            if not view.definition.texts:
-                raise ConfigurationError(
-                    f"{view.definition.name!r} has no property with text",
-                    option="search",
-                    advice="define one with text=True",
-                )
-            expression = match_expression(text, phrase=phrase)
-            if expression is None:
-                possible = False
-            else:
-                conditions.append(Condition("o.id IN (SELECT rowid FROM f WHERE f MATCH ?)", (expression,)))
-        order = tuple((view.column(name.removeprefix("-"))[0], name.startswith("-")) for name in objects._order)  # noqa: SLF001
-        return cls(view, tuple(conditions), order, possible)
+        asked = objects.asked(view.definition, view)
+        conditions = [sql_condition(each, view) for each in asked.conditions]
+        if asked.phrases:
+            expression = match_expression(asked.phrases)
+            conditions.append(Condition("o.id IN (SELECT rowid FROM f WHERE f MATCH ?)", (expression,)))
+        order = tuple((view.column(name)[0], descending) for name, descending in asked.order)
+        return cls(view, tuple(conditions), order, asked.phrases is not None, asked.size)
 
     def counted(self, opened: OpenedSegment, newer: Newer) -> int:
         """Return the number of rows of a segment that no newer one overrules."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 UNICODE: Final = unicodedata.unidata_version
@@ -24,10 +26,28 @@ _SPACELESS: Final = (
 _RUN = re.compile(rf"([{_SPACELESS}]+)|([^\W_{_SPACELESS}](?:[^\W_{_SPACELESS}]|[\u0300-\u036f])*)")
 
 
+@dataclass(frozen=True)
+class Phrase:
+    """Words that must follow one another in a text.
+
+    Args:
+        words: The words, folded.
+        prefix: Whether the last word may be the beginning of a word of the text.
+    """
+
+    words: tuple[str, ...]
+    prefix: bool = False
+
+
 def indexed_words(text: str) -> str:
     """Return the words of a text, joined by spaces, as the full-text index stores them."""
     if text.isascii() and "\x00" not in text:
         return text  # the tokenizer of the index finds the same words: it divides and folds ASCII
+    return folded_words(text)
+
+
+def folded_words(text: str) -> str:
+    """Return the words of a text, joined by spaces: for an index that divides at spaces, and does not fold."""
     words: list[str] = []
     for spaceless, word in _RUN.findall(_folded(text)):
         if spaceless:
@@ -38,32 +58,32 @@ def indexed_words(text: str) -> str:
     return " ".join(words)
 
 
-def match_expression(query: str, *, phrase: bool = False) -> str | None:
-    """Return the expression of FTS5 for a query; None if the query has no word. No character of it is syntax.
+def query_phrases(query: str, *, phrase: bool = False) -> list[Phrase]:
+    """Return the phrases of a query, all of which a text must have; none if the query has no word.
 
     Args:
-        query: The words, all of which a text must have.
+        query: The words. No character is syntax.
         phrase: Whether the words must follow one another.
     """
     runs = _RUN.findall(_folded(query))
-    if not runs:
-        return None
     if not phrase:
-        return " ".join(
-            _phrase([*_pairs(spaceless)], spaceless) if spaceless else f'"{word}"' for spaceless, word in runs
-        )
+        return [_phrase([], *run) for run in runs]
     words: list[str] = []
     for spaceless, word in runs[:-1]:
         words += [*_pairs(spaceless), spaceless[-1]] if spaceless else [word]
-    spaceless, word = runs[-1]
-    return _phrase([*words, *(_pairs(spaceless) if spaceless else [word])], spaceless)
+    return [_phrase(words, *run) for run in runs[-1:]]
 
 
-def _phrase(words: list[str], last: str) -> str:
-    """Return a phrase of words; a last run of one character is the beginning of a pair, or a whole run."""
-    if len(last) == 1:
-        return f'"{" ".join([*words, last])}" *'
-    return f'"{" ".join(words)}"'
+def match_expression(phrases: Sequence[Phrase]) -> str:
+    """Return the expression of FTS5 for phrases."""
+    return " ".join(f'"{" ".join(each.words)}"{" *" if each.prefix else ""}' for each in phrases)
+
+
+def _phrase(before: Sequence[str], spaceless: str, word: str) -> Phrase:
+    """Return the phrase that ends with a run; one of a single character is the beginning of a pair, or a whole run."""
+    if len(spaceless) == 1:
+        return Phrase((*before, spaceless), prefix=True)
+    return Phrase((*before, *(_pairs(spaceless) if spaceless else [word])))
 
 
 def _folded(text: str) -> str:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from forebay.errors import ConfigurationError, ForebayError
@@ -81,19 +82,33 @@ def verify(index: IndexStore, view: View | None = None) -> Verification:
             option="location",
             advice="bring the node up to date with refresh, and verify again",
         )
-    problems = tuple(_damaged(index, version, entry))
+    problems = (*_damaged(index, version), *damaged_states(index, entry))
     if problems:
         return Verification(version.number, version.data, problems=problems)
-    return _compared(index, version, entry, index.definition(version.pipeline), view)
+    definition = index.definition(version.pipeline)
+    rows = partial(merged_rows, index, entry, definition)
+    if view is None:
+        found = compared(entry, definition, rows, partial(_of_segments, index, version))
+    else:
+        found = compared(entry, definition, partial(_with_pending, rows, view), partial(_of_view, view))
+    count = version.count if view is None else version.count + view.overlay.added
+    if found.is_equal and found.objects != count:
+        miscounted = f"the version has {found.objects:,} objects, and says {count:,}"
+        found = replace(found, problems=(miscounted,))
+    return replace(found, version=version.number)
 
 
-def _damaged(index: IndexStore, version: IndexVersion, entry: Entry) -> Iterator[str]:
+def _damaged(index: IndexStore, version: IndexVersion) -> Iterator[str]:
     for segment in version.segments:
         data = index.store.get(segment.name)
         if data is None:
             yield f"{segment.name} does not exist"
         elif len(data) != segment.size or hashlib.sha256(data).hexdigest() != segment.digest:
             yield f"{segment.name} has not the bytes that its version names"
+
+
+def damaged_states(index: IndexStore, entry: Entry) -> Iterator[str]:
+    """Yield what is wrong with the files of the states of a fact of the log."""
     files = StateReader(index.store, verified=True).files
     for info in {each for state in entry.states.values() for runs in state.shards for run in runs for each in run}:
         try:
@@ -102,23 +117,29 @@ def _damaged(index: IndexStore, version: IndexVersion, entry: Entry) -> Iterator
             yield error.message
 
 
-def _compared(
-    index: IndexStore, version: IndexVersion, entry: Entry, definition: ObjectType, view: View | None
+def merged_rows(index: IndexStore, entry: Entry, definition: ObjectType) -> Iterator[Columns]:
+    """Yield keys and properties of all objects of a fact of the log, as SQLite stores them, and times of rows."""
+    merge, encoder = Merge(definition, entry, StateReader(index.store)), RowEncoder(definition, entry.shards)
+    for shard in range(entry.shards):
+        for rows, _ in (some for merged in merge.of_all(shard) for some in encoder.objects(merged, shard)):
+            yield from (columns for _, columns, exists in rows if exists)
+
+
+def compared(
+    entry: Entry,
+    definition: ObjectType,
+    stored: Callable[[], Iterable[Columns]],
+    indexed: Callable[[], Iterable[Columns]],
 ) -> Verification:
-    encoder = RowEncoder(definition, entry.shards)
-    width, key_hash = len(definition.keys), encoder.codec.hasher()
+    """Compare objects of an index with those of a fact of the log.
 
-    def stored() -> Iterator[Columns]:
-        return merged() if view is None else _with_pending(merged(), view)
-
-    def merged() -> Iterator[Columns]:
-        merge = Merge(definition, entry, StateReader(index.store))
-        for shard in range(entry.shards):
-            for rows, _ in (some for merged in merge.of_all(shard) for some in encoder.objects(merged, shard)):
-                yield from (columns for _, columns, exists in rows if exists)
-
-    def indexed() -> Iterator[Columns]:
-        return _of_segments(index, version) if view is None else _of_view(view)
+    Args:
+        entry: The fact.
+        definition: The definition of the objects.
+        stored: Returns the objects of the fact: keys and properties as SQLite stores them. Called twice if they differ.
+        indexed: Returns the objects of the index.
+    """
+    width, key_hash, codec = len(definition.keys), definition.codec.hasher(), definition.codec
 
     def bucket(columns: Columns) -> int:
         return key_hash(columns[:width]) // entry.shards % BUCKETS
@@ -126,25 +147,23 @@ def _compared(
     (sums, objects), (others, _) = _sums(stored(), bucket), _sums(indexed(), bucket)
     wrong = {place for place in range(BUCKETS) if sums[place] != others[place]}
     if not wrong:
-        count = version.count if view is None else version.count + view.overlay.added
-        miscounted = (f"the version has {objects:,} objects, and says {count:,}",)
-        return Verification(version.number, version.data, objects, problems=() if objects == count else miscounted)
+        return Verification(entry.number, entry.number, objects)
     expected = {columns[:width]: columns for columns in stored() if bucket(columns) in wrong}
     named: list[str] = []
     differing = 0
     for key, problem in _differences(expected, (columns for columns in indexed() if bucket(columns) in wrong), width):
         differing += 1
         if len(named) < NAMED:
-            named.append(f"({encoder.codec.shown(key)}) {problem}")
-    return Verification(version.number, version.data, objects, differing, tuple(named))
+            named.append(f"({codec.shown(key)}) {problem}")
+    return Verification(entry.number, entry.number, objects, differing, tuple(named))
 
 
-def _with_pending(rows: Iterable[Columns], view: View) -> Iterator[Columns]:
+def _with_pending(merged: Callable[[], Iterable[Columns]], view: View) -> Iterator[Columns]:
     """Yield rows after the edits that are pending in a view, by the rules alone."""
     definition = view.definition
     rules, width, encode = EditRules(definition), len(definition.keys), definition.codec.encoder()
     pending = dict(view.overlay.keys)
-    for columns in rows:
+    for columns in merged():
         edited = pending.pop(encode(columns[:width]), None)
         made = columns if edited is None else rules.apply(columns[:width], columns, edited.edits)
         if made is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every snippet of docs/indexing.md is run, in the order of the page."""
+"""Every snippet of docs/indexing.md is run, in the order of the page; those of OpenSearch by `test_opensearch.py`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_snippets_of_the_page_run(spark, tmp_path, monkeypatch, capsys):
         "shipment_changes": spark.readStream.schema(CHANGES).parquet(str(tmp_path / "shipments")),
         "frame": spark.createDataFrame([(9, "open", Decimal(1), "new", False)], ORDERS),
     }
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    blocks = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "OpenSearch" not in each]
     assert len(blocks) == 4
     for block in blocks:
         exec(compile(block, "docs/indexing.md", "exec"), names)
@@ -48,7 +48,7 @@ def test_the_snippets_of_the_page_run(spark, tmp_path, monkeypatch, capsys):
     assert (orders.get(8)["status"], orders.get(9), orders.get(12), orders.count()) == ("closed", None, None, 2)
     assert orders.view().overlay.edits == ()
     assert names["funnel"].verify(orders).is_equal
-    (commands,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    (commands,) = [each for each in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "opensearch" not in each]
     shown = capsys.readouterr().out
     assert "'note': '東京への配送が遅延しています'" in shown and "True {'inserted': 1" in shown
     for line in commands.splitlines():

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from opensearch_server import OpenSearchServer
 
 from forebay.index import Datasource, ObjectType, Property, SearchNode
 from forebay.table.changelog.state.entries import KEY_HASH, KIND
@@ -185,6 +186,13 @@ def objects_at(tmp_path):
 def objects(objects_at) -> Objects:
     """Two datasources `a` and `b`, two shards."""
     return objects_at()
+
+
+@pytest.fixture(scope="session")
+def opensearch(tmp_path_factory):
+    """A real OpenSearch."""
+    with OpenSearchServer(tmp_path_factory.mktemp("opensearch")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError
-from forebay.index import Datasource, ObjectType, Property
+from forebay.formats.values.zones import session_zone
+from forebay.index import Datasource, ObjectType, OpenSearchIndex, OpenSearchObjects, Property
+from forebay.table.index.conditions import parsed_condition
+from forebay.table.index.opensearch_documents import Documents
+from forebay.table.index.opensearch_objects import query_of
 
 TYPES = {
     "i": "int",
@@ -144,9 +151,31 @@ def expressions():
     return st.recursive(comparisons(), larger, max_leaves=4)
 
 
-@pytest.fixture(scope="module")
-def typed(new_objects):
-    """A node with values of all types, in two versions of segments."""
+ENGINES = ["node", pytest.param("opensearch", marks=pytest.mark.soak)]
+"""What answers: the same tests hold for a node and for OpenSearch."""
+
+NAMES = itertools.count()
+
+
+@contextmanager
+def answering(engine, objects, request) -> Iterator[Any]:
+    """What is asked about all that was committed."""
+    if engine == "node":
+        with objects.node() as node:
+            yield node
+        return
+    where = {"hosts": request.getfixturevalue("opensearch").url, "name": f"q{next(NAMES)}"}
+    settings = {"number_of_shards": 2, "number_of_replicas": 0}
+    index = OpenSearchIndex(objects.location, objects.definition.name, settings=settings, **where)
+    index.catch_up()
+    assert index.verify().is_equal
+    with OpenSearchObjects(object_type=objects.definition.name, **where) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def typed(new_objects, request):
+    """Values of all types; a node has them in two versions of segments."""
     rows = [
         {
             "id": number,
@@ -159,7 +188,7 @@ def typed(new_objects):
         objects.commit("a", [{**row, "s": "old"} for row in rows], "snapshot")
         objects.commit("a", rows[:20], "update")
         objects.commit("a", [{"id": 3}, {"id": 50}], "delete")
-        with objects.node() as node:
+        with answering(request.param, objects, request) as node:
             kept = [{**row, "s": row["s"] if row["id"] < 20 else "old"} for row in rows if row["id"] not in (3, 50)]
             yield node, kept
 
@@ -176,6 +205,46 @@ def test_a_filter_has_the_outcome_of_the_same_question_over_the_model(typed, exp
         answer = answer.next_page()
     assert found == wanted
     assert node.where(text).count() == len(wanted)
+
+
+def satisfies(query, fields):
+    """Whether a document has what a query of OpenSearch asks for, as OpenSearch documents its queries."""
+    ((name, inside),) = query.items()
+    if name == "bool":
+        assert inside.keys() <= {"filter", "must_not", "should"}
+        return (
+            all(satisfies(each, fields) for each in inside.get("filter", ()))
+            and not any(satisfies(each, fields) for each in inside.get("must_not", ()))
+            and any(satisfies(each, fields) for each in inside.get("should", [{"exists": {"field": "object.id"}}]))
+        )
+    if name in ("match_none", "exists"):
+        return name == "exists" and inside["field"] in fields
+    ((field, wanted),) = inside.items()
+    value = fields.get(field)
+    if name == "terms":
+        return value in wanted
+    assert name == "range"
+    ranges = {"lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+    return all(compared(value, ranges[each], bound) is True for each, bound in wanted.items())
+
+
+class Fields:
+    """The columns of the typed object type."""
+
+    def column(self, name):
+        return name, TYPED.columns[name]
+
+
+@given(expression=expressions(), row=st.fixed_dictionaries({name: st.sampled_from(of) for name, of in VALUES.items()}))
+def test_a_filter_for_opensearch_has_the_outcome_of_the_same_question_over_the_model(expression, row):
+    text, holds = expression
+    query = query_of(parsed_condition(text, Fields(), session_zone("UTC")), TYPED)
+    columns = [kind.encode({"id": 1, **row}[name]) for name, kind in TYPED.columns.items()]
+    document = Documents(TYPED).alive(b"1", columns)
+    assert satisfies(query, {f"object.{name}": value for name, value in document["object"].items()}) is (
+        holds(row) is True
+    )
+    assert Documents(TYPED).columns(document) == tuple(columns)
 
 
 @given(
@@ -274,10 +343,11 @@ NOTES = [
 ]
 
 
-@pytest.fixture
-def texts(objects):
+@pytest.fixture(params=ENGINES)
+def texts(objects, request):
     objects.commit("a", [{"id": number, "note": note} for number, note in enumerate(NOTES)])
-    return objects.node()
+    with answering(request.param, objects, request) as found:
+        yield found
 
 
 @pytest.mark.parametrize(
@@ -312,13 +382,14 @@ def test_a_phrase_is_in_order(texts):
     assert [row["id"] for row in texts.search("配送が", phrase=True).fetch().rows] == [0]
 
 
-def test_text_and_filter_and_order_in_one_query(objects):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_text_and_filter_and_order_in_one_query(objects, engine, request):
     for number in range(5):
         objects.commit("a", [{"id": number, "name": "ab"[number % 2], "note": f"late {number}"}])
     objects.commit("a", [{"id": 4, "name": "a", "note": "gone"}])
-    node = objects.node()
-    page = node.where(name="a").search("late").order_by("-name").limit(10).fetch()
-    assert [row["id"] for row in page.rows] == [0, 2]
+    with answering(engine, objects, request) as node:
+        page = node.where(name="a").search("late").order_by("-name").limit(10).fetch()
+        assert [row["id"] for row in page.rows] == [0, 2]
 
 
 @given(query=st.text(st.sampled_from('ab"*^-:(){}+\\/ ANDORNTE\x00配送'), max_size=12))
@@ -332,22 +403,23 @@ def test_query_text_is_never_syntax(typed_texts, query):
         assert found == wanted
 
 
-@pytest.fixture(scope="module")
-def typed_texts(new_objects):
+@pytest.fixture(scope="module", params=ENGINES)
+def typed_texts(new_objects, request):
     texts = dict(enumerate(["a b", "AND OR", "a AND b", "not near", "ab ba", "配送 a"]))
     with tempfile.TemporaryDirectory() as directory:
         objects = new_objects(Path(directory) / "s", Path(directory) / "c")
         objects.commit("a", [{"id": key, "note": text} for key, text in texts.items()])
-        with objects.node() as node:
+        with answering(request.param, objects, request) as node:
             yield node, texts
 
 
-def test_a_text_of_a_megabyte_is_found_and_returned_whole(objects):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_text_of_a_megabyte_is_found_and_returned_whole(objects, engine, request):
     text = " ".join(f"word{number}" for number in range(110_000)) + " 最後の言葉"
     objects.commit("a", [{"id": 1, "note": text}])
-    node = objects.node()
     assert len(text) > 1 << 20
-    assert node.search("word109999 言葉").fetch().rows[0]["note"] == text
+    with answering(engine, objects, request) as node:
+        assert node.search("word109999 言葉").fetch().rows[0]["note"] == text
 
 
 NESTED = ObjectType(
@@ -362,13 +434,16 @@ NESTED = ObjectType(
                 "table": Property("map<string,decimal(5,2)>"),
                 "select": Property("string", filter=True),
                 'ro"wid`': Property("double", filter=True),
+                "a.b %": Property("string", filter=True),
+                "a": Property("bigint", filter=True),
             },
         )
     ],
 )
 
 
-def test_nested_values_with_nulls_and_odd_names(objects_at):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nested_values_with_nulls_and_odd_names(objects_at, engine, request):
     objects = objects_at(NESTED)
     rows = [
         {
@@ -384,21 +459,21 @@ def test_nested_values_with_nulls_and_odd_names(objects_at):
             "record": {"x": 1, "y z": None},
             "table": {"k": Decimal("1.50"), "l": None},
         },
-        {"region": "a\0", "number": Decimal(-3), "select": "from", 'ro"wid`': math.nan},
+        {"region": "a\0", "number": Decimal(-3), "select": "from", 'ro"wid`': math.nan, "a.b %": "x", "a": 1},
     ]
     objects.commit("a", rows)
-    node = objects.node()
-    empty = dict.fromkeys([*NESTED.keys, *NESTED.properties])
-    for row in rows:
-        found = node.get((row["region"], row["number"]))
-        if row["region"] == "a\0":
-            assert math.isnan(found.pop('ro"wid`'))
-            row.pop('ro"wid`')
-            assert found == {**{name: None for name in empty if name != 'ro"wid`'}, **row}
-        else:
-            assert found == {**empty, **row}
-    assert [row["region"] for row in node.objects.fetch().rows] == ["a", "a\0", "ab"]
-    assert node.where(select="from").count() == 1
+    with answering(engine, objects, request) as node:
+        empty = dict.fromkeys([*NESTED.keys, *NESTED.properties])
+        for row in rows:
+            found = node.get((row["region"], row["number"]))
+            if row["region"] == "a\0":
+                assert math.isnan(found.pop('ro"wid`'))
+                row.pop('ro"wid`')
+                assert found == {**{name: None for name in empty if name != 'ro"wid`'}, **row}
+            else:
+                assert found == {**empty, **row}
+        assert [row["region"] for row in node.objects.fetch().rows] == ["a", "a\0", "ab"]
+        assert node.where(select="from").count() == node.where("`a.b %` = 'x' AND a = 1").count() == 1
     objects.commit("a", [{**rows[1], "list": [None]}])
     assert objects.index.log.head().counts["updated"] == 1
     objects.commit("a", [{**rows[1], "list": [None]}], "update")

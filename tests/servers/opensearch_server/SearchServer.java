@@ -6,7 +6,7 @@ import org.opensearch.env.Environment;
 import org.opensearch.node.Node;
 import org.opensearch.transport.Netty4Plugin;
 
-/** A node of OpenSearch with HTTP at a free port, until its standard input ends. Arguments: its directory. */
+/** A node of OpenSearch with HTTP, until its standard input ends. Arguments: its directory, and its port or 0. */
 public final class SearchServer {
     private static final class Server extends Node {
         Server(Environment environment) {
@@ -17,11 +17,11 @@ public final class SearchServer {
     public static void main(String[] arguments) throws Exception {
         Settings settings = Settings.builder()
             .put("path.home", arguments[0])
-            .put("node.name", "bench")
-            .put("cluster.name", "bench")
+            .put("node.name", "node")
+            .put("cluster.name", "forebay")
             .put("discovery.type", "single-node")
             .put("network.host", "127.0.0.1")
-            .put("http.port", 0)
+            .put("http.port", arguments[1])
             .put("transport.port", 0)
             .put("transport.type", "netty4")
             .put("http.type", "netty4")

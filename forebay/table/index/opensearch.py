@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A follower of the log that keeps the objects of a type in OpenSearch, beside the index of a pipeline.
+
+Documents have the number of the fact of the log as their version, so a late writer never replaces a newer one. An index
+is built whole under a name of its own, and then becomes the one that the alias names. After that each step writes the
+keys that changed, refreshes, and only then writes the document `progress`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from forebay.errors import ConfigurationError, RetriableError
+from forebay.retry import RetryPolicy
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.log import Entry
+from forebay.table.index.merge import Merge, RowEncoder
+from forebay.table.index.object_set import Version
+from forebay.table.index.opensearch_cluster import Cluster, Indexed, MissingError
+from forebay.table.index.opensearch_documents import (
+    ALIVE,
+    FORMAT,
+    PROGRESS,
+    Documents,
+    bulk_lines,
+    gone_document,
+    id_of,
+)
+from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.segments import Row
+from forebay.table.index.states import StateReader
+from forebay.table.index.text import UNICODE
+from forebay.table.index.verify import Columns, Verification, compared, damaged_states, merged_rows
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+_log = logging.getLogger(__name__)
+
+_BATCH: Final = 1_000
+"""Documents of a request."""
+
+_BYTES: Final = 8 << 20
+"""Bytes of a request, about. OpenSearch takes 100 MiB."""
+
+_TRIES: Final = 5
+"""How often indexes are listed again that were removed meanwhile."""
+
+Progress = Callable[[int, int], None]
+"""Gets the documents that were written, and how many there are about."""
+
+
+class OpenSearchIndex:
+    """Keeps the objects of a type in OpenSearch. Call `catch_up` as often as answers should be fresh.
+
+    It follows the log by itself: if OpenSearch is down, commits and search nodes go on, and the next call takes all
+    that it has missed. Several processes may call it; one is enough. Ask with `OpenSearchObjects`.
+
+    Args:
+        location: The location of the funnel: a directory, or `s3://bucket/prefix`.
+        object_type: The name of the object type.
+        hosts: The URL of OpenSearch, or several; or a client of opensearch-py, with what it needs of TLS and passwords.
+        name: The alias under which the objects are found; None: the name of the object type in lower case. Names of
+            indexes begin with it.
+        settings: Settings of new indexes, such as `{"number_of_shards": 3, "number_of_replicas": 1}`.
+        storage: Settings of S3, as `stateStorage.*` of a stream.
+        progress: Gets the progress; None: a line on standard error, if that is a terminal.
+        retry: How long requests are repeated while OpenSearch is busy or does not answer.
+
+    Raises:
+        ConfigurationError: opensearch-py is not installed.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        object_type: str,
+        hosts: str | Sequence[str] | OpenSearch,
+        *,
+        name: str | None = None,
+        settings: Mapping[str, object] | None = None,
+        storage: Mapping[str, object] | None = None,
+        progress: Progress | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._index = IndexStore(location, object_type, storage)
+        self._cluster = Cluster(hosts, retry)
+        self._alias = name or object_type.lower()
+        self._settings = dict(settings or {})
+        place = location if "://" in location else str(Path(location).absolute())
+        self._owner = {"v": FORMAT, "object_type": object_type, "location": place, "name": self._alias}
+        self._progress = progress or _terminal(object_type)
+
+    def catch_up(self, *, full: bool = False) -> Version:
+        """Write what has changed since the last call, and let it be found; return the version.
+
+        The whole index is built if there is none, if its last fact of the log was collected or is of another log, or if
+        another pipeline serves. Queries go on meanwhile. If it fails or is killed, the next call does it again.
+
+        Args:
+            full: Build the whole index in any case.
+
+        Raises:
+            ConfigurationError: Nothing was committed yet, or an index that the alias names was made by someone else.
+            DataError: OpenSearch refuses an object, or a value does not fit its property.
+            RetriableError: OpenSearch does not answer, or is busy.
+        """
+        head = self._index.head()
+        current = self._cluster.indexed(self._alias, self._owner)
+        entries = None if full or current is None else self._since(current, head)
+        if current is None or entries is None:
+            self._build(head)
+        elif entries:
+            self._update(current, head, [entry for entry in entries if entry.changed])
+        return Version(head.serving, head.number, head.number, head.edits.offset)
+
+    def verify(self) -> Verification:
+        """Compare all documents with the states of the datasources, and name keys that differ.
+
+        Raises:
+            ConfigurationError: There is no index yet, or the states of its last fact of the log were collected.
+            RetriableError: The index went on meanwhile.
+        """
+        name = self._index.object_type
+        current = self._cluster.indexed(self._alias, self._owner)
+        entry = None if current is None else self._index.log.get(current.data)
+        if current is None or entry is None or entry.attempt != current.attempt:
+            raise ConfigurationError(
+                f"OpenSearch has no index {self._alias!r} of {name!r} whose states there are",
+                option="name",
+                advice="call catch_up, or run `forebay index opensearch`, and verify again",
+            )
+        if problems := tuple(damaged_states(self._index, entry)):
+            return Verification(entry.number, entry.number, problems=problems)
+        definition = ObjectType.from_facts(current.meta["definition"])
+        width = len(definition.columns)  # after them come times of rows, which documents do not have
+        point = self._cluster.open_point(current.name)
+        try:
+            found = compared(
+                entry,
+                definition,
+                lambda: (columns[:width] for columns in merged_rows(self._index, entry, definition)),
+                lambda: self._columns(current, definition, point),
+            )
+        except MissingError as error:
+            raise RetriableError(f"the point in time of OpenSearch has ended: {error}", advice=_VERIFY_AGAIN) from error
+        finally:
+            self._cluster.close_point(point)
+        if self._cluster.indexed(self._alias, self._owner) != current:
+            raise RetriableError(f"{self._alias!r} of OpenSearch went on while it was compared", advice=_VERIFY_AGAIN)
+        return found
+
+    def _since(self, current: Indexed, head: Entry) -> list[Entry] | None:
+        """Return the facts of the log that an index has not seen; None if the index has to be built again."""
+        if not self._is_current(current, head):
+            return None
+        entries = [self._index.log.get(number) for number in range(current.data + 1, head.number)]
+        known = [entry for entry in entries if entry is not None]
+        return [*known, head][: head.number - current.data] if len(known) == len(entries) else None
+
+    def _is_current(self, indexed: Indexed, head: Entry) -> bool:
+        """Return whether an index is of the pipeline that serves, and the log has the last fact that it contains."""
+        last = self._index.log.get(indexed.data)
+        return last is not None and last.attempt == indexed.attempt and indexed.meta["pipeline"] == head.serving
+
+    def _build(self, head: Entry) -> None:
+        """Build a whole index, and let the alias name it alone."""
+        definition = self._index.definition(head.serving)
+        documents = Documents(definition)
+        name = f"{self._alias}-{head.serving}-{uuid.uuid4().hex[:12]}"
+        body = {
+            "settings": {**self._settings, **documents.settings()},
+            "mappings": documents.mapping({**self._owner, "pipeline": head.serving}),
+            "aliases": {_writer(name): {"is_hidden": True}},
+        }
+        self._cluster.create(name, body)
+        merge, encoder = self._merge(definition, head)
+        rows = (
+            row
+            for shard in range(head.shards)
+            for merged in merge.of_all(shard)
+            for some, _ in encoder.objects(merged, shard)
+            for row in some
+            if row[2]
+        )
+        try:
+            self._write(name, definition, head, rows, max((state.live for state in head.states.values()), default=0))
+        except BaseException:
+            self._cluster.remove(name)
+            raise
+        self._serve(name, head)
+
+    def _serve(self, name: str, head: Entry) -> None:
+        """Let the alias name an index, and remove the indexes before it, also those of builds that were killed."""
+        for _ in range(_TRIES):
+            found = self._cluster.own_indexes(f"{self._alias}-*", self._owner)
+            newest = self._cluster.indexed(self._alias, self._owner)
+            old = [each for each, meta in found.items() if meta is not None and each != name]
+            actions: list[dict[str, Any]] = [{"add": {"index": name, "alias": self._alias, "filter": ALIVE}}]
+            if newest is not None and self._is_current(newest, head) and newest.data > head.number:
+                old, actions = [name], []  # another follower is further: queries must not go back
+            actions += [{"remove_index": {"index": each}} for each in old]
+            with suppress(MissingError):  # one was removed meanwhile, perhaps by a request whose answer was lost
+                self._cluster.call(lambda client, body=actions: client.indices.update_aliases(body={"actions": body}))  # type: ignore[misc] # of the loop
+                return
+        raise RetriableError(f"the index {name!r} was removed while it was built", advice="catch up again")
+
+    def _update(self, current: Indexed, head: Entry, changed: Sequence[Entry]) -> None:
+        """Write the keys that changed."""
+        definition = self._index.definition(head.serving)
+        merge, encoder = self._merge(definition, head)
+
+        def rows() -> Iterator[Row]:
+            for shard in range(head.shards) if changed else ():
+                merged = merge.of_changes(shard, merge.changed_keys(changed, shard))
+                for some, _ in encoder.objects(merged, shard):
+                    yield from some
+
+        self._write(current.name, definition, head, rows(), sum(entry.changed for entry in changed))
+
+    def _write(self, name: str, definition: ObjectType, head: Entry, rows: Iterator[Row], about: int) -> None:
+        """Write rows, let them be found, and then note the progress."""
+        documents, codec, width, count = (
+            Documents(definition),
+            definition.codec,
+            len(definition.keys),
+            len(definition.columns),
+        )
+        waiting: list[tuple[str, bytes]] = []
+        keys: list[tuple[Any, ...]] = []
+        size = written = 0
+
+        def send() -> None:
+            self._cluster.bulk(_writer(name), waiting, lambda place: f"{definition.name} ({codec.shown(keys[place])})")
+            self._progress(written, max(about, written))
+
+        for key, columns, exists in rows:
+            document = documents.alive(key, columns[:count]) if exists else gone_document(key)
+            waiting.append(bulk_lines(id_of(key), head.number, document))
+            keys.append(columns[:width])
+            size += len(waiting[-1][1])
+            written += 1
+            if len(waiting) >= _BATCH or size >= _BYTES:
+                send()
+                waiting, keys, size = [], [], 0
+        if waiting:
+            send()
+        self._refresh(name)
+        progress = {PROGRESS: {"data": head.number, "attempt": head.attempt, "edits": head.edits.offset}}
+        self._cluster.bulk(_writer(name), [bulk_lines(PROGRESS, head.number, progress)], lambda _: "its progress")
+        _log.info("%s: %s of OpenSearch follows fact %d of the log", definition.name, name, head.number)
+
+    def _refresh(self, name: str) -> None:
+        try:
+            answer = self._cluster.call(lambda client: client.indices.refresh(index=name))
+        except MissingError as error:
+            raise RetriableError(f"the index {name!r} is gone: {error}", advice="catch up again") from error
+        if answer["_shards"]["failed"]:
+            raise RetriableError(f"{name!r} of OpenSearch was not refreshed: {answer}", advice="catch up again")
+
+    def _merge(self, definition: ObjectType, head: Entry) -> tuple[Merge, RowEncoder]:
+        return Merge(definition, head, StateReader(self._index.store)), RowEncoder(definition, head.shards)
+
+    def _columns(self, current: Indexed, definition: ObjectType, point: str) -> Iterator[Columns]:
+        """Yield keys and properties of all documents; with one more value if other fields do not fit them."""
+        documents, codec, width = Documents(definition), definition.codec, len(definition.keys)
+        same_words = current.meta["unicode"] == UNICODE
+        body = {"query": ALIVE, "sort": [{"key": "asc"}]}
+        for hit in self._cluster.hits(point, body, sys.maxsize):
+            columns, document = documents.columns(hit["_source"]), dict(hit["_source"])
+            key = codec.encode(columns[:width])
+            expected = documents.alive(key, columns)
+            if not same_words:  # another Python folded them
+                document["words"] = expected["words"] = ()
+            yield columns if (hit["_id"], document) == (id_of(key), expected) else (*columns, "other fields")
+
+
+def _writer(name: str) -> str:
+    """Return the alias of an index for its writers: a request to it makes no index if the index is gone."""
+    return f"{name}-writer"
+
+
+def _terminal(object_type: str) -> Progress:
+    if not sys.stderr.isatty():
+        return lambda _written, _about: None
+
+    def show(written: int, about: int) -> None:
+        end = "\n" if written == about else ""
+        sys.stderr.write(f"\r{object_type}: {written:,} of about {about:,} documents{end}")
+        sys.stderr.flush()
+
+    return show
+
+
+_VERIFY_AGAIN: Final = "verify again, while no other process catches up"
