@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from forebay.spark.index.funnel import Funnel, IndexTarget
     from forebay.table.index.gc import Collected
     from forebay.table.index.opensearch import OpenSearchIndex
+    from forebay.table.index.plan import Plan
+    from forebay.table.index.replacement import Replacement
     from forebay.table.index.status import Status
     from forebay.table.index.transactions import Committed
     from forebay.table.index.verify import Verification
@@ -30,6 +32,8 @@ _LAZY = {
     "Funnel": "forebay.spark.index.funnel",
     "IndexTarget": "forebay.spark.index.funnel",
     "OpenSearchIndex": "forebay.table.index.opensearch",
+    "Plan": "forebay.table.index.plan",
+    "Replacement": "forebay.table.index.replacement",
     "Status": "forebay.table.index.status",
     "Verification": "forebay.table.index.verify",
 }
@@ -46,7 +50,9 @@ __all__ = [
     "OpenSearchIndex",
     "OpenSearchObjects",
     "Page",
+    "Plan",
     "Property",
+    "Replacement",
     "SearchNode",
     "Status",
     "Verification",

@@ -12,13 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from forebay.cli.arguments import Json, option_texts, say
+from forebay.cli.targets import imported
 from forebay.errors import ConfigurationError
 from forebay.inspection.tables import text_table
 from forebay.options.secret import Secret
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.follower import FullRule
 from forebay.table.index.gc import VERSIONS, collect
 from forebay.table.index.log import KEPT
 from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.plan import make_plan
 from forebay.table.index.status import Status, status
 from forebay.table.index.types import SparkType
 from forebay.table.index.verify import verify
@@ -35,6 +39,14 @@ _Storage = Annotated[
         help="A setting of S3 as in storage; may be repeated. Give secrets as env:NAME or file:/path.",
         show_default=False,
     ),
+]
+
+_Definition = Annotated[
+    str, typer.Argument(metavar="MODULE:NAME", help="The ObjectType, where Python finds it.", show_default=False)
+]
+_DropEdits = Annotated[
+    list[str] | None,
+    typer.Option("--drop-edits", metavar="PROPERTY", help="Its edits need not count any more; may be repeated."),
 ]
 
 index = typer.Typer(help="Objects of several datasources: commit, look, prove, explain, collect.", no_args_is_help=True)
@@ -109,6 +121,37 @@ def flush_pending(
     )
 
 
+@index.command("plan")
+def show_plan(
+    location: _Location, name: _Name, definition: _Definition, *, drop_edits: _DropEdits = None, option: _Storage = None
+) -> None:
+    """Say what a definition needs: INCREMENTAL, FULL, REPLACEMENT, or REFUSED with exit code 1."""
+    found = make_plan(_index(location, name, option), _definition(definition, name), FullRule(), drop_edits or ())
+    say(f"{name} {found}")
+    if found.kind == "REFUSED":
+        raise typer.Exit(1)
+
+
+@index.command("replace")
+def replace_definition(
+    location: _Location,
+    name: _Name,
+    definition: _Definition,
+    *,
+    drop_edits: _DropEdits = None,
+    swap: Annotated[bool, typer.Option(help="Let it serve; else it is built and proven.")] = True,
+    option: _Storage = None,
+) -> None:
+    """Build an index with another definition, prove it, and let it serve. Exit code 1: commit datasources first."""
+    from forebay.spark.index.funnel import replace_index
+
+    store, given = _index(location, name, option), _definition(definition, name)
+    found = replace_index(store, given, drop_edits=drop_edits or (), swap=swap)
+    say(f"{name}: {found}")
+    if found.waits:
+        raise typer.Exit(1)
+
+
 @index.command("verify")
 def prove(
     location: _Location,
@@ -117,13 +160,14 @@ def prove(
     cache: Annotated[
         Path | None, typer.Option(help="Compare what a node with this cache answers, not the files of the store.")
     ] = None,
+    replacement: Annotated[bool, typer.Option("--replacement", help="Compare the replacement that is built.")] = False,
     option: _Storage = None,
     as_json: Json = False,
 ) -> None:
     """Compare the index with the states of all datasources, by a scan of both. Exit code 1 if they differ."""
     store = _index(location, name, option)
     if cache is None:
-        found = verify(store)
+        found = verify(store, replacement=replacement)
     else:
         with SearchNode(location, name, cache=cache, storage=store.storage) as node:
             found = verify(store, node.view())
@@ -209,6 +253,17 @@ def _index(location: str, name: str, option: list[str] | None) -> IndexStore:
     return IndexStore(location, name, {key: Secret(value) for key, value in option_texts(option).items()})
 
 
+def _definition(target: str, name: str) -> ObjectType:
+    found = imported(target)
+    if not isinstance(found, ObjectType) or found.name != name:
+        raise ConfigurationError(
+            f"{target} is {found!r:.100}, not the definition of {name!r}",
+            option="definition",
+            advice="write the module and the name of an ObjectType, such as shop.orders:order",
+        )
+    return found
+
+
 def _key(texts: list[str], kinds: Mapping[str, SparkType]) -> Any:  # noqa: ANN401 - a value of any key type
     if len(kinds) == 1 and len(texts) == 1:
         ((name, kind),) = kinds.items()
@@ -238,7 +293,7 @@ def _status_text(found: Status) -> str:
     ]
     pipelines = [
         [
-            each.version.pipeline + (" (serves)" if each.serving else ""),
+            f"{each.version.pipeline} ({each.role})",
             f"{each.version.number:,}",
             f"{each.version.count:,}",
             f"{each.behind:,}",
@@ -264,6 +319,7 @@ def _status_text(found: Status) -> str:
             text_table(
                 ("pipeline", "version", "objects", "behind", "runs", "bytes", "last step"), pipelines, right=range(1, 6)
             ),
+            *(f"before {each.version.pipeline} can serve: {text}" for each in found.pipelines for text in each.waits),
             *(edits if found.edits.folded or found.edits.pending else []),
         ]
     )
@@ -278,6 +334,8 @@ def _status_json(found: Status) -> str:
             "objects": each.version.count,
             "behind": each.behind,
             "serving": each.serving,
+            "role": each.role,
+            "waits": each.waits,
             "decision": each.version.decision,
             "reason": each.version.reason,
             "bytes": each.size,

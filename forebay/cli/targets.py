@@ -40,18 +40,27 @@ def target_class(target: str) -> type[Source]:
     Raises:
         ConfigurationError: There is no such source.
     """
-    module, colon, name = target.partition(":")
-    if not colon:
+    if ":" not in target:
         return source_class(target)
+    found = imported(target)
+    if not (isinstance(found, type) and issubclass(found, Source)):
+        raise ConfigurationError(f"{target} is not a source class", advice="derive it from forebay.Source")
+    return found
+
+
+def imported(target: str) -> object:
+    """Return what `MODULE:NAME` names; modules are also looked for in the current directory.
+
+    Raises:
+        ConfigurationError: There is no such name, or the module cannot be imported.
+    """
+    module, _, name = target.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), name)
     except Exception as error:  # a module may raise anything when it is imported
         raise ConfigurationError(
             f"{target} cannot be imported: {error}",
             advice="write MODULE:Class, such as shop.orders:Orders, and run it where Python can import the module",
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Source)):
-        raise ConfigurationError(f"{target} is not a source class", advice="derive it from forebay.Source")
-    return found

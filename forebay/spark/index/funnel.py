@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -19,17 +19,26 @@ from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.targets.changes import DELETED, LANE, SEQUENCE, ChangeOptions, Changes
 from forebay.spark.changelog.targets.target import Target
 from forebay.spark.index.launchers import digest_of, launch_builds, run_transaction
-from forebay.spark.index.rows import key_columns, key_hashes, key_types, prepare, refuse_changelog
+from forebay.spark.index.rows import (
+    key_columns,
+    key_hashes,
+    key_types,
+    prepare,
+    refuse_changelog,
+    storable_columns,
+)
 from forebay.table.changelog.shape import LOG
 from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import due
 from forebay.table.index.flush import flush
-from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
+from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule, StoppedError
 from forebay.table.index.gc import VERSIONS, Collected, collect
 from forebay.table.index.log import KEPT
 from forebay.table.index.node import SearchNode
-from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.pipelines import IndexStore, IndexVersion, fed_datasource
+from forebay.table.index.plan import Plan, make_plan
+from forebay.table.index.replacement import Replacement, begin_replacement, run_replacement
 from forebay.table.index.status import Status, status
 from forebay.table.index.transactions import (
     KINDS,
@@ -157,18 +166,21 @@ class Funnel:
         """Commit a transaction, and bring the index up to date. Called by `commit` and by `IndexTarget`."""
         source = self.object_type.datasource(transaction.datasource)
 
-        def prepared(definition: ObjectType, shards: int) -> tuple[DataFrame, Incoming]:
+        def prepared(definition: ObjectType, source: Datasource, shards: int) -> tuple[DataFrame, Incoming]:
             delete = transaction.kind == "delete"
             return prepare(df, definition, source, shards, deletes=deletes, sequence=sequence, delete=delete)
 
         def types() -> Mapping[str, str]:
             found = key_types(df, self.object_type, source)
-            prepared(self.object_type.with_key_types(found), self._shards)  # refuses wrong rows before it writes
+            prepared(
+                self.object_type.with_key_types(found), source, self._shards
+            )  # refuses wrong rows before it writes
             return found
 
         head, definition = self.index.begin(self.object_type, self._shards, types)
         check_owner(head, transaction)
-        rows, incoming = prepared(definition, head.shards)
+        fed = fed_datasource(head, definition, self.object_type, transaction.datasource, storable_columns(df))
+        rows, incoming = prepared(definition, fed, head.shards)
         known = known_digest(head, transaction)
         if known is not None:
             refuse_other_rows(transaction, known, digest_of(rows))
@@ -226,10 +238,62 @@ class Funnel:
             spark: The session whose tasks build large parts; None: the active one, or this process.
             full: Build the whole index.
         """
+        while True:
+            pipeline = self.index.head().serving
+            try:
+                return self._follower(pipeline, spark).follow(full=full)
+            except StoppedError:
+                if self.index.head().serving == pipeline:
+                    raise
+
+    def plan(self, *, drop_edits: Collection[str] = ()) -> Plan:
+        """Return what the definition of this funnel needs against the one that serves.
+
+        Args:
+            drop_edits: Properties whose edits by users need not count any more.
+        """
+        return make_plan(self.index, self.object_type, self._rule, drop_edits)
+
+    def replace(
+        self, spark: SparkSession | None = None, *, drop_edits: Collection[str] = (), swap: bool = True
+    ) -> Replacement:
+        """Build an index with the definition of this funnel behind the one that serves, prove it, and let it serve.
+
+        Transactions go on meanwhile, and go into both. If this fails or is killed, the index that serves goes on; call
+        it again, and it goes on too. A replacement with another definition that is built is dropped; if the definition
+        of this funnel serves, that is all.
+
+        Args:
+            spark: The session whose tasks build large parts; None: the active one, or this process.
+            drop_edits: Properties whose edits by users need not count any more.
+            swap: Whether it is to serve. Else it is built and proven, and a node with `pipeline=` can look at it.
+
+        Returns:
+            What became of it: it serves, or it says which datasources are to be committed first.
+
+        Raises:
+            ConfigurationError: The stored objects cannot have the definition; or a newer replacement was begun.
+            DataError: A value does not fit the type that its property has now; the message has column and key.
+            FatalError: The new index is not what the datasources say.
+        """
         head = self.index.head()
+        plan = self.plan(drop_edits=drop_edits)
+        if plan.kind == "REFUSED":
+            raise ConfigurationError(
+                f"the definition of {self.object_type.name!r} cannot replace the one that serves below "
+                f"{self.index.location!r}: {'; '.join(plan.reasons)}",
+                option="object_type",
+            )
+        if plan.kind != "REPLACEMENT":
+            begin_replacement(self.index, None, head.serving)
+            return Replacement(head.serving, serves=True, version=self.index.newest_version(head.serving))
+        begin_replacement(self.index, self.object_type, head.serving)
+        return run_replacement(self.index, partial(self._follower, spark=spark), swap=swap)
+
+    def _follower(self, pipeline: str, spark: SparkSession | None) -> Follower:
         session = spark or SparkSession.getActiveSession()
         launch = None if session is None else launch_builds(session)
-        return Follower(self.index, head.serving, self._rule, launch, self._small).follow(full=full)
+        return Follower(self.index, pipeline, self._rule, launch, self._small)
 
     def target(self, datasource: str) -> IndexTarget:
         """Return the target for `apply_changes`, which commits each micro-batch of a stream as a transaction.
@@ -239,13 +303,14 @@ class Funnel:
         """
         return IndexTarget(self, self.object_type.datasource(datasource))
 
-    def verify(self, node: SearchNode | None = None) -> Verification:
+    def verify(self, node: SearchNode | None = None, *, replacement: bool = False) -> Verification:
         """Compare the index with the states of all datasources, by a scan of both.
 
         Args:
             node: A node, to compare the version that it answers from; None: the newest version in the store.
+            replacement: Whether to compare the replacement that is built instead of the index that serves.
         """
-        return verify(self.index, None if node is None else node.view())
+        return verify(self.index, None if node is None else node.view(), replacement=replacement)
 
     def why(self, key: object) -> Explanation:
         """Explain an object: its row in each datasource, the rule, and the segment that answers.
@@ -354,3 +419,9 @@ def flush_edits(index: IndexStore) -> Committed:
     definition = index.definition(index.head().serving)
     spark = SparkSession.builder.appName("forebay index flush").getOrCreate()
     return Funnel(index.location, definition, storage=index.storage).flush(spark)
+
+
+def replace_index(index: IndexStore, definition: ObjectType, **options: Any) -> Replacement:  # noqa: ANN401
+    """Replace the index of an object type by one with another definition; see `Funnel.replace`."""
+    spark = SparkSession.builder.appName("forebay index replace").getOrCreate()
+    return Funnel(index.location, definition, storage=index.storage).replace(spark, **options)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -263,6 +264,17 @@ def _flag(df: DataFrame, source: Datasource) -> Column:
             advice="make it a boolean column, as with df.withColumn",
         )
     return F.coalesce(quoted(field.name), F.lit(False))
+
+
+def storable_columns(df: DataFrame) -> set[str]:
+    """Return the columns of a DataFrame that a state can keep."""
+    found = set()
+    for field in df.schema:
+        with suppress(ConfigurationError):
+            parse_type(field.dataType.simpleString())
+            _check_maps(field.dataType)
+            found.add(field.name)
+    return found
 
 
 def _refuse_unstorable(field: StructField, source: Datasource) -> None:

@@ -36,14 +36,20 @@ class Property:
         column: The column of the datasource; None: the column with the name of the property.
         filter: Whether `where` and `order_by` may use the property. It gets an index.
         text: Whether `search` finds words of the property. Only for strings.
-        renamed_from: The name that the property had in an earlier definition: edits of that name count for it.
+        renamed_from: The name that the property had in earlier definitions, or several: edits of it count for this one.
     """
 
     type: str
     column: str | None = None
     filter: bool = False
     text: bool = False
-    renamed_from: str | None = None
+    renamed_from: str | Sequence[str] | None = None
+
+    @property
+    def earlier_names(self) -> tuple[str, ...]:
+        """The names that the property had."""
+        given = self.renamed_from
+        return (given,) if isinstance(given, str) else tuple(given or ())
 
     @property
     def kind(self) -> SparkType:
@@ -63,6 +69,7 @@ class Datasource:
             DataFrame (`forebay.keys`), if there is one.
         conflict: What wins if a user has edited a property of the row: `user_edits`, or the `most_recent` of both.
         timestamp: The column with the time of the row, for `most_recent`: a timestamp. One without a time zone is UTC.
+        keep: More columns to keep, for properties that a later definition will have.
     """
 
     name: str
@@ -71,12 +78,13 @@ class Datasource:
     deleted: str | None = None
     conflict: Literal["user_edits", "most_recent"] = "user_edits"
     timestamp: str | None = None
+    keep: Sequence[str] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that the state of the datasource keeps beside its key, sorted."""
         names = {each.column or name for name, each in self.properties.items()}
-        return tuple(sorted(names | ({self.timestamp} if self.timestamp else set())))
+        return tuple(sorted(names | {*self.keep} | ({self.timestamp} if self.timestamp else set())))
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,10 @@ class ObjectType:
             advice=f"give one of {', '.join(each.name for each in self.datasources)}",
         )
 
+    def feeds(self, name: str) -> bool:
+        """Return whether there is a datasource with a name."""
+        return any(each.name == name for each in self.datasources)
+
     def with_key_types(self, types: Mapping[str, str]) -> Self:
         """Return the definition with these types for keys that had none."""
         return replace(self, key={name: kind or types.get(name, "") for name, kind in self.keys.items()})
@@ -173,8 +185,9 @@ class ObjectType:
                 "deleted": source.deleted,
                 "conflict": source.conflict,
                 "timestamp": source.timestamp,
+                "keep": sorted(source.keep),
                 "properties": [
-                    [name, each.kind.text, each.column or name, each.filter, each.text, each.renamed_from]
+                    [name, each.kind.text, each.column or name, each.filter, each.text, list(each.earlier_names)]
                     for name, each in source.properties.items()
                 ],
             }
@@ -196,6 +209,7 @@ class ObjectType:
                 source["deleted"],
                 source["conflict"],
                 source["timestamp"],
+                source["keep"],
             )
             for source in facts["datasources"]
         ]

@@ -252,8 +252,8 @@ class EditRules:
             for name, each in source.properties.items():
                 self._properties[name] = columns.index(name), each.kind, stamp
         for name, each in definition.properties.items():
-            if each.renamed_from is not None:
-                self._properties.setdefault(each.renamed_from, self._properties[name])
+            for earlier in each.earlier_names:
+                self._properties.setdefault(earlier, self._properties[name])
 
     def apply(self, key: Sequence[Any], row: Sequence[Any] | None, edits: KeyEdits) -> tuple[Any, ...] | None:
         """Return an object after edits; None if there is none.
@@ -289,18 +289,24 @@ class EditRules:
 
         What nodes show and what a flush folds goes through it, so that such a value leaves earlier edits as they are.
         """
-        misfits = {}
-        for name, (kind, value) in (change.values or {}).items():
-            if name in self._properties:
-                wanted = self._properties[name][1]
-                try:
-                    wanted.encode(_migrated(kind, value, wanted))
-                except _MISFIT:
-                    misfits[name] = f"{name}: the {kind} {value!r:.200} cannot be {wanted.text}"
+        values = change.values or {}
+        misfits = {name: problem for name, each in values.items() if (problem := self.misfit(name, *each)) is not None}
         if not misfits:
             return change, []
-        kept = {name: each for name, each in (change.values or {}).items() if name not in misfits}
+        # A name of another definition may be one of a later definition again.
+        kept = {name: each for name, each in values.items() if name not in misfits or name not in self._properties}
         return replace(change, values=kept), list(misfits.values())
+
+    def misfit(self, name: str, kind: str, value: Any) -> str | None:  # noqa: ANN401 - JSON
+        """Return as text why an edited value does not count in this definition; None if it does."""
+        if name not in self._properties:
+            return f"{name}: there is no such property for the {kind} {value!r:.200}"
+        wanted = self._properties[name][1]
+        try:
+            wanted.encode(_migrated(kind, value, wanted))
+        except _MISFIT:
+            return f"{name}: the {kind} {value!r:.200} cannot be {wanted.text}"
+        return None
 
     @staticmethod
     def _is_later(columns: Sequence[Any], stamp: int | None, at: int) -> bool:

@@ -52,8 +52,9 @@ def flush(index: IndexStore, key_hashes: KeyHashes) -> Committed:
             return Committed("", applied=False, number=head.number)
         try:
             return _flushed(index, head, edits, key_hashes)
-        except ConfigurationError:  # another process flushes too
-            if index.head().edits.offset == head.edits.offset:
+        except ConfigurationError:  # another process flushes too, or another definition serves
+            newest = index.head()
+            if (newest.edits.offset, newest.serving) == (head.edits.offset, head.serving):
                 raise
 
 

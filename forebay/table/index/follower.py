@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, Literal
 
-from forebay.errors import ForebayError
+from forebay.errors import ConfigurationError, ForebayError
 from forebay.table.index.compaction import compact
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS
 from forebay.table.index.log import Entry, damaged_fact
 from forebay.table.index.merge import Merge, Merged, RowEncoder
-from forebay.table.index.pipelines import IndexRun, IndexStore, IndexVersion
+from forebay.table.index.pipelines import IndexRun, IndexStore, IndexVersion, first_version
 from forebay.table.index.segments import IndexSegment, RunWriter
 from forebay.table.index.states import StateReader
 
@@ -159,6 +159,25 @@ Launcher = Callable[[Sequence[BuildTask]], Sequence[BuildResult]]
 """Runs the parts of a step, each in a task of its own."""
 
 
+class StoppedError(ConfigurationError):
+    """A pipeline follows the log no more."""
+
+    def __init__(self, object_type: str, pipeline: str, head: Entry) -> None:
+        super().__init__(
+            f"the pipeline {pipeline} of {object_type!r} was dropped or replaced by another one; {head.serving} serves",
+            option="object_type",
+            advice="Funnel.status shows what is built, and Funnel.replace begins again",
+        )
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """The facts of the log with changes that a version does not have, and why everything is built, if it is."""
+
+    changed: tuple[Entry, ...]
+    reason: str | None
+
+
 class Follower:
     """Brings the index of a pipeline up to the head of the log.
 
@@ -184,28 +203,31 @@ class Follower:
         self._launch = launch
         self._small = small
 
-    def follow(self, *, full: bool = False) -> IndexVersion:
+    def follow(self, *, full: bool = False, exact: bool = False) -> IndexVersion:
         """Bring the index up to the head of the log; return its newest version.
 
         Args:
             full: Build the whole index, even if nothing has changed.
+            exact: Put a version also if the last facts of the log change no object.
 
         Raises:
             DataError: A value does not fit the type of its property. The version before goes on to serve.
+            StoppedError: The pipeline follows the log no more: another one replaced it.
         """
         while True:
-            last = self._index.newest_version(self._pipeline)
-            if last is None:
-                raise ValueError(f"there is no pipeline {self._pipeline}")
-            head = self._index.log.head()
-            if head is None or (head.number <= last.data and not full):
+            head = self._index.head()
+            if self._pipeline not in head.pipelines:
+                raise StoppedError(self._index.object_type, self._pipeline, head)
+            last = self._last(head)
+            if last.number > 0 and head.number <= last.data and not full:
                 return last
             try:
-                version = self._step(last, head, full=full)
+                version = self._step(last, head, full=full, exact=exact)
             except ForebayError:
                 # Another follower has put a version, and files of the one before were collected meanwhile.
                 newest = self._index.newest_version(self._pipeline)
-                if newest is None or newest.number == last.number:
+                same = newest is None or newest.number == last.number
+                if same and self._pipeline in self._index.head().pipelines:
                     raise
                 continue
             if version is None:
@@ -223,33 +245,56 @@ class Follower:
                 )
                 return version
 
+    def reason(self) -> str | None:
+        """Return why the next step builds the whole index; None if it merges changed keys."""
+        head = self._index.head()
+        return self._pending(self._last(head), head).reason
+
+    def _last(self, head: Entry) -> IndexVersion:
+        last = self._index.newest_version(self._pipeline)
+        if last is None and head.building is not None and head.building.pipeline == self._pipeline:
+            last = first_version(head.building)
+            self._index.put_version(last)
+        if last is None:
+            raise StoppedError(self._index.object_type, self._pipeline, head)
+        return last
+
     def _is_newest(self, version: IndexVersion) -> bool:
         """Return whether a version that was put counts: its number may have been free because it was collected."""
         if version.number > 1 and self._index.version(self._pipeline, version.number - 1) is not None:
             return True
-        if self._index.versions(self._pipeline)[-1] == version.number:
+        if self._index.versions(self._pipeline)[-1:] == [version.number]:
             return True
         self._index.store.delete([self._index.version_name(self._pipeline, version.number)])
         return False
 
-    def _step(self, last: IndexVersion, head: Entry, *, full: bool) -> IndexVersion | None:
+    def _pending(self, last: IndexVersion, head: Entry) -> _Pending:
+        """Return what the log has more than a version."""
+        if last.number == 0:
+            return _Pending((), "the first version of the pipeline")
+        definition = self._index.definition(self._pipeline)
+        known = [self._index.log.get(number) for number in range(last.data + 1, head.number)]
+        if None in known or (EDITS in head.states and self._index.log.get(last.data) is None):
+            return _Pending((), "facts of the log since the last version were collected")
+        entries = [*(entry for entry in known if entry is not None), *([head] if head.number > last.data else [])]
+        changed = tuple(
+            entry
+            for entry in entries
+            if entry.changed and (entry.kind == "flush" or definition.feeds(entry.datasource))
+        )
+        return _Pending(changed, self._rule.reason(changed, last.count))
+
+    def _step(self, last: IndexVersion, head: Entry, *, full: bool, exact: bool) -> IndexVersion | None:
         """Write the next version; None if no object has changed since the last one."""
         before = last.data if EDITS in head.states and last.number > 0 else None
-        known = [self._index.log.get(number) for number in range(last.data + 1, head.number)]
-        entries = [entry for entry in known if entry is not None] + [head]
-        missing = None in known or (before is not None and self._index.log.get(before) is None)
         definition = self._index.definition(self._pipeline)
-        changed = [entry for entry in entries if entry.changed]
-        same = not changed and not missing and head.edits.offset == last.edits
-        if last.number > 0 and not full and same:
-            return None
-        reason = self._rule.reason(changed, last.count)
-        if last.number == 0:
-            reason = "the first version of the pipeline"
-        elif missing:
-            reason = "facts of the log since the last version were collected"
-        elif full:
-            reason = "asked for"
+        pending = self._pending(last, head)
+        changed, reason = pending.changed, pending.reason
+        if full and last.number > 0:
+            reason = reason or "asked for"
+        if not changed and reason is None and head.edits.offset == last.edits:
+            made = replace(last, number=last.number + 1, data=head.number, shares=(), reason="nothing changed")
+            return replace(made, decision="INCREMENTAL") if exact else None
         shares = tuple((entry.changed, entry.before) for entry in changed)
         keys = sum(entry.changed for entry in changed)
         made = replace(

@@ -2,7 +2,7 @@
 """Collects what nothing needs any more: old facts, and files that no fact names.
 
 Kept is what the last facts of the log name, those that a follower has not seen, and the last versions of each pipeline.
-Kept are edits of users that a pipeline does not contain.
+Kept are edits of users that a pipeline does not contain. A pipeline that was dropped or replaced goes as a whole.
 Files of attempts that may still commit are kept too: the number of the fact on which an attempt is based is part of
 their names. No clock decides anything.
 """
@@ -55,14 +55,22 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
     head = index.log.head()
     if head is None:
         return Collected((), ())
-    followers = list(index.newest_versions())
-    first = min([head.number - keep + 1, *(newest.data for newest in followers if newest.number > 0)])
+    pipelines = index.pipelines()
+    head = index.head()  # a pipeline is part of the log before it has files
+    followers = list(index.followed(head))
+    first = min([head.number - keep + 1, *(newest.data for newest in followers if newest.data >= 0)])
     facts = [index.log.name(number) for number in index.log.numbers() if number < first]
     for newest in followers:
         old = [number for number in index.versions(newest.pipeline) if 0 < number <= newest.number - versions]
         facts += [index.version_name(newest.pipeline, number) for number in old]
     # Nodes read edits until a version contains them.
     edits = min((newest.edits for newest in followers if newest.number > 0), default=0)
+    # The number in the log that the swap of a dropped replacement needs is taken: it never serves.
+    dropped = [
+        index.store.names(index.pipeline_prefix(name)) + index.store.names(f"{index.pipeline_prefix(name)}segments/")
+        for name in pipelines
+        if name not in head.pipelines
+    ]
     facts += [index.edits.name(offset) for offset in index.edits.offsets() if offset <= edits]
     named = set(_named(index, first, followers, versions))
     files = [
@@ -72,6 +80,8 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
     ]
     for newest in followers:
         files += _unnamed(index, f"{index.pipeline_prefix(newest.pipeline)}segments/", named, newest.data)
+    files += [name for names in dropped for name in names if not name.endswith(".json")]
+    facts += sorted(name for names in dropped for name in names if name.endswith(".json"))
     if not dry_run:
         # In ascending order, one after the other: whoever finds a number free also finds the one before it free.
         for name in facts:

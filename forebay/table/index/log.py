@@ -74,12 +74,28 @@ class Folded:
 
 
 @dataclass(frozen=True)
+class Building:
+    """A replacement that is built behind the pipeline that serves.
+
+    Args:
+        pipeline: The name of its pipeline, which no other one ever had: the number of a fact is part of it.
+        since: The number of the fact that began it. Later ones are kept until it has a version.
+        definition: Its definition, as JSON values.
+    """
+
+    pipeline: str
+    since: int
+    definition: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Entry:
     """A fact of the log.
 
     Args:
         number: Its number.
-        kind: What it does: it begins the log, commits a transaction, or flushes edits of users.
+        kind: What it does: it begins the log, commits a transaction, flushes edits of users, begins or drops a
+            replacement, or lets it serve.
         attempt: A random id of the attempt that put it.
         shards: The number of shards of all states.
         serving: The name of the pipeline that serves.
@@ -92,10 +108,12 @@ class Entry:
         counts: Rows that were inserted, updated and deleted, and others that changed nothing, by name.
         time: When it was put, as people write it. Nothing is decided by it.
         edits: The edits that the state of edits has after it.
+        building: The replacement that is built.
+        replaced: Fingerprints of the last definitions that served before.
     """
 
     number: int
-    kind: Literal["begin", "transaction", "flush"]
+    kind: Literal["begin", "transaction", "flush", "replace", "swap"]
     attempt: str
     shards: int
     serving: str
@@ -108,6 +126,13 @@ class Entry:
     counts: Mapping[str, int] = field(default_factory=dict)
     time: str = ""
     edits: Folded = Folded()
+    building: Building | None = None
+    replaced: tuple[str, ...] = ()
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """The pipelines that follow the log: the one that serves, then the one that is built."""
+        return (self.serving,) if self.building is None else (self.serving, self.building.pipeline)
 
     @property
     def changed(self) -> int:
@@ -138,9 +163,16 @@ class Entry:
                 for source, state in facts.pop("states").items()
             }
             changes = tuple(map(_run, facts.pop("changes")))
-            edits = facts.pop("edits")
+            edits, building = facts.pop("edits"), facts.pop("building")
             folded = Folded(**{**edits, "ids": tuple(edits["ids"]), "last_dead": tuple(edits["last_dead"])})
-            return cls(states=states, changes=changes, edits=folded, **facts)
+            return cls(
+                states=states,
+                changes=changes,
+                edits=folded,
+                building=None if building is None else Building(**building),
+                replaced=tuple(facts.pop("replaced")),
+                **facts,
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise damaged_fact(name, str(error)) from error
 
@@ -222,36 +254,47 @@ class Log:
                     advice="commit it again; commit large loads while few other transactions are committed",
                 )
             entry = replace(change(head), number=head.number + 1, attempt=attempt)
-            name = self.name(entry.number)
-            won = self._store.put_if_absent(name, entry.to_bytes())
-            if not won:  # the answer to a request that succeeded may be lost
-                stored = self.get(entry.number)
-                won = stored is not None and stored.attempt == attempt
-            if won and self._store.get(self.name(head.number)) is not None:
+            if self.put(entry, lambda newest, entry=entry: _has(newest, entry, datasource)):  # type: ignore[misc] # of the loop
                 return entry
-            newest = self.head()
-            if won:
-                # The fact before is gone: this number was put and collected before, while this process was paused. Or
-                # it was put by this attempt, and both were collected since.
-                if newest is not None and _has(newest, entry, datasource):
-                    return entry
-                self._store.delete([name])
-            head = newest or head
+            head = self.head() or head
+
+    def put(self, entry: Entry, is_in: Callable[[Entry], bool]) -> bool:
+        """Put a fact after all others; return whether it counts. Else the log has gone on.
+
+        Args:
+            entry: The fact. Its number is that of the newest fact that the caller knows, plus one.
+            is_in: Returns whether a later fact says that this one was put.
+        """
+        name = self.name(entry.number)
+        won = self._store.put_if_absent(name, entry.to_bytes())
+        if not won:  # the answer to a request that succeeded may be lost
+            stored = self.get(entry.number)
+            won = stored is not None and stored.attempt == entry.attempt
+        if not won or self._store.get(self.name(entry.number - 1)) is not None:
+            return won
+        # The fact before is gone: this number was put and collected before, while this process was paused. Or it was
+        # put by this attempt, and both were collected since.
+        newest = self.head()
+        if newest is not None and newest.number > entry.number and is_in(newest):
+            return True
+        self._store.delete([name])
+        return False
 
 
 def _has(head: Entry, entry: Entry, datasource: str) -> bool:
     state = head.states.get(datasource)
     mine = entry.states[datasource].applied[-1:]
-    return head.number > entry.number and state is not None and set(mine) <= set(state.applied)
+    return state is not None and set(mine) <= set(state.applied)
 
 
 def _refuse_moved(base: Entry, head: Entry, datasource: str) -> None:
     before, now = base.states.get(datasource), head.states.get(datasource)
-    if now is None or (before is not None and before.moved == now.moved):
+    if (before and before.moved) == (now and now.moved):
         return
-    other = f"the streaming query {now.owner}" if now.owner else "another transaction"
+    other = f"the streaming query {now.owner}" if now and now.owner else "another transaction"
+    number = now.moved if now else head.number
     raise ConfigurationError(
-        f"{other} has changed the datasource {datasource!r} since this transaction began: fact {now.moved} of the log",
+        f"{other} has changed the datasource {datasource!r} since this transaction began: fact {number} of the log",
         option="datasource",
         advice="let one process at a time write a datasource, and commit again: the difference is computed again",
     )

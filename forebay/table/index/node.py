@@ -48,6 +48,8 @@ class SearchNode(Queryable):
         storage: Settings of S3, as `stateStorage.*` of a stream.
         time_zone: The time zone of timestamps without one in conditions of `where`.
         progress: Gets the progress of `refresh`; None: a line on standard error, if that is a terminal.
+        pipeline: The pipeline of a replacement that is built, to look at it before it serves; None: the one that
+            serves. Edits are refused until it serves.
 
     Raises:
         ConfigurationError: There is no such object type, or the cache is of another node.
@@ -63,10 +65,12 @@ class SearchNode(Queryable):
         storage: Mapping[str, object] | None = None,
         time_zone: str = "UTC",
         progress: Progress | None = None,
+        pipeline: str | None = None,
     ) -> None:
         self._index = IndexStore(location, object_type, storage)
         self._directory = Path(cache)
         self._zone = session_zone(time_zone)
+        self._pipeline = pipeline
         self._progress = progress if progress is not None else self._terminal()
         self._lock = self._locked()
         self._cache = SegmentCache(self._index.store, self._directory)
@@ -130,20 +134,25 @@ class SearchNode(Queryable):
 
     def _take_newest(self) -> None:
         for _ in range(_TRIES):
-            newest = self._newest()
-            view = self._view
-            damaged = view is not None and view.is_damaged
-            if damaged:
-                self._cache.check_again()
-            if view is not None and (newest.data, newest.number) <= (view.version.data, view.version.number):
-                if not damaged:
-                    return
-                newest = view.version
             try:
+                newest = self._newest()
+                view = self._view
+                damaged = view is not None and view.is_damaged
+                if damaged:
+                    self._cache.check_again()
+                if view is not None and not _is_newer(newest, view.version):
+                    if not damaged:
+                        return
+                    newest = view.version
                 self._cache.fetch(newest.segments, self._progress)
                 self._flip(newest)
             except MissingSegmentError:  # collected meanwhile: there is a newer version
                 continue
+            except ForebayError:
+                before, self._head = self._head, self._index.log.head(self._head)
+                if before is None or self._head is None or self._head.serving == before.serving:
+                    raise
+                continue  # the pipeline was replaced and collected meanwhile
             return
         raise RetriableError(
             f"the segments of {self._index.object_type!r} below {self._index.location!r} were collected while they "
@@ -206,6 +215,7 @@ class SearchNode(Queryable):
         """
         given = list(edits)
         with self._refreshing:
+            self._refuse_unserved()
             up_to_date = self._tail()
             while True:
                 if not up_to_date:
@@ -260,7 +270,8 @@ class SearchNode(Queryable):
             ConfigurationError: There is none.
         """
         self._head = self._index.log.head(self._head) or self._index.head()
-        return self._index.serving(self._head, None if self._view is None else self._view.version)
+        known = None if self._view is None else self._view.version
+        return self._index.built(self._pipeline or self._head.serving, known)
 
     def _flip(self, version: IndexVersion) -> None:
         """Open the segments that are new, and let the version answer."""
@@ -282,6 +293,14 @@ class SearchNode(Queryable):
         pending = [] if before is None else [edit for edit in before.overlay.edits if edit.offset > version.edits]
         self._view = View(version, definition, tuple(runs[::-1]), self._known_head().shards).with_edits(pending)
         self._cache.keep(version.segments)
+
+    def _refuse_unserved(self) -> None:
+        if self._pipeline is not None and self._index.head().serving != self._pipeline:
+            raise ConfigurationError(
+                f"the pipeline {self._pipeline} of {self._index.object_type!r} does not serve",
+                option="pipeline",
+                advice="edit on a node without pipeline=; a replacement has these edits too",
+            )
 
     def _opened(self, segment: IndexSegment, *, oldest: bool) -> OpenedSegment:
         try:
@@ -331,3 +350,10 @@ class SearchNode(Queryable):
             sys.stderr.flush()
 
         return show
+
+
+def _is_newer(found: IndexVersion, known: IndexVersion) -> bool:
+    """Return whether answers may go on from a version that was found. Those of a replacement do not go back either."""
+    if found.pipeline != known.pipeline:
+        return found.data >= known.data
+    return (found.data, found.number) > (known.data, known.number)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any, Self
 
@@ -15,9 +15,9 @@ from forebay.state.retrying_state_store import RetryingStateStore
 from forebay.state.state_store import StateStore
 from forebay.stores.storage_options import StorageOptions
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
-from forebay.table.index.definition import ObjectType
+from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import EditLog
-from forebay.table.index.log import Entry, Log, damaged_fact, numbers_of, parsed
+from forebay.table.index.log import Building, Entry, Log, damaged_fact, numbers_of, parsed
 from forebay.table.index.segments import IndexSegment
 
 IndexRun = tuple[IndexSegment, ...]
@@ -129,39 +129,64 @@ class IndexStore:
             key_types: Returns the types of the keys of a new log.
 
         Raises:
-            ConfigurationError: The definition that serves is another one.
+            ConfigurationError: The definition that serves is another one, and so are the one of a replacement that is
+                built, and the last ones that served before.
         """
         head = self.log.head()
         if head is None:
             serving = self._new_pipeline(given.with_key_types(key_types()))
             head = self.log.begin(Entry(0, "begin", uuid.uuid4().hex, shards, serving))
         stored = self.definition(head.serving)
-        if stored.fingerprint() != given.with_key_types(stored.keys).fingerprint():
+        mine = given.with_key_types(stored.keys).fingerprint()
+        known = [stored, *([] if head.building is None else [ObjectType.from_facts(head.building.definition)])]
+        if mine not in head.replaced and all(each.fingerprint() != mine for each in known):
             raise ConfigurationError(
                 f"the definition of {given.name!r} differs from the one that serves below {self.location!r}",
                 option="object_type",
-                advice="use the definition that serves, or another location for the new one",
+                advice="Funnel.plan says what the new one needs, and Funnel.replace lets it serve",
             )
         return head, stored
 
-    def serving(self, head: Entry, known: IndexVersion | None = None) -> IndexVersion:
+    def serving(self, head: Entry) -> IndexVersion:
         """Return the newest version of the pipeline that serves.
 
+        Raises:
+            ConfigurationError: There is none yet.
+        """
+        return self.built(head.serving)
+
+    def built(self, pipeline: str, known: IndexVersion | None = None) -> IndexVersion:
+        """Return the newest version of a pipeline that answers can come from.
+
         Args:
-            head: The newest fact of the log.
+            pipeline: The pipeline.
             known: See `newest_version`.
 
         Raises:
             ConfigurationError: There is none yet.
         """
-        version = self.newest_version(head.serving, known)
+        version = self.newest_version(pipeline, known)
         if version is None or version.number == 0:
             raise ConfigurationError(
-                f"there is no index of {self.object_type!r} below {self.location!r} yet",
+                f"there is no index of {self.object_type!r} below {self.location!r} yet: {pipeline} has no version",
                 option="location",
                 advice="commit a datasource with Funnel.commit, or call Funnel.follow after an error",
             )
         return version
+
+    def followed(self, head: Entry) -> Iterator[IndexVersion]:
+        """Yield the newest version of each pipeline that follows the log: the one that serves first."""
+        for pipeline in head.pipelines:
+            newest = self.newest_version(pipeline)
+            if newest is not None:
+                yield newest
+            elif head.building is not None and pipeline == head.building.pipeline:
+                yield first_version(head.building)
+
+    def pipelines(self) -> list[str]:
+        """Return the names of all pipelines of which there are files, sorted."""
+        prefix = f"{self.directory}pipelines/"
+        return sorted(name.removeprefix(prefix).removesuffix("/") for name in self.store.directories(prefix))
 
     def pipeline_prefix(self, pipeline: str) -> str:
         """Return the directory of a pipeline, ending in a slash."""
@@ -202,14 +227,6 @@ class IndexStore:
                 return found
         return None
 
-    def newest_versions(self) -> Iterator[IndexVersion]:
-        """Yield the newest version of each pipeline."""
-        prefix = f"{self.directory}pipelines/"
-        for directory in self.store.directories(prefix):
-            newest = self.newest_version(directory.removeprefix(prefix).removesuffix("/"))
-            if newest is not None:
-                yield newest
-
     def put_version(self, version: IndexVersion) -> bool:
         """Put a version, unless another one has its number; return whether this call put it."""
         return self.store.put_if_absent(self.version_name(version.pipeline, version.number), version.to_bytes())
@@ -235,3 +252,38 @@ class IndexStore:
         if first is None:
             raise damaged_fact(self.version_name(pipeline, 0), "it does not exist")
         return first.definition
+
+
+def first_version(building: Building) -> IndexVersion:
+    """Return version 0 of a replacement: its definition, and the fact from which on the log is kept for it."""
+    return IndexVersion(building.pipeline, 0, building.since, facts=building.definition)
+
+
+def fed_datasource(
+    head: Entry, serving: ObjectType, given: ObjectType, name: str, columns: Collection[str]
+) -> Datasource:
+    """Return the datasource of a transaction, with all columns that its rows are to have.
+
+    While a replacement is built, one transaction feeds both pipelines. Who commits with the definition that serves need
+    not have the columns of the new one; who commits with the new one needs those of both.
+
+    Args:
+        head: The newest fact of the log.
+        serving: The definition that serves.
+        given: The definition of the one who commits.
+        name: The name of the datasource.
+        columns: The columns that the rows of the transaction have.
+
+    Raises:
+        ConfigurationError: There is no such datasource.
+    """
+    if head.building is None:
+        return serving.datasource(name)
+    new = ObjectType.from_facts(head.building.definition)
+    if given.with_key_types(serving.keys).fingerprint() != new.fingerprint():
+        source = serving.datasource(name)
+        more = [each for each in new.datasource(name).columns if each in columns] if new.feeds(name) else []
+    else:
+        source = new.datasource(name)
+        more = list(serving.datasource(name).columns) if serving.feeds(name) else []
+    return replace(source, keep=tuple({*source.keep, *more}))

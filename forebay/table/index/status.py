@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import due, shown_time
 from forebay.table.index.log import Entry
 from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.plan import waits_for
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,26 @@ class DatasourceStatus:
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """The index of a pipeline: its newest version, and how many facts of the log it has not seen."""
+    """The index of a pipeline.
+
+    Args:
+        version: Its newest version; 0 if it has none yet.
+        behind: How many facts of the log it has not seen.
+        role: Whether it serves, is built behind the one that does, or was replaced or dropped.
+        size: The bytes of its segments.
+        waits: What is to be committed before it can serve.
+    """
 
     version: IndexVersion
     behind: int
-    serving: bool
+    role: Literal["serves", "is built", "was dropped"]
     size: int
+    waits: tuple[str, ...] = ()
+
+    @property
+    def serving(self) -> bool:
+        """Whether it serves."""
+        return self.role == "serves"
 
 
 @dataclass(frozen=True)
@@ -74,7 +91,10 @@ def status(index: IndexStore) -> Status:
     """
     head = index.head()
     sources = []
-    for source in index.definition(head.serving).datasources:
+    stored = index.definition(head.serving)
+    new = None if head.building is None else ObjectType.from_facts(head.building.definition)
+    more = () if new is None else (each for each in new.datasources if not stored.feeds(each.name))
+    for source in (*stored.datasources, *more):
         state = head.states.get(source.name)
         if state is None:
             sources.append(DatasourceStatus(source.name, 0, None, None, 0, 0))
@@ -83,10 +103,17 @@ def status(index: IndexStore) -> Status:
         runs = max(len(shard) for shard in state.shards)
         sources.append(DatasourceStatus(source.name, state.live, state.owner, state.moved, runs, size))
     pipelines = []
-    for newest in index.newest_versions():
+    followed = list(index.followed(head))
+    others = (index.newest_version(name) for name in index.pipelines() if name not in head.pipelines)
+    for newest in (*followed, *(each for each in others if each is not None)):
         size = sum(segment.size for segment in newest.segments)
-        serving = newest.pipeline == head.serving
-        pipelines.append(PipelineStatus(newest, head.number - newest.data, serving, size))
+        role: Literal["serves", "is built", "was dropped"] = "was dropped"
+        waits: tuple[str, ...] = ()
+        if newest.pipeline == head.serving:
+            role = "serves"
+        elif newest in followed and new is not None:
+            role, waits = "is built", tuple(waits_for(head, stored, new))
+        pipelines.append(PipelineStatus(newest, head.number - newest.data, role, size, waits))
     return Status(index.object_type, head, tuple(sources), tuple(pipelines), _edit_status(index, head))
 
 

@@ -10,11 +10,13 @@ from typing import Final, Literal, get_args
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, RetriableError
 from forebay.table.index.changelog import ShardResult, ShardTask, combined, refuse_duplicates
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.edits import EDITS
 from forebay.table.index.log import KNOWN, DatasourceState, Entry, Folded, id_digest
 from forebay.table.index.pipelines import IndexStore
-from forebay.table.index.states import SEQUENCE, order_fields, payload_of, schema_of, schema_text
+from forebay.table.index.states import KEY, SEQUENCE, VALUE, order_fields, payload_of, schema_of, schema_text
 
 Kind = Literal["snapshot", "append", "update", "delete"]
 
@@ -208,6 +210,7 @@ def commit(
     change = _change(base, transaction, tasks[0], ordered, counts, digest)
 
     def entry_after(head: Entry) -> Entry:
+        _refuse_replaced(index, base, head, transaction.datasource, tasks[0].payload)
         if folded is None:
             return replace(change(head), edits=replace(head.edits, ids=()))
         return replace(change(head), kind="flush", edits=folded)
@@ -256,6 +259,32 @@ def _change(
     return change
 
 
+def _refuse_replaced(index: IndexStore, base: Entry, head: Entry, name: str, payload: pa.Schema) -> None:
+    """Check that rows that were prepared for the definitions at `base` have what the definitions at `head` need.
+
+    Raises:
+        RetriableError: They need others.
+        ConfigurationError: They need none, or edits have to be folded by another definition.
+    """
+    if (head.serving, head.building) == (base.serving, base.building):
+        return
+    if name == EDITS:
+        if head.serving == base.serving:
+            return
+        raise ConfigurationError("another definition serves since the flush began", advice="flush again")
+    if head.serving == base.serving:
+        if index.definition(head.serving).feeds(name):
+            return
+    elif base.building is not None and base.building.pipeline == head.serving:
+        columns = ObjectType.from_facts(base.building.definition).datasource(name).columns
+        if {f"{VALUE}{each}" for each in columns} <= set(payload.names):
+            return
+    raise RetriableError(
+        f"the definition of {index.object_type!r} was replaced since the transaction of the datasource {name!r} began",
+        advice="commit it again: nothing was committed",
+    )
+
+
 def _evolved(stored: pa.Schema | None, incoming: pa.Schema, transaction: Transaction) -> tuple[pa.Schema, bool]:
     """Return the columns to keep, and whether they replace those of the state."""
     if stored is None:
@@ -264,6 +293,13 @@ def _evolved(stored: pa.Schema | None, incoming: pa.Schema, transaction: Transac
     if kept.equals(incoming) or transaction.kind == "delete":
         return kept, False
     types = {each.name: each.type for each in kept}
+    if len(kept) > sum(name.startswith(KEY) for name in kept.names) and any(
+        name not in types for name in incoming.names
+    ):
+        if transaction.kind == "snapshot":
+            return incoming, True
+        # Rows without the column would have NULL, so only a snapshot brings a new one.
+        incoming = pa.schema([each for each in incoming if each.name in types])
     for each in incoming:
         if each.name in types and each.type != types[each.name] and not _widens(each.type, types[each.name]):
             if transaction.kind == "snapshot":

@@ -64,17 +64,24 @@ class Verification:
         return "\n  ".join([f"{what}: {self.differing:,} keys differ", *self.named])
 
 
-def verify(index: IndexStore, view: View | None = None) -> Verification:
+def verify(index: IndexStore, view: View | None = None, *, replacement: bool = False) -> Verification:
     """Compare the newest version of the serving pipeline with the states; or the version that a node answers from.
 
     Args:
         index: The store.
         view: What a node reads (`SearchNode.view`); None: the segments of the store.
+        replacement: Whether to compare the replacement that is built instead of the index that serves.
 
     Raises:
         ConfigurationError: There is no index yet, or the states of the version were collected.
     """
-    version = view.version if view is not None else index.serving(index.head())
+    head = index.head()
+    if replacement and head.building is None:
+        raise ConfigurationError(
+            f"no replacement of {index.object_type!r} is built", option="replacement", advice="leave it out"
+        )
+    pipeline = head.building.pipeline if replacement and head.building is not None else head.serving
+    version = view.version if view is not None else index.built(pipeline)
     entry = index.log.get(version.data)
     if entry is None:
         raise ConfigurationError(

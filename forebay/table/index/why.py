@@ -42,6 +42,7 @@ class Explanation:
         run: The number of the run of the segment, from the oldest one on; 0 without a segment.
         runs: The number of runs.
         found: The object in the index; None: there is none.
+        replacement: The replacement that is built, and the object in it, as text; None: none is.
     """
 
     key: str
@@ -57,6 +58,7 @@ class Explanation:
     run: int
     runs: int
     found: Mapping[str, Any] | None
+    replacement: str | None = None
 
     def __str__(self) -> str:
         lines = [f"({self.key}), shard {self.shard}, version {self.version}, fact {self.data} of the log"]
@@ -71,6 +73,7 @@ class Explanation:
             what = "deleted" if self.found is None else _shown(self.found)
             lines.append(f"  index: {what}, by {self.segment} (run {self.run} of {self.runs})")
         lines += [f"  pending: {text}" for text in self.pending]
+        lines += [] if self.replacement is None else [f"  replacement: {self.replacement}"]
         if self.edits:
             lines.append(
                 "  rule: an edit wins over the row of a datasource; with most_recent, unless the row has a later time"
@@ -96,10 +99,7 @@ def explain(index: IndexStore, key: object) -> Explanation:
     head = index.head()
     version = index.serving(head)
     definition = index.definition(version.pipeline)
-    runs = tuple(
-        tuple(map(OpenedSegment, run, map(open_segment, local_copies(index, run)))) for run in reversed(version.runs)
-    )
-    view = View(version, definition, runs, head.shards)
+    view = _view(index, head, version, definition)
     values = definition.codec.values(key)
     shard = definition.codec.hash(values) % head.shards
     segment, found = view.find(key)
@@ -124,7 +124,27 @@ def explain(index: IndexStore, key: object) -> Explanation:
         run=_place(version, segment),
         runs=len(version.runs),
         found=found,
+        replacement=_replacement(index, head, key),
     )
+
+
+def _view(index: IndexStore, head: Entry, version: IndexVersion, definition: ObjectType) -> View:
+    runs = tuple(
+        tuple(map(OpenedSegment, run, map(open_segment, local_copies(index, run)))) for run in reversed(version.runs)
+    )
+    return View(version, definition, runs, head.shards)
+
+
+def _replacement(index: IndexStore, head: Entry, key: object) -> str | None:
+    """Return as text where the replacement that is built is, and the object in it."""
+    if head.building is None:
+        return None
+    newest = index.newest_version(head.building.pipeline)
+    if newest is None or newest.number == 0:
+        return f"{head.building.pipeline} has no version yet"
+    found = _view(index, head, newest, ObjectType.from_facts(head.building.definition)).find(key)[1]
+    place = f"{newest.pipeline}, at fact {newest.data} of the log, {head.number - newest.data} behind"
+    return f"{place}: {'no object' if found is None else _shown(found)}"
 
 
 def _shown_edits(edits: KeyEdits) -> Iterator[str]:

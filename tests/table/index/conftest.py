@@ -22,7 +22,9 @@ from forebay.table.index.columns import arrow_type
 from forebay.table.index.flush import flush
 from forebay.table.index.follower import Follower, FullRule
 from forebay.table.index.keys import KeyCodec
-from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.pipelines import IndexStore, fed_datasource
+from forebay.table.index.plan import make_plan
+from forebay.table.index.replacement import Replacement, begin_replacement, run_replacement
 from forebay.table.index.states import KEY, LANE, SEQUENCE, VALUE, StateReader
 from forebay.table.index.transactions import (
     Committed,
@@ -62,6 +64,7 @@ class Objects:
         self.key_hash: Callable[[Sequence[Any]], int] = options.pop("key_hash", lambda key: hashed("key", *key))
         self.types: dict[str, dict[str, str]] = options.pop("types", {})
         self.small = options.pop("small", 50_000)
+        self.frames: set[str] | None = None  # the columns of DataFrames; None: those of their rows
         assert not options
         self._cache, self._numbers = cache, itertools.count()
         self.nodes: list[SearchNode] = []
@@ -82,10 +85,13 @@ class Objects:
     ) -> Committed:
         """Commit rows: `deleted` marks a delete, `sequence` orders the changes of a key."""
         head, definition = self.begin()
-        head = base or head
+        if base is not None:
+            head, definition = base, self.index.definition(base.serving)
         wanted = Transaction(source, transaction or uuid.uuid4().hex, kind, **options)
         check_owner(head, wanted)
-        table, incoming, shards = self._prepared(definition.datasource(source), rows, head.shards, kind)
+        names = {name for row in rows for name in row} if self.frames is None else self.frames
+        fed = fed_datasource(head, definition, self.definition, source, names)
+        table, incoming, shards = self._prepared(fed, rows, head.shards, kind)
         digests = [int(np.asarray(table.column(name)).view(np.uint64).sum(dtype=np.uint64)) for name in DIGESTS]
         known = known_digest(head, wanted)
         if known is not None:
@@ -104,8 +110,32 @@ class Objects:
 
     def follow(self, **options: Any):
         """Bring the index up to date."""
-        head, _ = self.begin()
-        return Follower(self.index, head.serving, self.rule, small=self.small).follow(**options)
+        return self.follower(self.begin()[0].serving).follow(**options)
+
+    def follower(self, pipeline: str) -> Follower:
+        """The follower of a pipeline."""
+        return Follower(self.index, pipeline, self.rule, small=self.small)
+
+    def plan(self, **options: Any):
+        """What the definition needs."""
+        return make_plan(self.index, self.definition, self.rule, **options)
+
+    def replace(self, *, swap: bool = True, **options: Any) -> Replacement:
+        """Replace the definition that serves, as `Funnel.replace` does."""
+        plan, serving = self.plan(**options), self.index.head().serving
+        assert plan.kind in ("REPLACEMENT", "INCREMENTAL"), plan
+        begin_replacement(self.index, self.definition if plan.kind == "REPLACEMENT" else None, serving)
+        if plan.kind == "INCREMENTAL":
+            return Replacement(serving, serves=True, version=None)
+        return run_replacement(self.index, self.follower, swap=swap)
+
+    def defined(self, definition: ObjectType, **options: Any) -> Objects:
+        """The same location with another definition."""
+        storage = self.index.storage or None
+        options = {"types": self.types, "key_hash": self.key_hash, "shards": self.shards, "rule": self.rule} | options
+        made = Objects(self.location, self._cache / definition.fingerprint(), definition, storage=storage, **options)
+        made.nodes = self.nodes
+        return made
 
     def flush(self, *, follow: bool = True) -> Committed:
         """Fold the pending edits."""
@@ -140,7 +170,8 @@ class Objects:
     def _prepared(self, source: Datasource, rows: Sequence[Mapping[str, Any]], shards: int, kind: str):
         kinds = {name: parse_type(text) for name, text in self.definition.keys.items()}
         codec = KeyCodec(kinds)
-        types = {name: arrow_type(each.kind) for name, each in source.properties.items()}
+        types: dict[str, Any] = dict.fromkeys(source.columns, pa.string())
+        types |= {each.column or name: arrow_type(each.kind) for name, each in source.properties.items()}
         types |= {name: arrow_type(parse_type(text)) for name, text in self.types.get(source.name, {}).items()}
         payload = pa.schema(
             [

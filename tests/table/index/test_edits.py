@@ -522,8 +522,9 @@ def test_edits_of_an_older_definition_are_dropped_renamed_and_cast_or_become_dea
     assert objects.rows(node) == found and node.view().overlay.edits == () and equal(objects, node)
     edits = status(objects.index).edits
     assert (edits.dead_letters, edits.last_dead) == (
-        4,
+        5,
         (
+            "edit 2, (id=1): gone: there is no such property for the int 1",
             "edit 3, (id=2): year: the string '19x' cannot be int",
             "edit 4, (id=3): d: the decimal(6,2) '2.50' cannot be bigint",
             "edit 5, (id=0): year: the string '19y' cannot be int",

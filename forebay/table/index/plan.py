@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a definition needs against the one that serves: nothing, a replacement, or what only a person can do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from forebay.table.changelog.state.merging import key_ranges
+from forebay.table.index.definition import Datasource, ObjectType, Property
+from forebay.table.index.edits import EDITS, EditRules, KeyEdits
+from forebay.table.index.follower import Follower, FullRule
+from forebay.table.index.log import Entry
+from forebay.table.index.merge import EDITS_COLUMN
+from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.states import KEY, VALUE, StateReader, entry_fields, payload_of, schema_of
+from forebay.table.index.types import parse_type
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a definition needs.
+
+    Args:
+        kind: `INCREMENTAL` or `FULL`: the definition serves, and the next step merges changes, or builds everything.
+            `REPLACEMENT`: `Funnel.replace` builds another index behind the one that serves. `REFUSED`: the stored
+            objects cannot have this definition.
+        reasons: Why, each for itself; if it is refused, with what to do.
+        waits: What is to be committed before a replacement can serve.
+    """
+
+    kind: Literal["INCREMENTAL", "FULL", "REPLACEMENT", "REFUSED"]
+    reasons: tuple[str, ...]
+    waits: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        waits = (f"before it can serve: {each}" for each in self.waits)
+        return "\n  ".join([f"{self.kind}", *self.reasons, *waits])
+
+
+def make_plan(index: IndexStore, given: ObjectType, rule: FullRule, drop_edits: Collection[str] = ()) -> Plan:
+    """Return what a definition needs; see `Funnel.plan`."""
+    head = index.log.head()
+    if head is None:
+        return Plan("FULL", ("nothing was committed yet: the first transaction builds everything",))
+    stored = index.definition(head.serving)
+    new = given.with_key_types(stored.keys)
+    if new.fingerprint() == stored.fingerprint():
+        reason = Follower(index, head.serving, rule).reason()
+        return Plan("INCREMENTAL", ("the definition serves",)) if reason is None else Plan("FULL", (reason,))
+    if refused := (*_refused(stored, new), *_refused_edits(index, head, stored, new, drop_edits)):
+        return Plan("REFUSED", refused)
+    reasons = tuple(_changes(stored, new)) or ("properties, datasources or keys are in another order",)
+    return Plan("REPLACEMENT", reasons, tuple(waits_for(head, stored, new)))
+
+
+def _refused(stored: ObjectType, new: ObjectType) -> Iterator[str]:
+    if list(_kinds(stored)) != list(_kinds(new)):
+        keys, others = (", ".join(f"{name} {kind}" for name, kind in _kinds(each)) for each in (stored, new))
+        yield (
+            f"the key is ({keys}), and would be ({others}): that is a new object type; give it a name of its own, and "
+            "commit its datasources"
+        )
+        return
+    for source in new.datasources:
+        if stored.feeds(source.name) and not same_rows(stored, source):
+            yield (
+                f"the datasource {source.name!r} would find keys or deleted rows by other columns than its rows: "
+                "give it a new name, under which it is committed again; the old one serves until then"
+            )
+
+
+def _kinds(definition: ObjectType) -> Iterator[tuple[str, str]]:
+    return ((name, parse_type(kind).text if kind else "") for name, kind in definition.keys.items())
+
+
+def same_rows(definition: ObjectType, source: Datasource) -> bool:
+    """Return whether the stored rows of a datasource have the keys and deletions that it would store."""
+    known = definition.datasource(source.name)
+    columns = [[each.key.get(name, name) for name in definition.keys] for each in (known, source)]
+    return columns[0] == columns[1] and known.deleted == source.deleted
+
+
+def _refused_edits(
+    index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType, drop_edits: Collection[str]
+) -> Iterator[str]:
+    for name, lost in lost_edits(index, head, stored, new, pending=True).items():
+        if name in drop_edits:
+            continue
+        many = f"{len(lost):,} edited values of {name!r} would not count any more, the first one ({lost[0]})"
+        if name in new.properties or any(name in each.earlier_names for each in new.properties.values()):
+            yield f"{many}: give the property a type that has these values, or pass drop_edits=[{name!r}]"
+        else:
+            yield (
+                f"{many}: name the property that takes them with Property(renamed_from={name!r}), which may be a list; "
+                f"or pass drop_edits=[{name!r}]"
+            )
+
+
+def lost_edits(
+    index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType, *, pending: bool
+) -> dict[str, list[str]]:
+    """Return the values of edits that count in one definition and not in another one, as texts, by the edited name.
+
+    Args:
+        index: The store.
+        head: The fact of the log with the folded edits.
+        stored: The definition in which they count.
+        new: The other one.
+        pending: Whether to look at pending edits too.
+    """
+    before, after = EditRules(stored), EditRules(new)
+    lost: dict[str, list[str]] = {}
+    values = [
+        (stored.codec.shown(stored.codec.values(key)), name, kind, value)
+        for key, edits in _folded(index, head, stored)
+        for name, (kind, value, _) in edits.values.items()
+    ]
+    values += [
+        (stored.codec.shown(stored.codec.of_json(change.key)), name, kind, value)
+        for edit in (index.edits.after(head.edits.offset) if pending else ())
+        for change in edit.changes
+        for name, (kind, value) in (change.values or {}).items()
+    ]
+    for key, name, kind, value in values:
+        if before.misfit(name, kind, value) is None and (problem := after.misfit(name, kind, value)) is not None:
+            lost.setdefault(name, []).append(f"({key}), {problem}")
+    return lost
+
+
+def _folded(index: IndexStore, head: Entry, definition: ObjectType) -> Iterator[tuple[dict[str, object], KeyEdits]]:
+    state = head.states.get(EDITS)
+    if state is None:
+        return
+    reader, schema = StateReader(index.store), entry_fields(payload_of(schema_of(state.schema)), None)
+    for runs in state.shards:
+        for low, high in key_ranges(reader.parts(runs)):
+            for row in reader.live_between(runs, low, high, schema).to_pylist():
+                yield {name: row[f"{KEY}{name}"] for name in definition.keys}, KeyEdits.of_text(row[EDITS_COLUMN])
+
+
+def _changes(stored: ObjectType, new: ObjectType) -> Iterator[str]:
+    for name in dict.fromkeys([*stored.properties, *new.properties]):
+        before, after = stored.properties.get(name), new.properties.get(name)
+        if before is None or after is None:
+            yield f"the property {name!r} is {'new' if before is None else 'gone'}"
+        elif difference := _difference(name, before, after):
+            yield f"the property {name!r} has another {difference}"
+        elif _source_of(stored, name) != _source_of(new, name):
+            yield f"the property {name!r} comes from another datasource"
+    for name in dict.fromkeys(each.name for each in (*stored.datasources, *new.datasources)):
+        if not (stored.feeds(name) and new.feeds(name)):
+            yield f"the datasource {name!r} is {'gone' if stored.feeds(name) else 'new'}"
+            continue
+        one, other = stored.datasource(name), new.datasource(name)
+        if (one.conflict, one.timestamp) != (other.conflict, other.timestamp):
+            yield f"the datasource {name!r} has another rule for edits"
+        if sorted(one.keep) != sorted(other.keep):
+            yield f"the datasource {name!r} keeps other columns"
+
+
+def _difference(name: str, before: Property, after: Property) -> str:
+    names = ("type", "column", "filter", "text", "earlier name")
+    one, other = (
+        (each.kind.text, each.column or name, each.filter, each.text, each.earlier_names) for each in (before, after)
+    )
+    return " and ".join(what for what, left, right in zip(names, one, other, strict=True) if left != right)
+
+
+def _source_of(definition: ObjectType, name: str) -> str:
+    return next(source.name for source in definition.datasources if name in source.properties)
+
+
+def waits_for(head: Entry, stored: ObjectType, new: ObjectType) -> Iterator[str]:
+    """Yield what is to be committed before a definition can serve: its columns have to be in the stored rows.
+
+    Args:
+        head: The newest fact of the log.
+        stored: The definition that serves.
+        new: The definition that is to serve.
+    """
+    for source in new.datasources:
+        state = head.states.get(source.name)
+        if state is None:
+            if not stored.feeds(source.name):
+                yield f"commit the datasource {source.name!r}, which is new"
+            continue
+        schema = schema_of(state.schema)
+        if missing := [each for each in source.columns if f"{VALUE}{each}" not in schema.names]:
+            yield (
+                f"commit a snapshot of the datasource {source.name!r} with the columns {', '.join(missing)}; or give "
+                "it a new name, and feed it from its beginning"
+            )
+        elif source.timestamp and not pa.types.is_timestamp(schema.field(f"{VALUE}{source.timestamp}").type):
+            yield f"commit a snapshot of the datasource {source.name!r} whose {source.timestamp!r} is a timestamp"

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replaces the index by one of another definition, which is built behind it from the same log.
+
+The log has its beginning and its swap. So whoever commits knows both definitions, and a swap counts only after the last
+fact that the new index contains: the answers of a node never go back.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+
+from forebay.errors import FatalError, RetriableError
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.edits import EDITS
+from forebay.table.index.flush import SHOWN
+from forebay.table.index.follower import Follower
+from forebay.table.index.log import Building, Entry
+from forebay.table.index.merge import Merge, RowEncoder
+from forebay.table.index.node import SearchNode
+from forebay.table.index.object_set import Newer, OpenedSegment, Overlay, View
+from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version
+from forebay.table.index.plan import lost_edits, same_rows, waits_for
+from forebay.table.index.states import StateReader
+
+_log = logging.getLogger(__name__)
+
+SAMPLE: Final = 1_000
+"""Keys that a node reads before a swap, about."""
+
+REPLACED: Final = 16
+"""Definitions that served before, and with which transactions may still be committed."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What became of a replacement.
+
+    Args:
+        pipeline: The pipeline that was built, or that serves if there was nothing to replace.
+        serves: Whether it serves.
+        version: Its newest version; None: it is not built yet.
+        waits: What is to be committed before it can serve. Then call `Funnel.replace` again.
+    """
+
+    pipeline: str
+    serves: bool
+    version: IndexVersion | None
+    waits: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        what = "serves" if self.serves else "is built behind the index that serves"
+        if self.version is not None:
+            what += f", at fact {self.version.data:,} of the log: {self.version.count:,} objects"
+        return "\n  ".join([f"the pipeline {self.pipeline} {what}", *self.waits])
+
+
+def begin_replacement(index: IndexStore, given: ObjectType | None, serving: str) -> Entry:
+    """Begin a replacement, unless it was begun before; one with another definition is dropped. Return the newest fact.
+
+    Args:
+        index: The store.
+        given: The definition; None: only drop what is built.
+        serving: The pipeline that serves, as far as the caller knows.
+
+    Raises:
+        RetriableError: Another one serves meanwhile.
+    """
+    while True:
+        head = index.head()
+        if head.serving != serving:
+            raise RetriableError(f"{head.serving} serves since the replacement was planned", advice="replace again")
+        facts = None if given is None else given.with_key_types(index.definition(head.serving).keys).to_facts()
+        if facts == (head.building and head.building.definition):
+            return head
+        building = None if facts is None else Building(f"r{head.number + 1:06d}", head.number + 1, facts)
+        entry = replace(_bare(head, "replace"), states=_kept_states(index, head, building), building=building)
+        if index.log.put(entry, lambda newest, building=building: newest.building == building):  # type: ignore[misc] # of the loop
+            _log.info("%s: fact %d of the log begins or drops a replacement", index.object_type, entry.number)
+            return entry
+
+
+def run_replacement(index: IndexStore, follower: Callable[[str], Follower], *, swap: bool) -> Replacement:
+    """Bring the replacement that was begun up to the head of the log, prove it, and let it serve.
+
+    Args:
+        index: The store.
+        follower: Returns the follower of a pipeline.
+        swap: Whether it is to serve.
+
+    Raises:
+        StoppedError: It was dropped meanwhile.
+        FatalError: The index is not what the datasources say; the one before goes on to serve.
+    """
+    head = index.head()
+    assert head.building is not None  # noqa: S101 - of `begin_replacement`
+    building, stored = head.building, index.definition(head.serving)
+    new = ObjectType.from_facts(building.definition)
+    index.put_version(first_version(building))
+    if waits := tuple(waits_for(head, stored, new)):
+        return Replacement(building.pipeline, serves=False, version=None, waits=waits)
+    following = follower(building.pipeline)
+    following.follow()
+    with tempfile.TemporaryDirectory(prefix="forebay-proof-") as cache:
+        options = {"storage": index.storage, "progress": lambda *_: None, "pipeline": building.pipeline}
+        with SearchNode(index.location, index.object_type, cache=cache, **options) as node:  # type: ignore[arg-type]
+            proof = _Proof(index, new, node)
+            while True:
+                version = following.follow(exact=True)
+                head = index.head()
+                if head.serving == building.pipeline:
+                    break
+                if version.data != head.number:  # a transaction was faster
+                    continue
+                if waits := tuple(waits_for(head, stored, new)):
+                    return Replacement(building.pipeline, serves=False, version=version, waits=waits)
+                proof.check(head, version)
+                if not swap:
+                    return Replacement(building.pipeline, serves=False, version=version)
+                if index.log.put(
+                    _swapped(index, head, stored, new), lambda newest: newest.serving == building.pipeline
+                ):
+                    _log.info("%s: %s serves from fact %d on", index.object_type, building.pipeline, head.number + 1)
+                    break
+    return Replacement(building.pipeline, serves=True, version=following.follow(exact=True))
+
+
+class _Proof:
+    """Proves that a node answers what the datasources say: all at first, then what is new.
+
+    Args:
+        index: The store.
+        definition: The definition of the replacement.
+        node: A node that answers from it. It checks each file that it copies.
+    """
+
+    def __init__(self, index: IndexStore, definition: ObjectType, node: SearchNode) -> None:
+        self._index = index
+        self._definition = definition
+        self._node = node
+        self._counted = False
+
+    def check(self, head: Entry, version: IndexVersion) -> None:
+        """Check that each file can be read, the number of objects, and a sample of keys.
+
+        Raises:
+            FatalError: Something differs.
+        """
+        self._node.refresh()
+        view = replace(self._node.view(), overlay=Overlay())
+        wrong = [] if view.version == version else [f"a node reads version {view.version.number}"]
+        if not self._counted:
+            count = sum(_objects(*part) for part in view.parts)
+            wrong += [] if count == version.count else [f"it has {count:,} objects instead of {version.count:,}"]
+        wrong += _differing(self._index, head, self._definition, view, 100 if self._counted else SAMPLE)
+        self._counted = True
+        if wrong:
+            raise FatalError(
+                f"the replacement {version.pipeline} of {self._index.object_type!r} does not serve, as it is wrong: "
+                f"{'; '.join(wrong[:5])}",
+                option="object_type",
+                advice="report this as a defect; Funnel.replace with the definition that serves drops the replacement",
+            )
+
+
+def _objects(opened: OpenedSegment, newer: Newer) -> int:
+    """Return the number of objects of a file that no newer one overrules."""
+    with opened.reading() as connection:
+        count = int(connection.execute("SELECT count(*) FROM o").fetchone()[0])
+        return (
+            count - len(newer.overruled(key for (key,) in connection.execute("SELECT k FROM o")))
+            if newer.run
+            else count
+        )
+
+
+def _differing(index: IndexStore, head: Entry, definition: ObjectType, view: View, sample: int) -> Iterator[str]:
+    """Yield what is wrong with keys of each file of the states, evenly taken."""
+    reader, encoder = StateReader(index.store), RowEncoder(definition, head.shards)
+    merge = Merge(definition, head, reader)
+    names = [name for name in head.states if name == EDITS or definition.feeds(name)]
+    for shard in range(head.shards):
+        infos = [info for name in names for run in head.states[name].shards[shard] for info in run]
+        hashes = [np.empty(0, np.int64)]
+        for info in infos:
+            known = reader.files.open(info).hashes
+            places = np.linspace(0, len(known) - 1, max(sample // head.shards // len(infos), 1)).astype(np.int64)
+            hashes.append(known[places])
+        for rows, _ in encoder.objects(merge.of_keys(shard, np.unique(np.concatenate(hashes))), shard):
+            for _, columns, exists in rows:
+                key = {
+                    name: kind.decode(value) for (name, kind), value in zip(_kinds(definition), columns, strict=False)
+                }
+                expected = view.decoded(columns) if exists else None
+                if repr(view.find(key)[1]) != repr(expected):
+                    yield f"the object {key} differs from the rows of its datasources"
+
+
+def _kinds(definition: ObjectType) -> list[tuple[str, Any]]:
+    return [(name, definition.columns[name]) for name in definition.keys]
+
+
+def _swapped(index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType) -> Entry:
+    """Return the fact that lets the replacement serve."""
+    assert head.building is not None  # noqa: S101 - it is the one that is built
+    lost = [text for texts in lost_edits(index, head, stored, new, pending=False).values() for text in texts]
+    bare = _bare(head, "swap")
+    edits = replace(
+        bare.edits,
+        dead_letters=bare.edits.dead_letters + len(lost),
+        last_dead=(*bare.edits.last_dead, *lost)[-SHOWN:],
+    )
+    before = [each for each in head.replaced if each != new.fingerprint()]
+    return replace(
+        bare,
+        serving=head.building.pipeline,
+        building=None,
+        states={name: state for name, state in head.states.items() if name == EDITS or new.feeds(name)},
+        replaced=(*before, stored.fingerprint())[-REPLACED:],
+        edits=edits,
+    )
+
+
+def _kept_states(index: IndexStore, head: Entry, building: Building | None) -> dict[str, Any]:
+    """Return the states of datasources that serve, or that a new replacement has as the one that was built before."""
+    stored = index.definition(head.serving)
+    kept = {name: state for name, state in head.states.items() if name == EDITS or stored.feeds(name)}
+    if building is None or head.building is None:
+        return kept
+    before, new = (ObjectType.from_facts(each.definition) for each in (head.building, building))
+    both = [source for source in new.datasources if before.feeds(source.name) and same_rows(before, source)]
+    return kept | {source.name: head.states[source.name] for source in both if source.name in head.states}
+
+
+def _bare(head: Entry, kind: Any) -> Entry:  # noqa: ANN401 - a kind of an entry
+    """Return the fact after another one, with the same states, and without changes."""
+    return replace(
+        head,
+        number=head.number + 1,
+        kind=kind,
+        attempt=uuid.uuid4().hex,
+        datasource="",
+        transaction="",
+        micro_batch=False,
+        changes=(),
+        before=0,
+        counts={},
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        edits=replace(head.edits, ids=()),
+    )
