@@ -74,3 +74,35 @@ def test_errors_are_paragraphs(location, capsys):
     ):
         assert main(["index", *arguments]) == 1
         assert text in " ".join(capsys.readouterr().err.split())
+
+
+def test_plan_and_replace(location, tmp_path, monkeypatch, capsys):
+    where = (str(location / "objects"), "Thing")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "things.py").write_text(
+        "from forebay.index import Datasource, ObjectType, Property\n"
+        "def thing(key='bigint', **more):\n"
+        "    a = Datasource('a', {'v': Property('int', **more)})\n"
+        "    return ObjectType('Thing', {'id': key, 'code': 'string'}, [a, Datasource('b')])\n"
+        "same, other, key = thing(), thing(filter=True), thing('string')\n"
+        "wider = ObjectType('Thing', other.key, [Datasource('a', {'v': Property('int'), 'w': Property('int')})])\n"
+    )
+
+    def shown(*arguments, code=0):
+        assert main(["index", arguments[0], *where, *arguments[1:]]) == code
+        return " ".join(capsys.readouterr().out.split())
+
+    assert shown("plan", "things:same") == "Thing INCREMENTAL the definition serves"
+    assert "REPLACEMENT the property 'v' has another filter" in shown("plan", "things:other")
+    assert "that is a new object type" in shown("plan", "things:key", code=1)
+    assert "commit a snapshot of the datasource 'a' with the columns w" in shown("replace", "things:wider", code=1)
+    text = shown("status")
+    assert "(is built)" in text and "can serve: commit a snapshot of the datasource 'a'" in text
+    assert "is built behind the index that serves" in shown("replace", "things:other", "--no-swap")
+    assert "2 objects" in shown("verify", "--replacement")
+    assert " serves, at fact" in shown("replace", "things:other")
+    with SearchNode(where[0], "Thing", cache=tmp_path / "cache") as node:
+        assert node.where("v > 0").count() == 2
+    for target, text in (("things:nothing", "cannot be imported"), ("things:thing", "not the definition of 'Thing'")):
+        assert main(["index", "plan", *where, target]) == 1
+        assert text in " ".join(capsys.readouterr().err.split())

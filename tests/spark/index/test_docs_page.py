@@ -36,7 +36,7 @@ def test_the_snippets_of_the_page_run(spark, tmp_path, monkeypatch, capsys):
         "frame": spark.createDataFrame([(9, "open", Decimal(1), "new", False)], ORDERS),
     }
     blocks = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "OpenSearch" not in each]
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         exec(compile(block, "docs/indexing.md", "exec"), names)
         names["query"].processAllAvailable()
@@ -47,9 +47,11 @@ def test_the_snippets_of_the_page_run(spark, tmp_path, monkeypatch, capsys):
     assert (edited["city"], edited["status"], edited["note"]) == ("Oslo", "closed", "handed over")
     assert (orders.get(8)["status"], orders.get(9), orders.get(12), orders.count()) == ("closed", None, None, 2)
     assert orders.view().overlay.edits == ()
-    assert names["funnel"].verify(orders).is_equal
+    assert names["funnel"].verify(orders).is_equal and orders.version.pipeline != "000001"
     (commands,) = [each for each in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "opensearch" not in each]
     shown = capsys.readouterr().out
+    assert "REPLACEMENT\n  the property 'note' has another filter" in shown
+    assert "serves, at fact" in shown and shown.endswith("\n1\n")
     assert "'note': '東京への配送が遅延しています'" in shown and "True {'inserted': 1" in shown
     for line in commands.splitlines():
         assert main(shlex.split(line, comments=True)[1:]) == 0, line
