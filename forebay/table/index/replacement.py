@@ -117,7 +117,7 @@ def run_replacement(index: IndexStore, follower: Callable[[str], Follower], *, s
                 head = index.head()
                 if head.serving == building.pipeline:
                     break
-                if version.data != head.number:  # a transaction was faster
+                if not _has_all(version, head):  # a transaction was faster
                     continue
                 if waits := tuple(waits_for(head, stored, new)):
                     return Replacement(building.pipeline, serves=False, version=version, waits=waits)
@@ -130,6 +130,11 @@ def run_replacement(index: IndexStore, follower: Callable[[str], Follower], *, s
                     _log.info("%s: %s serves from fact %d on", index.object_type, building.pipeline, head.number + 1)
                     break
     return Replacement(building.pipeline, serves=True, version=following.follow(exact=True))
+
+
+def _has_all(version: IndexVersion, head: Entry) -> bool:
+    """Return whether a version follows the newest fact, so that answers do not go back if it serves."""
+    return version.data == head.number
 
 
 class _Proof:

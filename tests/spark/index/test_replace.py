@@ -39,7 +39,7 @@ def test_a_new_column_comes_by_a_snapshot_that_feeds_both(spark, funnel, locatio
     assert new.commit("orders", wide, kind="snapshot").counts["updated"] == 6
     funnel.commit("orders", wide.where("order_id = 1").selectExpr("*", "1 AS more"), kind="update")
     done = new.replace(spark)
-    assert done.serves and done.version.count == 6
+    assert done.serves and done.version is not None and done.version.count == 6
     node.refresh()
     assert node.where(customer="Ada").count() == 6 and new.verify(node).is_equal
     with pytest.raises(ConfigurationError, match="'customer'"):

@@ -9,10 +9,12 @@ import sys
 import time
 import traceback
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
+from forebay.index import Datasource, ObjectType, Property
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.index import gc as collection
 from forebay.table.index import log as log_module
@@ -73,10 +75,12 @@ def named(objects):
     names = {index.log.name(number) for number in index.log.numbers()}
     for number in index.log.numbers():
         names |= set(files_of(index.log.get(number)))
-    for number in index.versions("000001"):
-        version = index.version("000001", number)
-        names |= {index.version_name("000001", number), *(segment.name for segment in version.segments)}
-    newest = index.newest_version("000001")
+    head = index.head()
+    for pipeline in head.pipelines:
+        for number in index.versions(pipeline):
+            version = index.version(pipeline, number)
+            names |= {index.version_name(pipeline, number), *(segment.name for segment in version.segments)}
+    newest = index.newest_version(head.serving)
     return names | {index.edits.name(edit.offset) for edit in index.edits.after(newest.edits if newest else 0)}
 
 
@@ -527,3 +531,194 @@ def test_kills_at_random_moments_lose_nothing_on_s3(objects_at, s3_server, monke
     kills, committed = disturb(objects, child_of, 40, check, slower=20)
     sys.stderr.write(f"on S3: {kills} of 40 processes were killed in time; {committed} had committed\n")
     assert kills
+
+
+TITLED = ObjectType(
+    "O",
+    {"id": "bigint"},
+    [
+        Datasource("a", {"title": Property("string", column="name", filter=True, renamed_from="name")}, keep=["note"]),
+        Datasource("b", {"city": Property("string", filter=True)}),
+    ],
+)
+
+
+def replaceable(objects):
+    """An object type with edits that are folded and pending, and its next definition."""
+    edited_base(objects)
+    return objects.defined(TITLED, shards=objects.shards)
+
+
+def names_of(node):
+    """The name of each object, or its title in the definition that replaces the first one."""
+    rows = objects_of(node)
+    return {row["id"]: row.get("title", row.get("name")) for row in rows}
+
+
+def objects_of(node):
+    found, page = [], node.objects.limit(7).fetch()
+    while page.rows:
+        found += page.rows
+        page = page.next_page()
+    return found
+
+
+REPLACED = {**{number: f"name {number}" for number in range(20)}, 0: "folded", 1: "pending", 5: "late"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_any_write_of_a_replacement_or_a_swap_leaves_an_index(objects_at, monkeypatch, when):
+    """K21, K22: then live goes on, and the replacement is begun again."""
+    monkeypatch.setattr(log_module, "KEPT", 1)
+    monkeypatch.setattr(collection, "KEPT", 1)
+    total = writes(objects_at, lambda objects: replaceable(objects).replace()) - writes(objects_at, replaceable)
+    assert total >= 6
+    served = []
+    for at in range(1, total + 1):
+        objects = objects_at()
+        new = replaceable(objects)
+        node = objects.node()
+        assert Child(new.replace, at, when, signal.SIGKILL).wait() == -signal.SIGKILL
+        node.refresh()
+        assert names_of(node) == {**REPLACED, 5: "name 5"} and node.count() == 20
+        served.append(node.version.pipeline)
+        objects.commit("a", [{"id": 5, "name": "late"}])
+        if at % 2:
+            collect(objects.index, keep=1, versions=1)
+        assert new.replace().serves
+        node.refresh()
+        assert names_of(node) == REPLACED and node.version.pipeline != "000001"
+        assert verify(objects.index).is_equal and verify(objects.index, node.view()).is_equal
+        objects.flush()
+        objects.commit("b", [{"id": 9, "city": "x"}])
+        collect(objects.index, keep=1, versions=1)
+        assert everything(objects) == named(objects)
+    assert {"000001"} < {*served}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_replacement_that_was_stopped_at_any_write_past_a_collection_harms_nothing(objects_at, monkeypatch, when):
+    """K23: it is stopped; others commit, replace and collect; then it goes on, or says that it was dropped."""
+    monkeypatch.setattr(log_module, "KEPT", 3)
+    monkeypatch.setattr(collection, "KEPT", 3)
+    total = writes(objects_at, lambda objects: replaceable(objects).replace()) - writes(objects_at, replaceable)
+    outcomes = {}
+    for at, others in [(at, others) for at in range(1, total + 1) for others in ("commit", "replace", "other")]:
+        objects = objects_at()
+        new = replaceable(objects)
+
+        def work(new=new):
+            try:
+                return 0 if new.replace().serves else 42
+            except (ConfigurationError, RetriableError):
+                return 40
+
+        child = Child(work, at, when, signal.SIGSTOP)
+        assert child.wait() == signal.SIGSTOP
+        other = objects.defined(replace(TITLED, datasources=[*TITLED.datasources, Datasource("c")]))
+        for number in range(6):
+            objects.commit("a", [{"id": 5, "name": "late"}, {"id": 6, "note": str(number), "name": "name 6"}])
+        if others == "replace":
+            new.replace()
+        if others == "other" and other.replace().waits:
+            other.commit("c", [{"id": 5}])
+            other.replace()
+        collect(objects.index, keep=1, versions=1)
+        node = objects.node()
+        before = node.version.pipeline
+        os.kill(child.pid, signal.SIGCONT)
+        code = child.wait()
+        outcomes[others, code] = outcomes.get((others, code), 0) + 1
+        assert code in (0, 40)
+        for each in (node, objects.node()):
+            each.refresh()
+            assert names_of(each) == REPLACED and verify(objects.index, each.view()).is_equal
+            assert each.version.pipeline == before or others == "commit" or code == 0
+        objects.index.log.head()
+        serving = objects.index.definition(objects.index.head().serving)
+        if others == "other" and code == 40:
+            assert serving.feeds("c")
+        objects.commit("b", [{"id": 9, "city": "x"}])
+        for number in range(4):
+            objects.commit("b", [{"id": 9, "city": str(number)}])
+        collect(objects.index, keep=1, versions=1)
+        assert everything(objects) >= named(objects) and verify(objects.index).is_equal
+    sys.stderr.write(f"what became of stopped replacements: {outcomes}\n")
+    assert {code for _, code in outcomes} == {0, 40}
+
+
+def replace_and_kill(objects, new, new_index, steps, node_of, slower=1):
+    """Kill replacements at random moments, in both directions, while transactions go on."""
+    kills = swaps = 0
+    current, following = objects, new
+    for step in range(steps):
+
+        def work(following=following):
+            following.index = new_index()
+            following.replace()
+
+        child = Child(work, -1, "", 0)
+        time.sleep((step * 37 % 100) / 600 * slower)
+        os.kill(child.pid, signal.SIGKILL)
+        kills += child.wait() == -signal.SIGKILL
+        current.commit("a", [{"id": 5, "name": str(step)}])
+        if step % 4 == 3:
+            following.replace()
+            collect(objects.index, keep=2, versions=1)
+        node = node_of()
+        assert names_of(node) == {**REPLACED, 5: str(step)} and verify(objects.index, node.view()).is_equal
+        if node.view().definition.fingerprint() == following.definition.fingerprint():
+            current, following, swaps = following, current, swaps + 1
+        node.close()
+    return kills, swaps
+
+
+BACK = ObjectType(
+    "O",
+    {"id": "bigint"},
+    [
+        Datasource("a", {"name": Property("string", renamed_from="title")}, keep=["note"]),
+        Datasource("b", {"city": Property("string", filter=True)}),
+    ],
+)
+
+
+@pytest.mark.soak
+def test_100_kills_of_replacements_leave_an_index(objects_at, monkeypatch):
+    monkeypatch.setattr(log_module, "KEPT", 3)
+    monkeypatch.setattr(collection, "KEPT", 3)
+    objects = objects_at()
+    new = replaceable(objects)
+    assert objects.defined(BACK).replace().serves
+    kills, swaps = replace_and_kill(
+        objects.defined(BACK), new, lambda: objects.index, 100, lambda: node_of_process(objects)
+    )
+    sys.stderr.write(f"{kills} of 100 replacements were killed in time; {swaps} swaps\n")
+    assert kills and swaps >= 20
+
+
+@pytest.mark.soak
+def test_kills_of_replacements_leave_an_index_on_s3(objects_at, s3_server, monkeypatch):
+    monkeypatch.setattr(log_module, "KEPT", 3)
+    monkeypatch.setattr(collection, "KEPT", 3)
+    storage = s3_server.options()
+    objects = objects_at(location=f"s3://{s3_server.make_bucket('replace')}/funnel", storage=storage)
+    objects.commit("a", BASE, "snapshot")
+    node = objects.node(storage=storage)
+    node.edit(0, name="folded", city="c")
+    objects.flush()
+    node.edit(1, name="pending")
+    new = objects.defined(TITLED)
+    assert objects.defined(BACK).replace().serves
+    kills, swaps = replace_and_kill(
+        objects.defined(BACK),
+        new,
+        lambda: IndexStore(objects.location, "O", storage),
+        24,
+        lambda: node_of_process(objects, storage=storage),
+        slower=6,
+    )
+    sys.stderr.write(f"on S3: {kills} of 24 replacements were killed in time; {swaps} swaps\n")
+    assert kills and swaps >= 4

@@ -9,13 +9,25 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from forebay.errors import DataError
+from forebay.errors import DataError, FatalError
 from forebay.index import Datasource, ObjectType, Property
 from forebay.table.changelog.state.facts import fact_bytes
-from forebay.table.index import changelog, compaction, flush, follower, merge, object_set, segments
+from forebay.table.index import (
+    changelog,
+    compaction,
+    flush,
+    follower,
+    merge,
+    object_set,
+    replacement,
+    segments,
+    transactions,
+)
+from forebay.table.index import node as node_module
 from forebay.table.index.edits import EditLog, EditRules, KeyEdits
 from forebay.table.index.follower import FullRule
 from forebay.table.index.gc import collect
+from forebay.table.index.log import Log
 from forebay.table.index.verify import verify
 
 
@@ -169,3 +181,75 @@ def test_without_a_mutant_edits_are_as_expected(objects_at, monkeypatch):
 def test_a_mutant_of_edits_is_noticed(objects_at, monkeypatch, name):
     monkeypatch.setattr(*EDIT_MUTANTS[name])
     assert not edited(objects_at, monkeypatch)
+
+
+def replaced(objects_at, patch):
+    """A replacement that waits for a column, and loses its first swap; whether a node reads what the model says."""
+    objects = objects_at(types={"a": {"size": "string"}})
+    objects.commit("a", [{"id": number, "name": "n"} for number in range(20)], "snapshot")
+    node = objects.node()
+    node.edit(7, name="edited")
+    properties = {"title": Property("string", column="name", renamed_from="name"), "size": Property("string")}
+    new = objects.defined(
+        ObjectType("O", {"id": "bigint"}, [Datasource("a", properties), Datasource("b", {"city": Property("string")})])
+    )
+    if new.plan().kind != "REPLACEMENT":
+        return False
+    first = new.replace()
+    new.commit("a", [{"id": 1, "name": "n", "size": "1"}])
+    second = new.replace()
+    new.commit("a", [{"id": number, "name": "n", "size": "1"} for number in range(20)], "snapshot")
+    follow, times = follower.Follower.follow, [1, 1]
+
+    def late(given, **options):
+        version = follow(given, **options)
+        if options.get("exact") and times:
+            objects.commit("b", [{"id": 3 + times.pop(), "city": "late"}])
+        return version
+
+    put, flips = Log.put, []
+
+    def watched(log, entry, is_in):
+        node.refresh()
+        done = put(log, entry, is_in)
+        if entry.kind == "swap" and done:
+            flips.append(node.refresh().pipeline)
+        return done
+
+    patch.setattr(follower.Follower, "follow", late)
+    patch.setattr(Log, "put", watched)
+    try:
+        third = new.replace()
+    except FatalError:
+        return False
+    node.refresh()
+    expected = [(n, "edited" if n == 7 else "n", "1", "late" if n == 4 else None) for n in range(20)]
+    return (
+        [each.serves for each in (first, second, third)] == [False, False, True]
+        and flips == [third.pipeline]
+        and objects.rows(node, "id", "title", "size", "city") == expected
+        and verify(objects.index, node.view()).is_equal
+    )
+
+
+REPLACEMENT_MUTANTS = {
+    "a swap without the version check": (replacement, "_has_all", lambda version, head: True),
+    "a node compares versions of two pipelines by their numbers": (
+        node_module,
+        "_is_newer",
+        lambda found, known: (found.data, found.number) > (known.data, known.number),
+    ),
+    "a replacement does not wait for its columns": (replacement, "waits_for", lambda *arguments: ()),
+    "an update brings a column": (transactions, "_evolved", lambda stored, incoming, transaction: (incoming, False)),
+    "edits by an earlier name are lost": (Property, "earlier_names", property(lambda given: ())),
+}
+
+
+def test_without_a_mutant_the_replacement_is_as_the_model(objects_at, monkeypatch):
+    assert replaced(objects_at, monkeypatch)
+
+
+@pytest.mark.parametrize("name", REPLACEMENT_MUTANTS)
+def test_a_mutant_of_replacements_is_noticed(objects_at, monkeypatch, name):
+    monkeypatch.setattr(*REPLACEMENT_MUTANTS[name])
+    assert not replaced(objects_at, monkeypatch)

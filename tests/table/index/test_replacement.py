@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -10,8 +12,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, DataError, FatalError, RetriableError
 from forebay.index import Datasource, ObjectType, Property
-from forebay.table.index import replacement
-from forebay.table.index.follower import StoppedError
+from forebay.table.index.follower import Follower, StoppedError
 from forebay.table.index.gc import collect
 from forebay.table.index.log import Log
 from forebay.table.index.pipelines import IndexStore
@@ -303,17 +304,17 @@ def test_operations_know_what_is_built(live):
 
 def test_what_is_built_first_is_pinned(live, monkeypatch):
     new = live.defined(FILTERED)
-    follow = replacement.Follower.follow
+    follow = Follower.follow
 
     def slow(follower, **options):
         for number in range(5):
             live.commit("b", [{"id": 1, "city": str(number)}], follow=False)
         follow(live.follower("000001"))
         collect(live.index, keep=1, versions=1)
-        monkeypatch.setattr(replacement.Follower, "follow", follow)
+        monkeypatch.setattr(Follower, "follow", follow)
         return follow(follower, **options)
 
-    monkeypatch.setattr(replacement.Follower, "follow", slow)
+    monkeypatch.setattr(Follower, "follow", slow)
     assert new.replace().serves and live.node().get(1)["city"] == "4"
 
 
@@ -345,3 +346,59 @@ def test_a_node_whose_pipeline_was_replaced_and_collected_goes_on(live, monkeypa
 
     monkeypatch.setattr(IndexStore, "built", late)
     assert node.refresh().pipeline == "r000003" and node.where(note="late").count() == 10
+
+
+@pytest.mark.soak
+def test_readers_of_four_threads_see_no_error_and_no_mixed_page_over_200_versions_and_2_swaps(objects):
+    """Each transaction gives all objects its number: an answer with two numbers, or a lower one, would be mixed."""
+    rows = [{"id": number, "name": "0", "note": "x"} for number in range(60)]
+    objects.commit("a", rows, "snapshot")
+    node, stop, problems, answers = objects.node(), threading.Event(), [], [0] * 4
+    definitions = [objects.definition, FILTERED, changed({"name": Property("string", filter=True)})]
+
+    def read(place):
+        last = (0, 0)
+        while not stop.is_set():
+            try:
+                page, numbers, count = node.order_by("name").limit(25).fetch(), set(), 0
+                version = page.version
+                while page.rows:
+                    numbers |= {row["name"] for row in page.rows}
+                    count += len(page.rows)
+                    page = page.next_page()
+                    assert page.version == version
+                (name,) = numbers
+                assert count == 60 and (version.data, int(name)) >= last, (count, version, name, last)
+                assert node.get(place)["name"] >= "0" and node.count() == 60
+                last = version.data, int(name)
+                answers[place] += 1
+            except BaseException as error:  # noqa: BLE001 - the verdict of the test
+                problems.append(error)
+                return
+
+    def refresh():
+        while not stop.is_set():
+            try:
+                node.refresh()
+            except BaseException as error:  # noqa: BLE001 - the verdict of the test
+                problems.append(error)
+                return
+
+    threads = [*(threading.Thread(target=read, args=(place,)) for place in range(4)), threading.Thread(target=refresh)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(1, 201):
+            objects.commit("a", [{**row, "name": str(number)} for row in rows])
+            if number in (70, 140):
+                assert objects.defined(definitions[number // 70]).replace().serves
+            if number % 20 == 0:
+                collect(objects.index, keep=2, versions=1)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert problems == [] and min(answers) > 50
+    node.refresh()
+    assert objects.rows(node, "name") == [("200",)] * 60 and node.version.pipeline.startswith("r")
+    sys.stderr.write(f"{sum(answers)} answers of four threads\n")

@@ -161,9 +161,9 @@ class Run:
                 stored.feeds(each.name) and stored.datasource(each.name).deleted != each.deleted
                 for each in definition.datasources
             )
-            known = {n for name, each in definition.properties.items() for n in (name, *each.earlier_names)}
+            names = {n for name, each in definition.properties.items() for n in (name, *each.earlier_names)}
             old = {n for name, each in stored.properties.items() for n in (name, *each.earlier_names)}
-            lost = {name for edits in self.model.edits.values() for name in edits} & old - known
+            lost = {name for edits in self.model.edits.values() for name in edits} & old - names
             assert definition.keys != stored.keys or other_rows or lost, plan
             return
         for source in "ab":
