@@ -145,7 +145,6 @@ def test_a_kill_at_any_write_of_a_commit_loses_and_doubles_nothing(objects_at, m
         assert verify(objects.index).is_equal
 
 
-@pytest.mark.soak("after")
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.soak)])
 def test_a_kill_at_any_write_of_a_collection_leaves_an_index(objects_at, monkeypatch, when):
     """K14."""
