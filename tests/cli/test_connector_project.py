@@ -58,6 +58,7 @@ def test_the_project_offers_its_source_to_spark(project):
     assert "${{ matrix.python }}" in (project / ".github/workflows/test.yml").read_text()
 
 
+@pytest.mark.soak
 def test_the_project_installs_although_no_index_has_this_forebay(project, tmp_path):
     """A project of a checkout brings the wheel, and its CI and README look there."""
     for file in (".github/workflows/test.yml", "README.md"):

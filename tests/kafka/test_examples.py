@@ -33,6 +33,7 @@ def orders(broker, kafka) -> Iterator[Any]:
     made.close()
 
 
+@pytest.mark.soak
 def test_the_backfill_reads_only_the_given_hours(spark, orders):
     orders.write(2400, DAY, DAY + 24 * HOUR)
     backfill = import_module("kafka_backfill").backfill

@@ -197,6 +197,7 @@ def test_trap_5_and_s4_an_offset_that_is_always_new_makes_empty_micro_batches(sp
     assert len(run_stream(read_stream(spark, Ours(home=home)), tmp_path / "ours")) == 1
 
 
+@pytest.mark.soak
 def test_trap_6_and_s17_the_target_of_a_run_is_not_what_the_planner_knows_at_its_begin(
     spark, naive, home, run_stream, tmp_path
 ):

@@ -249,6 +249,7 @@ def meeting():
         thread.join(60)
 
 
+@pytest.mark.soak
 @WHO
 def test_trap_3_two_reads_that_negotiate_their_end_afterwards_return_different_rows(
     spark, naive, home, request, run_stream, tmp_path, who

@@ -119,6 +119,7 @@ def test_runs_go_on_where_the_last_one_was_caught_up(spark, logs, tmp_path):
     assert rows_of(kept) == wanted(a=200)
 
 
+@pytest.mark.soak
 def test_two_actions_and_a_self_union_see_the_same_rows_while_a_writer_writes(spark, logs, tmp_path):
     grow(logs, "a", 300)
     counts, kept = [], []

@@ -117,6 +117,7 @@ def test_an_empty_directory_needs_a_schema(spark: SparkSession, tmp_path: Path) 
     assert "give a schema" in str(error.advice)
 
 
+@pytest.mark.soak
 def test_remove_completed_files_when_remove_option_is_enabled(spark: SparkSession, tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     put(inbox, "a.txt", "a\n")

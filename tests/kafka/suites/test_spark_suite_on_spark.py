@@ -99,5 +99,6 @@ def test_cannot_stop_kafka_stream(stopped):
     assert sum(stopped.counts) == 16
 
 
+@pytest.mark.soak
 def test_input_row_metrics(stopped):
     assert [sum(one["numInputRows"] for one in query.recentProgress) for query in stopped.queries] == [8, 8]

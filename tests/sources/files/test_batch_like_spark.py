@@ -162,6 +162,7 @@ def test_whole_files_that_decompress_to_nothing_are_rows(both: Both, tmp_path: P
     assert both.same(str(tmp_path), wholetext=False) == []
 
 
+@pytest.mark.soak("parquet")
 @pytest.mark.parametrize("kind", ["parquet"], indirect=True)
 def test_a_column_of_the_files_may_be_called_metadata(both: Both, tmp_path: Path, kind: Any) -> None:
     paths = pa.array([{"file_path": "a"}, {"file_path": "b"}, {"file_path": None}])

@@ -164,6 +164,7 @@ class OnS3(Files):
         return replace(super().source(), storage=secrets).with_schema(self.schema)
 
 
+@pytest.mark.soak
 class TestCsvOnS3(OnS3, TestCsv):
     """CSV."""
 

@@ -195,6 +195,7 @@ def test_the_settings_of_the_session_are_used_without_options(moto_bucket: Bucke
         forebay.register(spark)
 
 
+@pytest.mark.soak
 def test_the_example_of_a_backfill_copies_the_chosen_orders(
     bucket: Bucket, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def is_join_of_the_inputs(make, how, micro_batches):
     assert len(expected) == number + 1
 
 
+@pytest.mark.soak
 def test_a_join_materializes_by_another_key_whatever_order_its_inputs_have(micro_batches):
     """C4: the old level of a row is retracted in a later micro-batch than its new one comes."""
 

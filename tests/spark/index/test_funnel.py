@@ -134,6 +134,7 @@ def test_wrong_frames_are_refused_before_anything_is_written(spark, funnel, loca
     assert not Path(location).exists()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("small", [pytest.param(50_000, marks=pytest.mark.soak), 0], ids=["driver", "tasks"])
 def test_a_difference_is_one_of_values_not_of_hashes(spark, location, node_of, small):
     """Spark's xxhash64 is equal for these pairs; and maps in another order are equal."""

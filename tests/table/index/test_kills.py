@@ -89,6 +89,16 @@ def everything(objects):
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")}
 
 
+def unnamed(objects):
+    """Every file that no fact names; without those that merges of the last facts replaced, which gc takes later."""
+    last = objects.index.head().number - collection.KEPT
+    return {
+        name
+        for name in everything(objects) - named(objects)
+        if "/states/" not in name or int(name.rpartition("/")[2].partition("-")[0]) < last
+    }
+
+
 def writes(objects_at, work):
     """The number of writes that work makes."""
     objects = objects_at()
@@ -149,7 +159,6 @@ def test_a_kill_at_any_write_of_a_commit_loses_and_doubles_nothing(objects_at, m
         assert verify(objects.index).is_equal
 
 
-@pytest.mark.soak("after")
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.soak)])
 def test_a_kill_at_any_write_of_a_collection_leaves_an_index(objects_at, monkeypatch, when):
     """K14."""
@@ -289,7 +298,7 @@ def test_300_kills_at_random_moments_lose_nothing(objects_at, monkeypatch):
     for number in range(4):
         objects.commit("b", [{"id": 1, "city": str(number)}])
     collect(objects.index, keep=1, versions=1)
-    assert everything(objects) == named(objects)
+    assert not unnamed(objects) and named(objects) <= everything(objects)
     assert 0 < committed < kills
 
 
@@ -339,7 +348,7 @@ def test_50_stops_past_the_retention_lose_nothing(objects_at, monkeypatch):
         for step in range(4):
             objects.commit("b", [{"id": 1, "city": str(step)}])
         collect(objects.index, keep=1, versions=1)
-        assert everything(objects) == named(objects)
+        assert not unnamed(objects) and named(objects) <= everything(objects)
     sys.stderr.write(f"what became of 50 processes: {outcomes}\n")
     assert {0, 40, 41} <= outcomes.keys()
 
@@ -399,7 +408,7 @@ def test_a_kill_at_any_write_of_a_flush_loses_and_doubles_no_edit(objects_at, mo
         objects.commit("b", [{"id": 9, "city": "x"}])
         objects.commit("b", [{"id": 9, "city": "y"}])
         collect(objects.index, keep=1, versions=1)
-        assert everything(objects) == named(objects) and objects.index.edits.offsets() == []
+        assert not unnamed(objects) and objects.index.edits.offsets() == []
         assert after_edits(objects.node()) == expected
 
 
@@ -486,7 +495,7 @@ def test_200_kills_of_editors_and_flushes_lose_no_edit(objects_at, monkeypatch):
     for number in range(4):
         objects.commit("b", [{"id": 1, "city": str(number)}])
     collect(objects.index, keep=1, versions=1)
-    assert everything(objects) == named(objects)
+    assert not unnamed(objects) and named(objects) <= everything(objects)
     assert kills
 
 

@@ -116,6 +116,7 @@ def test_the_same_calls_and_answers_as_a_node(pair):
         reader.count()
 
 
+@pytest.mark.soak("user_edits")
 @pytest.mark.parametrize("conflict", ["user_edits", "most_recent"])
 def test_folded_edits_are_in_opensearch_too(objects_at, opensearch, conflict):
     """As a build and as an update; also for keys that no datasource has, and for deleted ones that come back."""
@@ -152,6 +153,7 @@ def test_without_the_library_the_error_says_what_to_install(pair, monkeypatch):
             made()
 
 
+@pytest.mark.soak
 def test_one_character_stands_for_all_words_that_begin_with_it(pair):
     """By default OpenSearch takes 50 words, and leaves out the others without a word."""
     pair.objects.commit("a", [{"id": number, "note": f"late 東{chr(0x4E00 + number)}"} for number in range(200)])
@@ -160,6 +162,7 @@ def test_one_character_stands_for_all_words_that_begin_with_it(pair):
         assert reader.search("東").count() == reader.search("late 東", phrase=True).count() == 200
 
 
+@pytest.mark.soak
 def test_progress_has_documents(pair):
     seen: list[tuple[int, int]] = []
     pair.objects.commit("a", [{"id": number} for number in range(2_500)])

@@ -78,6 +78,7 @@ def test_versions_in_a_table_with_a_column_of_json(spark, table):
     assert table.rows() == [(1, [1], 1, 2), (1, [2], 3, None), (1, [9], 2, 3)]
 
 
+@pytest.mark.soak
 def test_versions_hold_from_one_change_to_the_next(spark, table):
     """SCD type 2, as `create_auto_cdc_flow` names its columns."""
     apply(
