@@ -91,7 +91,7 @@ def everything(objects):
 
 def unnamed(objects):
     """Every file that no fact names; without those that merges of the last facts replaced, which gc takes later."""
-    last = objects.index.head().number - collection.KEPT
+    last = objects.index.head().number - log_module.KEPT
     return {
         name
         for name in everything(objects) - named(objects)
