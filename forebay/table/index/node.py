@@ -13,8 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
 from forebay.formats.values.zones import session_zone
@@ -79,7 +78,7 @@ class SearchNode(Queryable):
         self._refreshing = threading.Lock()
         try:
             self.refresh()
-        except BaseException:
+        except BaseException:  # also Ctrl-C: the cache must be free for the next node
             self.close()
             raise
 
@@ -216,10 +215,11 @@ class SearchNode(Queryable):
         given = list(edits)
         with self._refreshing:
             self._refuse_unserved()
-            up_to_date = self._tail()
+            up_to_date = self._tail() and self._is_newest()
             while True:
-                if not up_to_date:
+                while not up_to_date:
                     self._refreshed()
+                    up_to_date = self._is_newest()
                 view, head = self._current(), self._known_head()
                 edit = view.new_edit(given, head.edits.time)
                 edited = view.with_edits([edit])
@@ -228,7 +228,7 @@ class SearchNode(Queryable):
                     return edit.offset
                 # Another editor was faster, or edits were folded and collected.
                 before = view.offset
-                up_to_date = self._tail() and self._current().offset > before
+                up_to_date = self._tail() and self._current().offset > before and self._is_newest()
 
     @property
     def objects(self) -> ObjectSet:
@@ -244,14 +244,6 @@ class SearchNode(Queryable):
         self._view = None
         if self._lock is not None:
             self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _current(self) -> View:
         view = self._view
@@ -293,6 +285,14 @@ class SearchNode(Queryable):
         pending = [] if before is None else [edit for edit in before.overlay.edits if edit.offset > version.edits]
         self._view = View(version, definition, tuple(runs[::-1]), self._known_head().shards).with_edits(pending)
         self._cache.keep(version.segments)
+
+    def _is_newest(self) -> bool:
+        """Return whether the pending edits are of the log for sure: those before the newest version may be collected.
+
+        An editor that was paused may have put an edit in the place of a collected one, and died before it withdrew it.
+        """
+        view = self._current()
+        return not view.overlay.edits or not _is_newer(self._newest(), view.version)
 
     def _refuse_unserved(self) -> None:
         if self._pipeline is not None and self._index.head().serving != self._pipeline:

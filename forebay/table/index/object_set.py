@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import islice
 from operator import or_
+from types import TracebackType
 from typing import Any, Final, Protocol, Self
 from zlib import crc32
 
@@ -415,6 +416,18 @@ class Queryable(ABC):
     @abstractmethod
     def objects(self) -> ObjectSet:
         """All objects."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give free what it holds. Queries and pages that have begun go on."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def where(self, condition: str | None = None, /, **equal: object) -> ObjectSet:
         """Return the objects that satisfy conditions; see `ObjectSet.where`."""

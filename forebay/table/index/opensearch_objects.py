@@ -6,8 +6,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.formats.values.zones import session_zone
@@ -108,14 +107,6 @@ class OpenSearchObjects(Queryable):
     def close(self) -> None:
         """End the point in time, unless pages refer to it."""
         self._closed, self._view = True, None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _current(self) -> _View:
         view = self._view

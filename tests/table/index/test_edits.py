@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -14,6 +14,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.index import Datasource, ObjectType, Property
+from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.index import edits as edits_module
 from forebay.table.index import node as node_module
 from forebay.table.index.gc import collect
@@ -341,6 +342,23 @@ def pause_before_the_put(objects, monkeypatch, after=lambda: None):
 
     monkeypatch.setattr(type(objects.index.edits), "put", late)
     return node
+
+
+def test_an_edit_that_took_a_collected_place_misleads_no_later_editor(objects):
+    """Its editor died before it could withdraw it, and the next editor is as far behind."""
+    objects.commit("a", rows("a", "b"))
+    node, other = objects.node(), objects.node()
+    dead = node.view().new_edit([(9, {"name": "dead"})], 0)
+    other.edit(0, name="other")
+    objects.flush()
+    collect(objects.index, keep=1, versions=1)
+    objects.index.store.put_if_absent(objects.index.edits.name(1), fact_bytes({"v": FORMAT, **asdict(dead)}))
+    assert node.edit(9, name="mine") == 2
+    for _ in range(2):
+        for each in (node, objects.node()):
+            assert each.get(9) == {"id": 9, "name": "mine", "note": None, "city": None}
+            assert equal(objects, each)
+        objects.flush()
 
 
 def test_an_edit_whose_offset_was_collected_meanwhile_is_made_again(objects, monkeypatch):
