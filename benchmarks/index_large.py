@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first load of a large index, a node that hydrates it, and small changes after it: time and peaks of memory.
 
-Prints the highest RSS of a task of Spark and of a node, and the CPU of each of the changes. Run it:
+Prints the highest RSS of a task of Spark and of a node, and the CPU of a change: the median and the most. Run it:
 ``make bench BENCH=index_large``, or with less: ``BENCH_ARGS='--rows 1000000 --changes 10'``.
 """
 

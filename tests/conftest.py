@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A mark `soak("orc", "lz4")` is for the cases with one of these ids.
     """
     for item in items:
-        ids = getattr(item, "callspec", None) and f"-{item.callspec.id}-"  # type: ignore[attr-defined]
+        ids = f"-{item.callspec.id}-" if hasattr(item, "callspec") else ""
         item.own_markers[:] = [
             mark
             for mark in item.own_markers
@@ -100,7 +100,7 @@ def pytest_runtest_call() -> None:
     """Make two libraries, where a fixture has loaded them, find a thing once that they look for at each use.
 
     moto lists its services at each request (1 ms). py4j asks the JVM for each name of a class, and
-    the JVM looks into all jars of Spark (1 ms, and 11 ms for a name with its packages).
+    the JVM looks into all jars of Spark: 1 ms, or 11 ms for a name with its packages.
     """
     gateway: Any = sys.modules.get("py4j.java_gateway")
     for names in () if gateway is None else (gateway.JVMView, gateway.JavaPackage):

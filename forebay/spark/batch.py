@@ -18,7 +18,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.options import hide_options
-from forebay.spark.arrow.conform import Conformer
+from forebay.spark.conform import Conformer
 from forebay.spark.errors import as_spark_error
 from forebay.spark.processes.worker_modules import freeze_modules
 from forebay.spark.session.time_zone import in_zone_of_task

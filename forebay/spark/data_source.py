@@ -17,8 +17,8 @@ from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.retry import RetryPolicy
-from forebay.spark.arrow.conform import arrow_schema, check_levels, check_user_schema, spark_schema
 from forebay.spark.batch import BatchReader, Readable
+from forebay.spark.conform import arrow_schema, check_levels, check_user_schema, spark_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.processes.planner_profiles import skip_empty_profiles
 from forebay.spark.processes.worker_modules import freeze_modules

@@ -66,7 +66,7 @@ def refuse_racy_store(client: S3Client, location: str, put: Put, delete: Callabl
             if winners > 1:
                 break
             won += winners
-    except BaseException:
+    except BaseException:  # also Ctrl-C: objects of the probe must not stay
         with suppress(ForebayError):  # the first error says what to do
             delete(names)
         raise

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from changelogs.seeded import Judged, parsed
 
-from forebay.table.changelog.reference.views import Change
+from forebay.table.changelog.reference import Change
 from forebay.testkit.servers.flink_jars import FlinkProgram, javac
 
 Flink = Callable[[Sequence[Judged]], list[list[list[Change]]]]

@@ -336,8 +336,7 @@ def test_what_arrow_does_not_take_for_a_struct_is_an_error_with_its_row(value: o
 
 def test_a_column_of_one_python_type_is_checked_by_type_not_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checking each value would cost more than converting it."""
-    from forebay.framework.arrow import row_arrays as python_values
-    from forebay.framework.arrow import value_rules
+    from forebay.framework.arrow import row_arrays, value_rules
 
     checked: list[type] = []
     real = value_rules.rule_of
@@ -346,7 +345,7 @@ def test_a_column_of_one_python_type_is_checked_by_type_not_by_value(monkeypatch
         checked.append(cls)
         return real(cls, kind)
 
-    monkeypatch.setattr(python_values, "rule_of", rule_of)
+    monkeypatch.setattr(row_arrays, "rule_of", rule_of)
     batch = packed(pa.schema([("n", pa.int64()), ("v", pa.list_(pa.float64()))]), *[(1, [0.5, None])] * 500)
     assert batch.num_rows == 500
     assert sorted(checked, key=str) == [float, int]

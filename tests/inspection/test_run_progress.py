@@ -15,7 +15,7 @@ import pytest
 
 import forebay
 from forebay import FileSource, SimpleSource, Split
-from forebay.inspection import progress as run_progress
+from forebay.inspection import progress as progress_module
 from forebay.inspection.progress import progress
 
 LINES = pa.schema([("value", pa.string())])
@@ -53,7 +53,7 @@ def words(line: str) -> list[str]:
 
 
 def test_files_and_bytes_count_when_a_file_is_finished(files: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_progress, "_SHARE", 0)  # an update at each record batch, however long it takes
+    monkeypatch.setattr(progress_module, "_SHARE", 0)  # an update at each record batch, however long it takes
     out = io.StringIO()
     rows = sum(batch.num_rows for batch in progress(forebay.run(files), every=0, file=out))
     assert rows == sum(SIZES) // 100

@@ -20,7 +20,7 @@ from kafka.protocol.parser import KafkaProtocol
 from kafka.record import MemoryRecords
 
 from forebay.sources.kafka.client import kafka_internals
-from forebay.sources.kafka.reading import fetching as fetch_backends
+from forebay.sources.kafka.reading import fetching
 from forebay.sources.kafka.reading.fetching import PartitionFetcher
 from forebay.sources.kafka.records.decoding import record_schema
 from forebay.sources.kafka.split import KafkaSplit
@@ -73,7 +73,7 @@ def test_without_the_hooks_the_same_is_read(broker, topic, monkeypatch, caplog, 
     real, give = kafka_internals._Receiver.__call__, kafka_internals.receive_fast
     monkeypatch.setattr(kafka_internals, "receive_fast", lambda consumer: given.append(consumer) or give(consumer))
     monkeypatch.setattr(kafka_internals._Receiver, "__call__", lambda self: received.append(1) or real(self))
-    with caplog.at_level(logging.WARNING, fetch_backends.__name__):
+    with caplog.at_level(logging.WARNING, fetching.__name__):
         reader = PartitionFetcher({"bootstrap_servers": broker.address}, record_schema(["value"]))
     try:
         reader.assign(KafkaSplit(id=f"{name}/0", position=0, end=3000))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ContractError
-from forebay.framework.microbatch.event_time import lookup as first_records
+from forebay.framework.microbatch.event_time import lookup
 from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
@@ -185,7 +185,7 @@ def test_the_last_record_of_a_caught_up_split_is_read_too(query):
 
 
 def test_a_silent_split_ends_the_look_and_the_other_answers_are_kept(query, monkeypatch, caplog):
-    monkeypatch.setattr(first_records, "_PATIENCE", 0.2)
+    monkeypatch.setattr(lookup, "_PATIENCE", 0.2)
     log = Log(a=[0], b=[0], held=[999])
     query_of = query(Read, log)
     assert query_of.drain() == {"a": 1, "b": 1}

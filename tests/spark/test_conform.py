@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from forebay.errors import ConfigurationError, ContractError, DataError
 from forebay.framework.arrow.schemas import select
-from forebay.spark.arrow.conform import Conformer, arrow_schema, check_user_schema, spark_schema
+from forebay.spark.conform import Conformer, arrow_schema, check_user_schema, spark_schema
 
 NANO = 1_000
 

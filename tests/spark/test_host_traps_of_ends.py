@@ -304,13 +304,13 @@ def test_trap_11_shares_that_are_rounded_waste_the_cap_or_break_it(
     assert found == ([10, 10, 10] if who == "ours" else sprung)
 
 
-@pytest.mark.soak("doubled-ours")
+@pytest.mark.soak
 @WHO
 @pytest.mark.parametrize(
     ("beyond", "first"),
     [
         pytest.param("given", list(range(10)), id="doubled"),
-        pytest.param("dropped", list(range(5)), id="lost", marks=pytest.mark.soak),
+        pytest.param("dropped", list(range(5)), id="lost"),
     ],
 )
 def test_trap_20_a_page_goes_beyond_the_planned_end(spark, naive, home, run_stream, tmp_path, beyond, first, who):

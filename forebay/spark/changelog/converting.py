@@ -15,12 +15,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType, BooleanType, StringType
 
 from forebay.errors import ConfigurationError
-from forebay.spark.arrow.conform import arrow_schema, spark_schema
 from forebay.spark.changelog.columns import key_names, quoted
 from forebay.spark.changelog.declaring import check_changelog, declare
 from forebay.spark.changelog.mapping import map_in_arrow
 from forebay.spark.changelog.newest import failure
 from forebay.spark.changelog.strategy import refuse_broken, require_order
+from forebay.spark.conform import arrow_schema, spark_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.keys.found_keys import keys_of
 from forebay.spark.processes.worker_modules import freeze_modules

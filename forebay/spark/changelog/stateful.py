@@ -19,11 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark 
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.spark.arrow.conform import arrow_schema
 from forebay.spark.changelog.columns import ORDERED_WITHIN, hash_of, key_names, kind_column, quoted
 from forebay.spark.changelog.mapping import map_in_arrow
 from forebay.spark.changelog.newest import failure
 from forebay.spark.changelog.state_options import with_shards
+from forebay.spark.conform import arrow_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.processes.worker_modules import freeze_modules
 from forebay.table.changelog.operators.events import Layout, collect

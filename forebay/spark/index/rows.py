@@ -25,9 +25,9 @@ from pyspark.sql.types import (
 )
 
 from forebay.errors import ConfigurationError
-from forebay.spark.arrow.conform import arrow_schema
 from forebay.spark.changelog.columns import EXACT_JSON, quoted
 from forebay.spark.changelog.newest import failure
+from forebay.spark.conform import arrow_schema
 from forebay.spark.keys.found_keys import keys_of
 from forebay.table.changelog.shape import CHANGE_TYPE
 from forebay.table.changelog.state.entries import KEY_HASH, ORDINAL, PREFIX

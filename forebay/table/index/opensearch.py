@@ -191,7 +191,7 @@ class OpenSearchIndex:
         )
         try:
             self._write(name, definition, head, rows, max((state.live for state in head.states.values()), default=0))
-        except BaseException:
+        except BaseException:  # also Ctrl-C: else it stays until the next build
             self._cluster.remove(name)
             raise
         self._serve(name, head)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from forebay.table.changelog.operators.events import Layout
 from forebay.table.changelog.operators.micro_batch import Operator, run_micro_batch
 from forebay.table.changelog.operators.retract import Retract
-from forebay.table.changelog.reference.views import Change
+from forebay.table.changelog.reference import Change
 from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
 from forebay.table.changelog.state.entries import KEY_HASH, KIND, ORDER, ROW_HASH
 from forebay.table.changelog.state.facts import SegmentInfo

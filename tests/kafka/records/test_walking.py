@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.sources.kafka.records import columnar as walking
+from forebay.sources.kafka.records import columnar
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
 from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 
@@ -21,11 +21,11 @@ def alone(monkeypatch):
     """Counts the batches that are walked one record after the other."""
     walked = []
 
-    def walk(*args, walk=walking._walk):
+    def walk(*args, walk=columnar._walk):
         walked.append(1)
         walk(*args)
 
-    monkeypatch.setattr(walking, "_walk", walk)
+    monkeypatch.setattr(columnar, "_walk", walk)
     return walked
 
 

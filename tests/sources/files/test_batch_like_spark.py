@@ -27,7 +27,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.functions import make_valid_utf8
 from pyspark.sql.types import StructType
 
-from forebay.spark.arrow.conform import arrow_schema
+from forebay.spark.conform import arrow_schema
 from forebay.spark.data_source import format_class
 from forebay.spark.session.origin import Installed, Session
 

@@ -13,8 +13,8 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - as users write it
 from pyspark.sql.types import StructType
 
-from forebay.spark.arrow.conform import arrow_schema
 from forebay.spark.changelog import stateful
+from forebay.spark.conform import arrow_schema
 
 SCHEMA = "id long, level int, name string, _change_type string"
 

@@ -19,7 +19,7 @@ from forebay.formats.orc.format import OrcFormat
 from forebay.formats.parquet.format import ParquetFormat
 from forebay.stores.file_status import FileStatus
 from forebay.stores.s3 import object_file, object_reader
-from forebay.stores.s3 import object_file as expected_ranges
+from forebay.stores.s3 import object_file as object_file_module
 from forebay.stores.s3.errors import Request
 from forebay.stores.s3.object_file import ObjectFile
 from forebay.stores.s3.object_reader import Cancelled, ObjectReader
@@ -159,7 +159,7 @@ def test_columns_that_are_read_in_turn_are_joined_too():
 
 def test_announced_groups_are_fetched_together_and_ahead(monkeypatch):
     client = Client(content(40 * MB))
-    monkeypatch.setattr(expected_ranges, "GROUP", MB + 2000)
+    monkeypatch.setattr(object_file_module, "GROUP", MB + 2000)
     with client.open() as stream:
         stream.expect([[(0, 1000), (2000, 3000)], [(3 * MB, 4 * MB), (5 * MB, 5 * MB + 10)], [(9 * MB, 10 * MB)]])
         stream.seek(2000)
@@ -199,8 +199,8 @@ def test_ranges_outside_the_object_are_not_requested():
 @pytest.mark.parametrize("columns", [["a"], ["c", "a"], None])
 @pytest.mark.parametrize("rows_per_group", [500, 20_000, 100_000])
 def test_parquet_costs_few_requests(monkeypatch, columns, rows_per_group):
-    monkeypatch.setattr(expected_ranges, "GROUP", 1 << 20)
-    monkeypatch.setattr(expected_ranges, "GAP", 1 << 10)
+    monkeypatch.setattr(object_file_module, "GROUP", 1 << 20)
+    monkeypatch.setattr(object_file_module, "GAP", 1 << 10)
     chance = random.Random(1)
     table = pa.table({name: [chance.random() for _ in range(100_000)] for name in "abc"})
     sink = io.BytesIO()
@@ -222,7 +222,7 @@ def test_parquet_costs_few_requests(monkeypatch, columns, rows_per_group):
 @pytest.mark.parametrize("columns", [["b"], ["c", "a"], None])
 @pytest.mark.parametrize("rows_per_stripe", [20_000, 100_000])
 def test_orc_costs_few_requests(monkeypatch, columns, rows_per_stripe):
-    monkeypatch.setattr(expected_ranges, "GAP", 1 << 10)
+    monkeypatch.setattr(object_file_module, "GAP", 1 << 10)
     chance = random.Random(1)
     words = [chance.randbytes(6).hex() for _ in range(100_000)]
     table = pa.table({"a": words, "b": [chance.random() for _ in words], "c": words[::-1]})
@@ -276,8 +276,8 @@ def test_any_seeks_and_reads_give_the_bytes_of_the_object(monkeypatch):
     monkeypatch.setattr(object_file, "FIRST", 500)
     monkeypatch.setattr(object_file, "SMALL", 100)
     monkeypatch.setattr(object_file, "_TAIL", 300)
-    monkeypatch.setattr(expected_ranges, "GROUP", 5000)
-    monkeypatch.setattr(expected_ranges, "PIECE", 900)
+    monkeypatch.setattr(object_file_module, "GROUP", 5000)
+    monkeypatch.setattr(object_file_module, "PIECE", 900)
     for seed in range(300):
         chance = random.Random(seed)
         client = Client(content(chance.choice([1, 99, 5000, 60_000])))

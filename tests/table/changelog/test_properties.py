@@ -15,7 +15,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from forebay.table.changelog.operators.retract import Retract
-from forebay.table.changelog.reference.views import (
+from forebay.table.changelog.reference import (
     BarrierMaterializer,
     Change,
     How,

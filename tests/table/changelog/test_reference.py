@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 
 from forebay.errors import DataError
-from forebay.table.changelog.reference.views import (
+from forebay.table.changelog.reference import (
     BarrierMaterializer,
     Change,
     JoinReference,

@@ -146,7 +146,7 @@ class PostgresTarget(Target):
             try:
                 tasks, deletes = self._copy(changes, statements)
                 return self._merge(connection, statements, tasks, deletes, (batch_id, query_id))
-            except BaseException:
+            except BaseException:  # also Ctrl-C
                 # Raise the first error. If the staging table remains, the next attempt drops it.
                 with suppress(ForebayError), connected(self._dsn, self._name) as other:
                     connection.rollback()

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""References of the operators over current rows: newest rows (K7, F5), normalize (C16), and changelog join (C18)."""
+"""Plain-Python references of the changelog operators: slow, and short enough to read as definitions.
+
+Tests compare the vectorised operators with them. One `step` takes one micro-batch. First the operators over current
+rows: newest rows (K7, F5), normalize (C16), and changelog join (C18).
+"""
 
 from __future__ import annotations
 
