@@ -244,12 +244,15 @@ def disturb(objects, child_of, steps, check, slower=1):
     """Kill each step once, after times that differ; then commit it again, or another transaction, or a bad one."""
     expected = {"a": {}, "b": {}}
     kills = committed = 0
+    longest = slower / 8
     for step in range(steps):
         source, column, rows = undisturbed(step, 0)
         child = child_of(source, rows, str(step))
-        time.sleep((step * 37 % 100) / 800 * slower)
+        time.sleep((step * 37 % 100) / 100 * longest)
         os.kill(child.pid, signal.SIGKILL)
-        kills += child.wait() == -signal.SIGKILL
+        killed = child.wait() == -signal.SIGKILL
+        kills += killed
+        longest *= 1.03 if killed else 0.9  # machines differ in speed: about three of four are killed in time
         if step % 7 == 3:  # one shard finds a duplicate after others are done: the id stays free
             bad = [{"id": 50 + place} for place in (*range(8), 7)]
             with pytest.raises(DataError, match="occurs 2 times"):
