@@ -35,13 +35,16 @@ PYTEST = OMP_NUM_THREADS=1 FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HO
 	FOREBAY_KAFKA_OPTS='-Xlog:disable -XX:SharedArchiveFile=$(KAFKA_CLASSES)' $(PY) -P -m pytest
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak SPARK_HOME=$(NO_ZIP) $(PY) -P -m pytest -m soak --timeout=3600
 ALL_BUT_KAFKA := --ignore=tests/kafka
-CHANGELOGS := tests/spark/changelog tests/spark/keys tests/table
-STREAMS := tests/microbatch tests/spark tests/golden
+CHANGELOGS := tests/spark/changelog tests/spark/keys
+STREAMS := tests/microbatch tests/spark tests/golden tests/table
 # What needs no Spark, or starts one of its own: each group that shares a Spark has to start it and to warm it up.
-ALONE := $(addprefix tests/,testkit examples simulation inprocess framework reading coordination state stores options project typing)
+KIT := $(addprefix tests/,testkit examples simulation)
+ALONE := $(addprefix tests/,inprocess framework reading coordination state stores options project typing)
 # kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
 SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
 KAFKA := tests/kafka $(SOCKETS)
+# A recipe that names MAKE itself is run by `make -n` too.
+ARCHIVES := $(MAKE) --no-print-directory $(STAMPS)/classes $(STAMPS)/kafka-classes
 PROGRAMS := $(wildcard examples/*.py examples/connectors/*/*.py benchmarks/*.py)
 MYPY = $(PY) -m mypy forebay stubs tests $(wildcard pyspark_forebay_*.py) $(PROGRAMS)
 
@@ -78,23 +81,26 @@ demo-cdc: java $(STAMPS)/runtime $(STAMPS)/installed ## Join two tables of which
 demo-index: java $(STAMPS)/runtime $(STAMPS)/installed ## Index objects of several datasources, change them, kill a commit, and ask from a plain process (needs Java)
 	@$(PY) -P examples/demo_index.py
 
-test: java style $(STAMPS)/installed $(STAMPS)/classes $(STAMPS)/kafka-classes ## Lint, then run every test except the long ones against the built wheel (needs Java)
+test: java style $(STAMPS)/installed $(STAMPS)/no-zip ## Lint, then run every test except the long ones against the built wheel (needs Java)
 ifdef PYTEST_ARGS
+	@$(ARCHIVES)
 	@$(MYPY)
 	@$(PYTEST) $(PYTEST_ARGS)
 else
 	@# Side by side, because most tests wait. Kafka is apart: Spark takes the jars of its own Kafka source only when its
-	@# JVM starts.
+	@# JVM starts. What needs no Spark begins while the archives of classes are written.
 	@beside() { exec env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
 	{ $(MYPY); } > build/tests-types.txt 2>&1 & types=$$!; \
+	beside kit '$(KIT)' & kit=$$!; \
+	beside alone '$(ALONE)' & alone=$$!; \
+	trap 'kill $$types $$kit $$alone $$kafka $$streams $$changelogs 2>/dev/null' INT TERM; \
+	$(ARCHIVES); \
 	beside kafka '$(KAFKA)' & kafka=$$!; \
 	beside streams '$(STREAMS) $(CHANGELOGS:%=--ignore=%)' & streams=$$!; \
 	beside changelogs '$(CHANGELOGS)' & changelogs=$$!; \
-	beside alone '$(ALONE)' & alone=$$!; \
-	trap 'kill $$types $$kafka $$streams $$changelogs $$alone 2>/dev/null' INT TERM; \
-	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(ALONE:%=--ignore=%) $(CHANGELOGS:%=--ignore=%); failed=$$?; \
+	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(ALONE:%=--ignore=%) $(KIT:%=--ignore=%) $(CHANGELOGS:%=--ignore=%); failed=$$?; \
 	echo "waiting for the tests that write build/tests-*.txt"; \
-	for group in $$types $$alone $$streams $$changelogs $$kafka; do wait $$group || failed=$$?; done; \
+	for group in $$types $$alone $$kit $$streams $$changelogs $$kafka; do wait $$group || failed=$$?; done; \
 	cat build/tests-*.txt; exit $$failed
 endif
 

@@ -78,6 +78,7 @@ def plain(count, partition=0):
     return [(partition, None, b"v%d" % number, []) for number in range(count)]
 
 
+@pytest.mark.soak("100000")
 @pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.parametrize("size", [100, 100_000])
 def test_both_backends_read_a_producers_records(broker, topic, fetcher, compression, size):

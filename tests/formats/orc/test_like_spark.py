@@ -105,6 +105,7 @@ EVERYTHING = """
 """
 
 
+@pytest.mark.soak("SNAPPY", "LZ4")
 @pytest.mark.parametrize(
     "writer",
     [

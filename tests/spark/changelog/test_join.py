@@ -114,6 +114,7 @@ def test_a_batch_join_is_the_same_operator(spark):
     assert sorted(map(tuple, found)) == [(1, "a", "b", "insert"), (2, "c", None, "insert")]
 
 
+@pytest.mark.soak("inner", "semi", "anti")
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_keys_that_are_not_a_number_match_as_in_sparks_joins(spark, tasks_here, how):
     keys = [float("nan"), 0.0, -0.0, 1.5, None]

@@ -264,6 +264,7 @@ def default_identity(spark):
 UPSERTS = {"upsert-Kafka": upserts, "flags": flags, "the default replica identity": default_identity}
 
 
+@pytest.mark.soak("the default replica identity", "flags")
 @pytest.mark.parametrize("name", UPSERTS)
 def test_changes_without_old_rows_are_never_counted(spark, name):
     """4: a retraction with the same columns never comes, so deleted rows would stay for ever."""
@@ -278,6 +279,7 @@ def test_changes_without_old_rows_are_never_counted(spark, name):
     assert "images: upsert" in describe_keys(changes)
 
 
+@pytest.mark.soak("upsert-Kafka", "flags")
 @pytest.mark.parametrize("name", UPSERTS)
 def test_a_filter_over_changes_without_old_rows_is_refused(spark, name):
     """6: the row that leaves the filter would stay."""

@@ -248,6 +248,7 @@ def test_parquet_keeps_the_key(session, table, tmp_path):
     assert keys_of(session.read.parquet(str(tmp_path / "p"))) == WHOLE
 
 
+@pytest.mark.soak("csv", "json")
 @pytest.mark.parametrize("file_format", ["json", "csv", "orc"])
 def test_other_files_do_not_keep_the_key(session, table, tmp_path, file_format):
     """§2.2: nor does a DataFrame made from rows."""

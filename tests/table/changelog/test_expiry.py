@@ -108,7 +108,7 @@ def test_a_key_is_forgotten_by_deduplicate(tmp_path):
     assert table.step((ADD, 2499, 1, 13)) == [("+I", 1, 13)]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 10))])
 def test_the_view_is_that_of_the_rows_that_live(seed, tmp_path):
     """Random events in order; a key expires with its last event."""
     rng, table, now = random.Random(seed), Timed(tmp_path, Retract(on_missing="hold")), 0
