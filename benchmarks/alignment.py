@@ -30,7 +30,7 @@ from report import WHERE
 
 import forebay
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Split

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from forebay.formats.json.options import JsonOptions
-from forebay.table.changelog.converters.debezium_json import DebeziumJsonWriter
+from forebay.table.changelog.converters.debezium import DebeziumJsonWriter
 from forebay.table.changelog.converters.event_converter import EventConverter
 from forebay.table.changelog.converters.event_formats import EventFormat, EventOptions
 

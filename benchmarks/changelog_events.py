@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
-from forebay.table.changelog.shape import CHANGE_TYPE, SEQUENCE
+from forebay.table.changelog.shape import CHANGE_TYPE, CHANGE_TYPES, SEQUENCE, RowKind
 
 SCHEMA = f"key long, value long, name string, {CHANGE_TYPE} string, {SEQUENCE} long"
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from forebay.table.changelog.row_kind import CHANGE_TYPES
+from forebay.table.changelog.shape import CHANGE_TYPES
 
 CHANGES = StructType(
     [

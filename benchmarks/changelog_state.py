@@ -27,10 +27,9 @@ from forebay.state.local_state_store import LocalStateStore
 from forebay.table.changelog.operators.events import Layout
 from forebay.table.changelog.operators.micro_batch import run_micro_batch
 from forebay.table.changelog.operators.retract import Retract
-from forebay.table.changelog.row_kind import RowKind
-from forebay.table.changelog.state.entries import KEY_HASH, KIND, ORDER, ROW_HASH
+from forebay.table.changelog.shape import RowKind
 from forebay.table.changelog.state.manifest import OperatorInfo
-from forebay.table.changelog.state.segments import StoredSegments
+from forebay.table.changelog.state.segments import KEY_HASH, KIND, ORDER, ROW_HASH, StoredSegments
 from forebay.table.changelog.state.shard import Shard
 
 EVENTS = 10_000

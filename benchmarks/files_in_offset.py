@@ -26,10 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import forebay
-from forebay.framework.microbatch.offsets import codec
-from forebay.framework.microbatch.offsets.offset import canonical
-from forebay.framework.microbatch.planner_factory import open_stream
-from forebay.framework.microbatch.stream_planner import StreamPlanner
+from forebay.framework.microbatch import offset_codec as codec
+from forebay.framework.microbatch.offset import canonical
+from forebay.framework.microbatch.stream_planner import StreamPlanner, open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource

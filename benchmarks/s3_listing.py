@@ -25,7 +25,7 @@ from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource
 from forebay.stores.s3 import store
 from forebay.stores.s3.client import client_of
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 
 _ENDPOINT = "http://127.0.0.1:9"
 _OPTIONS = StorageOptions({"key": "k", "secret": "s", "endpoint_url": _ENDPOINT, "region": "us-east-1"})

@@ -33,7 +33,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 import forebay
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.inspection.tables import text_table
 from forebay.options import Duration

@@ -49,20 +49,20 @@ if TYPE_CHECKING:
     from forebay.framework.split import Split as Split
     from forebay.framework.split_reader import Fetched as Fetched
     from forebay.framework.split_reader import SplitReader as SplitReader
+    from forebay.inspection.describe import Peek as Peek
     from forebay.inspection.describe import describe as describe
+    from forebay.inspection.describe import peek as peek
     from forebay.inspection.metrics import record_metrics as record_metrics
     from forebay.inspection.offsets import offsets as offsets
-    from forebay.inspection.peek import Peek as Peek
-    from forebay.inspection.peek import peek as peek
     from forebay.inspection.progress import progress as progress
-    from forebay.inspection.report.report import report as report
+    from forebay.inspection.report import report as report
     from forebay.sources.files import FileSource as FileSource
     from forebay.sources.hybrid import HybridSource as HybridSource
     from forebay.sources.kafka import KafkaSource as KafkaSource
     from forebay.sources.rate import RateSource as RateSource
-    from forebay.spark.progress_listener import record_progress as record_progress
     from forebay.spark.register import read as read
     from forebay.spark.register import read_stream as read_stream
+    from forebay.spark.register import record_progress as record_progress
     from forebay.spark.register import register as register
     from forebay.watermarks.strategy import WatermarkStrategy as WatermarkStrategy
 
@@ -77,7 +77,7 @@ _LAZY = {
     "InputStatus": "forebay.framework.reader",
     "KafkaSource": "forebay.sources.kafka",
     "KnownSplits": "forebay.framework.discovery",
-    "Peek": "forebay.inspection.peek",
+    "Peek": "forebay.inspection.describe",
     "Position": "forebay.framework.split",
     "RateSource": "forebay.sources.rate",
     "ReaderOutput": "forebay.framework.reader",
@@ -98,14 +98,14 @@ _LAZY = {
     "discard": "forebay.framework.runtime.clients",
     "http_errors": "forebay.framework.runtime.http_errors",
     "offsets": "forebay.inspection.offsets",
-    "peek": "forebay.inspection.peek",
+    "peek": "forebay.inspection.describe",
     "progress": "forebay.inspection.progress",
     "read": "forebay.spark.register",
     "read_stream": "forebay.spark.register",
     "record_metrics": "forebay.inspection.metrics",
-    "record_progress": "forebay.spark.progress_listener",
+    "record_progress": "forebay.spark.register",
     "register": "forebay.spark.register",
-    "report": "forebay.inspection.report.report",
+    "report": "forebay.inspection.report",
     "run": "forebay.framework.inprocess",
     "testkit": "forebay.testkit",
 }

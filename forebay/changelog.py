@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.lazy_names import lazy_names
-from forebay.table.changelog.mode import ChangelogMode
-from forebay.table.changelog.row_kind import RowKind
-from forebay.table.changelog.traits import stamp_changes
+from forebay.table.changelog.shape import ChangelogMode, RowKind, stamp_changes
 
 if TYPE_CHECKING:
     from forebay.spark.changelog.converting import (
         from_append,
+        from_changes,
         from_debezium,
         from_delta_cdf,
         from_hudi,
@@ -30,29 +29,26 @@ if TYPE_CHECKING:
         to_upsert_kafka,
     )
     from forebay.spark.changelog.current_view import current_view
-    from forebay.spark.changelog.declaring import from_changes
-    from forebay.spark.changelog.joining import changelog_join
-    from forebay.spark.changelog.keyed import deduplicate, latest_per_key, normalize
-    from forebay.spark.changelog.materialize import materialize
+    from forebay.spark.changelog.materialize import changelog_join, deduplicate, latest_per_key, materialize, normalize
     from forebay.spark.changelog.strategy import changelog_mode
-    from forebay.spark.changelog.targets.apply import apply_changes
     from forebay.spark.changelog.targets.archive import ArchiveTarget, read_archive, write_archive
     from forebay.spark.changelog.targets.delta import DeltaTarget
-    from forebay.spark.changelog.targets.postgres.target import PostgresTarget
+    from forebay.spark.changelog.targets.postgres import PostgresTarget
+    from forebay.spark.changelog.targets.target import apply_changes
     from forebay.spark.keys.row_order import upsert_keys
     from forebay.spark.keys.set_keys import with_upsert_key
 
 _LAZY = {
     "ArchiveTarget": "forebay.spark.changelog.targets.archive",
     "DeltaTarget": "forebay.spark.changelog.targets.delta",
-    "PostgresTarget": "forebay.spark.changelog.targets.postgres.target",
-    "apply_changes": "forebay.spark.changelog.targets.apply",
-    "changelog_join": "forebay.spark.changelog.joining",
+    "PostgresTarget": "forebay.spark.changelog.targets.postgres",
+    "apply_changes": "forebay.spark.changelog.targets.target",
+    "changelog_join": "forebay.spark.changelog.materialize",
     "changelog_mode": "forebay.spark.changelog.strategy",
     "current_view": "forebay.spark.changelog.current_view",
-    "deduplicate": "forebay.spark.changelog.keyed",
+    "deduplicate": "forebay.spark.changelog.materialize",
     "from_append": "forebay.spark.changelog.converting",
-    "from_changes": "forebay.spark.changelog.declaring",
+    "from_changes": "forebay.spark.changelog.converting",
     "from_debezium": "forebay.spark.changelog.converting",
     "from_delta_cdf": "forebay.spark.changelog.converting",
     "from_hudi": "forebay.spark.changelog.converting",
@@ -60,9 +56,9 @@ _LAZY = {
     "from_is_deleted": "forebay.spark.changelog.converting",
     "from_maxwell": "forebay.spark.changelog.converting",
     "from_upsert_kafka": "forebay.spark.changelog.converting",
-    "latest_per_key": "forebay.spark.changelog.keyed",
+    "latest_per_key": "forebay.spark.changelog.materialize",
     "materialize": "forebay.spark.changelog.materialize",
-    "normalize": "forebay.spark.changelog.keyed",
+    "normalize": "forebay.spark.changelog.materialize",
     "read_archive": "forebay.spark.changelog.targets.archive",
     "to_debezium": "forebay.spark.changelog.converting",
     "to_delta_cdf": "forebay.spark.changelog.converting",

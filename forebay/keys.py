@@ -9,27 +9,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.lazy_names import lazy_names
-from forebay.table.keys.key_spec import KeySpec
-from forebay.table.keys.order_guarantee import NONE, PER_SPLIT, Guarantee, OrderScope
-from forebay.table.keys.stamping import stamp
+from forebay.table.keys import NONE, PER_SPLIT, Guarantee, KeySpec, OrderScope, stamp
 
 if TYPE_CHECKING:
     from forebay.spark.keys.found_keys import keys_of
-    from forebay.spark.keys.foundry_schema import from_foundry_schema, to_foundry_schema
     from forebay.spark.keys.row_order import guarantee
-    from forebay.spark.keys.set_keys import key_by, strip_keys, union_keyed
-    from forebay.spark.keys.show_keys import KeyProfile, describe_keys, key_profile
+    from forebay.spark.keys.set_keys import (
+        KeyProfile,
+        describe_keys,
+        from_foundry_schema,
+        key_by,
+        key_profile,
+        strip_keys,
+        to_foundry_schema,
+        union_keyed,
+    )
 
 _LAZY = {
-    "KeyProfile": "forebay.spark.keys.show_keys",
-    "describe_keys": "forebay.spark.keys.show_keys",
-    "from_foundry_schema": "forebay.spark.keys.foundry_schema",
+    "KeyProfile": "forebay.spark.keys.set_keys",
+    "describe_keys": "forebay.spark.keys.set_keys",
+    "from_foundry_schema": "forebay.spark.keys.set_keys",
     "guarantee": "forebay.spark.keys.row_order",
     "key_by": "forebay.spark.keys.set_keys",
-    "key_profile": "forebay.spark.keys.show_keys",
+    "key_profile": "forebay.spark.keys.set_keys",
     "keys_of": "forebay.spark.keys.found_keys",
     "strip_keys": "forebay.spark.keys.set_keys",
-    "to_foundry_schema": "forebay.spark.keys.foundry_schema",
+    "to_foundry_schema": "forebay.spark.keys.set_keys",
     "union_keyed": "forebay.spark.keys.set_keys",
 }
 

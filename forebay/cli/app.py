@@ -12,16 +12,13 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli import index as indexes
-from forebay.cli import kafka_lag, scaffold, sources
-from forebay.cli import state as keyed_state
-from forebay.cli.arguments import Options, option_texts, say
-from forebay.cli.targets import Target, target_class, target_source
+from forebay.cli import index, kafka_lag, scaffold, sources, state
+from forebay.cli.arguments import Options, Target, option_texts, say, target_class, target_source
 from forebay.errors import ForebayError
 from forebay.inspection.describe import describe as description
+from forebay.inspection.describe import peek as first_rows
 from forebay.inspection.offsets import offsets as offsets_of
-from forebay.inspection.peek import peek as first_rows
-from forebay.inspection.report.report import report as write_report
+from forebay.inspection.report import report as write_report
 from forebay.version import __version__
 
 app = typer.Typer(
@@ -34,8 +31,8 @@ app = typer.Typer(
 kafka = typer.Typer(help="Look at Apache Kafka.", no_args_is_help=True)
 app.add_typer(kafka, name="kafka")
 kafka.command("lag")(kafka_lag.lag)
-app.add_typer(keyed_state.state, name="state")
-app.add_typer(indexes.index, name="index")
+app.add_typer(state.state, name="state")
+app.add_typer(index.index, name="index")
 for command in (sources.sources, sources.doctor, sources.verify, scaffold.new):
     app.command()(command)
 app.command("check", hidden=True)(sources.verify)  # the name of the function that it calls

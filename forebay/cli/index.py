@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from forebay.cli.arguments import Json, option_texts, say
-from forebay.cli.targets import imported
+from forebay.cli.arguments import Json, imported, option_texts, say
 from forebay.errors import ConfigurationError
 from forebay.inspection.tables import text_table
 from forebay.options.secret import Secret

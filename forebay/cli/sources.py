@@ -10,11 +10,9 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli.arguments import Json, Options, option_texts, say
-from forebay.cli.targets import Target, target_source
+from forebay.cli.arguments import Json, Options, Target, option_texts, say, target_source
+from forebay.inspection.describe import installed_sources, peek, sources_table
 from forebay.inspection.environment import Finding, check_environment, check_source
-from forebay.inspection.installed_sources import installed_sources, sources_table
-from forebay.inspection.peek import peek
 from forebay.inspection.tables import text_table
 
 

@@ -19,14 +19,15 @@ from forebay.options.secret import Secret
 from forebay.table.changelog.state.inspection import (
     OperatorReport,
     ShardReport,
+    StoredRow,
     Verification,
     operators,
     report,
+    stored_rows,
     verify,
 )
-from forebay.table.changelog.state.location import OperatorState
 from forebay.table.changelog.state.reshard import reshard as reshard_state
-from forebay.table.changelog.state.stored_rows import StoredRow, stored_rows
+from forebay.table.changelog.state.shard import OperatorState
 
 _Location = Annotated[str, typer.Argument(help="The state_location of a query.", show_default=False)]
 _Storage = Annotated[

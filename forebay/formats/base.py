@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol, cast
 import pyarrow as pa
 
 from forebay.errors import DataError
-from forebay.formats.filters.expressions import Expression
+from forebay.formats.filters import Expression
 
 IGNORE_CORRUPT_FILES = "ignoreCorruptFiles"
 """The option that skips damaged files. The error for a damaged file names it."""

@@ -13,9 +13,15 @@ import pyarrow.compute as pc
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.base import FileFormat, InputFile, JoinedContents
 from forebay.formats.compression.codecs import open_decompressed
-from forebay.formats.records.encodings import one_value, valid_utf8
-from forebay.formats.records.joining import join_lines
-from forebay.formats.records.record_blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Block, RecordBlocks
+from forebay.formats.records import (
+    BLOCK_BYTES,
+    MAX_RECORD_BYTES,
+    Block,
+    RecordBlocks,
+    join_lines,
+    one_value,
+    valid_utf8,
+)
 
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string())])
 

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`forebay.describe`: the options and the schema of a source."""
+"""`forebay.describe`, `forebay.peek`: options, schema and first rows of a source, and what is installed."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
 
-from forebay.errors import ConfigurationError, printable
-from forebay.framework.inprocess.preparation import schema_of
+from forebay.errors import ConfigurationError, ForebayError, printable
+from forebay.framework import inprocess
+from forebay.framework.inprocess.running import schema_of
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.inspection.tables import html_table, text_table
 from forebay.options import class_options, default_text, option_values, redact_options, type_text
 from forebay.registry import default_registry
+
+# -- `forebay.describe`: the options and the schema of a source.
 
 
 @dataclass(frozen=True)
@@ -143,3 +149,133 @@ def _facts(source: Source | None) -> tuple[str, ...]:
 
 def _schema_rows(schema: pa.Schema) -> tuple[tuple[str, str, str], ...]:
     return tuple((field.name, str(field.type), "yes" if field.nullable else "no") for field in schema)
+
+
+# -- The formats that this environment offers, with the options of each.
+
+
+@dataclass(frozen=True)
+class InstalledSource:
+    """A format that Spark and the command line find by name.
+
+    Args:
+        name: The format name.
+        target: The class: `package.module:Class`.
+        origin: Where it comes from: "built into forebay", "the package shop 1.2".
+        summary: The first line of the class's docstring.
+        options: Rows of name, type, default ("required" if there is none), and meaning.
+        problem: Why the class cannot be used here, with the next step; empty if it can.
+    """
+
+    name: str
+    target: str
+    origin: str
+    summary: str = ""
+    options: tuple[tuple[str, str, str, str], ...] = ()
+    problem: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as JSON values."""
+        options = [dict(zip(("name", "type", "default", "meaning"), row, strict=True)) for row in self.options]
+        fields = {"name": self.name, "class": self.target, "origin": self.origin, "summary": self.summary}
+        return {**fields, "options": options, "problem": self.problem or None}
+
+
+def installed_sources() -> list[InstalledSource]:
+    """Return every installed format, sorted by name. A package that cannot be loaded is listed with its problem."""
+    found = []
+    for entry in default_registry.entries():
+        try:
+            shown = describe(entry.name)
+        except ForebayError as error:
+            found.append(InstalledSource(entry.name, entry.path, entry.origin, problem=str(error)))
+        else:
+            found.append(InstalledSource(entry.name, entry.path, entry.origin, shown.summary, shown.options))
+    return found
+
+
+def sources_table(sources: list[InstalledSource]) -> str:
+    """Return a table of the formats; the problems follow it."""
+    rows = [(one.name, one.origin, "cannot be loaded" if one.problem else one.summary) for one in sources]
+    problems = [f"\n{one.name}: {one.problem}" for one in sources if one.problem]
+    return "\n".join([text_table(("format", "from", "what it reads"), rows), *problems])
+
+
+# -- `forebay.peek`: the first rows of a source, as a table.
+
+
+class Peek:
+    """The first rows of a source: text when printed, HTML in a notebook.
+
+    Args:
+        table: The rows.
+        requested: The requested number of rows.
+    """
+
+    def __init__(self, table: pa.Table, requested: int) -> None:
+        self.table = table
+        """The rows as an Arrow table."""
+        self._requested = requested
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __str__(self) -> str:
+        return f"{text_table(self.table.schema.names, self._rows())}\n{self._footer()}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the HTML for a notebook."""
+        return html_table(self.table.schema.names, self._rows()) + f"<p>{self._footer()}</p>"
+
+    def _rows(self) -> list[list[str]]:
+        return [list(row) for row in zip(*map(_texts, self.table.columns), strict=True)]
+
+    def _footer(self) -> str:
+        rows = len(self)
+        return f"{rows} row{'' if rows == 1 else 's'}" + ("" if rows < self._requested else ", perhaps more")
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    if _has_nanoseconds(column):
+        return [_text(column.slice(row, 1)) for row in range(len(column))]
+    try:
+        return ["null" if value is None else str(value) for value in column.to_pylist()]
+    except (OverflowError, ValueError):  # Python's times end with the year 9999 and have microseconds
+        return [_text(column.slice(row, 1)) for row in range(len(column))]
+
+
+def _text(column: pa.ChunkedArray) -> str:
+    """Return a column of one row as text, even if Python cannot represent its value."""
+    if not _has_nanoseconds(column):
+        with suppress(OverflowError, ValueError):
+            value = column[0].as_py()
+            return "null" if value is None else str(value)
+    try:
+        return str(pc.cast(column, pa.string())[0].as_py())
+    except pa.ArrowNotImplementedError:  # a list, a struct, a map
+        return " ".join(str(column.combine_chunks()).split()[1:-1])
+
+
+def _has_nanoseconds(column: pa.ChunkedArray) -> bool:
+    """Return whether a value is finer than a microsecond. `to_pylist` silently shortens such a time of day."""
+    if not kinds.is_temporal(column.type) or getattr(column.type, "unit", "") != "ns":
+        return False
+    nanos = pc.cast(column, pa.int64())
+    return pc.any(pc.not_equal(pc.multiply(pc.divide(nanos, 1000), 1000), nanos)).as_py() is True
+
+
+def peek(source: Source, n: int = 20) -> Peek:
+    """Return the first rows of a source, read in this process without Spark and Java.
+
+    The function reads as little as possible. It reads an unbounded source no further than its current end.
+
+    Args:
+        source: The source.
+        n: Maximum number of rows.
+
+    Raises:
+        ForebayError: Reading failed.
+    """
+    return Peek(inprocess.peek(source, n), n)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.framework.inprocess.running import Run
-from forebay.inspection.dropped_rows import dropped_rows, ours
+from forebay.inspection.event_time import dropped_rows, ours
 from forebay.retry import RetryCount
 from forebay.version import __version__
 

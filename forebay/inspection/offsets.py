@@ -12,10 +12,10 @@ from html import escape
 from typing import Any, Final, Self, cast
 
 from forebay.errors import ConfigurationError, ForebayError, printable
-from forebay.framework.microbatch.end_negotiation.claim import Claim, ClaimChain, begun_of
-from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec, OffsetCodec
-from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd
-from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
+from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, begun_of
+from forebay.framework.microbatch.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd
+from forebay.framework.microbatch.offset_codec import InlineOffsetCodec, OffsetCodec
+from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source

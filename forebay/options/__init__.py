@@ -16,9 +16,7 @@ Needs only the standard library. The modules of this package are private; import
 
 from __future__ import annotations
 
-from forebay.options._hints import resolve_annotations
-from forebay.options.classes import camel_case, class_options, merge_specs
-from forebay.options.embedded import mask_values
+from forebay.options._kinds import resolve_annotations
 from forebay.options.parsing import coerce_fields, explain_names, given_options, parse_options
 from forebay.options.quantities import (
     ByteSize,
@@ -29,8 +27,8 @@ from forebay.options.quantities import (
     to_seconds,
 )
 from forebay.options.redaction import hide_options, redact
-from forebay.options.secret import REDACTED, Secret
-from forebay.options.spec import REQUIRED, OptionSpec, option
+from forebay.options.secret import REDACTED, Secret, mask_values
+from forebay.options.spec import REQUIRED, OptionSpec, camel_case, class_options, merge_specs, option
 from forebay.options.writing import (
     NONE_TEXT,
     changeable_options,

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from forebay.errors import ConfigurationError
-from forebay.options.classes import class_options, plain_attribute
 from forebay.options.redaction import hide_options
-from forebay.options.spec import OptionSpec
+from forebay.options.spec import OptionSpec, class_options, plain_attribute
 
 T = TypeVar("T")
 

@@ -15,10 +15,8 @@ from typing import Final
 from urllib.parse import quote, quote_plus
 
 from forebay.errors import redact_texts_with
-from forebay.options.classes import class_options
-from forebay.options.embedded import mask_urls, secrets_in
-from forebay.options.secret import REDACTED, live_secrets
-from forebay.options.spec import OptionSpec
+from forebay.options.secret import REDACTED, live_secrets, mask_urls, secrets_in
+from forebay.options.spec import OptionSpec, class_options
 
 _LEAST: Final = 4
 """Minimum length of a secret to hide. Shorter texts occur by chance in every text."""

@@ -13,11 +13,9 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from forebay.errors import ConfigurationError
 from forebay.options._kinds import choice_text
-from forebay.options.classes import class_options
-from forebay.options.embedded import mask_values
 from forebay.options.parsing import Given, sort_out, value_of
-from forebay.options.secret import REDACTED, Secret
-from forebay.options.spec import OptionSpec
+from forebay.options.secret import REDACTED, Secret, mask_values
+from forebay.options.spec import OptionSpec, class_options
 
 _log = logging.getLogger(__name__)
 

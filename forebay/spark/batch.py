@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
@@ -20,8 +20,8 @@ from forebay.framework.split import Split
 from forebay.options import hide_options
 from forebay.spark.conform import Conformer
 from forebay.spark.errors import as_spark_error
-from forebay.spark.processes.worker_modules import freeze_modules
-from forebay.spark.session.time_zone import in_zone_of_task
+from forebay.spark.processes import freeze_modules
+from forebay.spark.session import in_zone_of_task
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,18 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError, ContractError, DataError
-from forebay.framework.arrow.batch_slices import slices_within
 from forebay.framework.arrow.casting import (
     LISTS,
     ColumnPlan,
     ConversionError,
     cast_array,
     plan_columns,
+    refuse_deep,
     refuse_nulls,
     schema_problems,
 )
-from forebay.framework.arrow.nesting import refuse_deep
-from forebay.table.keys.stamping import stamped
+from forebay.framework.arrow.row_packer import slices_within
+from forebay.table.keys import stamped
 
 _MOST_LEVELS = 63
 """kMaxNestingDepth of Arrow's IPC is 64, with the record batch as the first level."""

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError
-from forebay.framework.arrow.schemas import resolve_schema, select
+from forebay.framework.arrow.casting import resolve_schema, select
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
@@ -20,9 +20,8 @@ from forebay.retry import RetryPolicy
 from forebay.spark.batch import BatchReader, Readable
 from forebay.spark.conform import arrow_schema, check_levels, check_user_schema, spark_schema
 from forebay.spark.errors import as_spark_error
-from forebay.spark.processes.planner_profiles import skip_empty_profiles
-from forebay.spark.processes.worker_modules import freeze_modules
-from forebay.spark.session.origin import Installed, Origin, Session
+from forebay.spark.processes import freeze_modules, skip_empty_profiles
+from forebay.spark.session import Installed, Origin, Session
 
 if TYPE_CHECKING:
     from forebay.spark.stream import StreamReader

@@ -20,9 +20,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from forebay.framework.arrow.schemas import resolved_schema
-from forebay.framework.microbatch.planner_factory import open_stream
-from forebay.framework.microbatch.stream_planner import StreamPlanner
+from forebay.framework.arrow.casting import resolved_schema
+from forebay.framework.microbatch.stream_planner import StreamPlanner, open_stream
 from forebay.options import hide_options
 from forebay.spark.batch import Readable, read_partition, spark_task
 from forebay.spark.errors import as_spark_error

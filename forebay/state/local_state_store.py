@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
-from forebay.state.atomic_files import put_if_absent
+from forebay.state.local_files import put_if_absent
 from forebay.state.state_store import OPTION, checked_name, checked_prefix
 from forebay.stores.local import store_error
 from forebay.stores.paths import LOCAL

@@ -11,7 +11,7 @@ from forebay.errors import ConfigurationError
 from forebay.state.local_state_store import LocalStateStore
 from forebay.state.state_store import OPTION, StateStore
 from forebay.stores.paths import S3_SCHEMES
-from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
+from forebay.stores.store import NO_OPTIONS, StorageOptions
 
 _LOCAL: Final = ("file", "local")
 # Neither one letter nor text with a slash before the colon is a scheme.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import ftplib
 import http.client
 import importlib
@@ -15,14 +16,73 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
-from forebay.stores import fsspec_info
-from forebay.stores.file_status import FileStatus
+from forebay.stores.file_status import GENERATION, FileStatus
 from forebay.stores.paths import KEY_NAMES, join, last_name
-from forebay.stores.storage_options import StorageOptions
-from forebay.stores.store import Children, Directory
+from forebay.stores.store import Children, Directory, StorageOptions
 
-if TYPE_CHECKING:  # in the standard library only from Python 3.12
+if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+# -- Creates a `FileStatus` from the `info` dictionary of fsspec, whose keys differ from store to store.
+
+
+_TIME_KEYS = (
+    "LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "timeModified", "modify",
+    "created",
+)  # fmt: skip
+_ETAG_KEYS = ("ETag", "etag", "VersionId", "version_id", "md5Hash")
+_CREATED_KEYS = ("timeCreated", "ctime")  # the content of an object with a generation never changes
+_MILLISECONDS = "modificationTime"  # webhdfs
+_MAX_SECONDS = 100_000_000_000  # a larger number is milliseconds
+
+
+def status(path: str, info: Mapping[str, Any]) -> FileStatus:
+    """Return the status of a file from its `info` or `ls` entry.
+
+    Raises:
+        ConfigurationError: The store does not report the size of the file.
+    """
+    size = info.get("size")
+    if size is None:
+        raise ConfigurationError(
+            f"the store does not report the size of {path!r}",
+            option="path",
+            advice="copy the file to a store that reports sizes, or to a local directory",
+        )
+    if generation := info.get("generation"):
+        # On Google Cloud Storage a new storage class changes the ETag and the time of change.
+        return FileStatus(path, int(size), _time(info, _CREATED_KEYS + _TIME_KEYS), f"{GENERATION}{generation}")
+    etag = next((str(info[key]).strip('"') for key in _ETAG_KEYS if info.get(key)), None)
+    return FileStatus(path, int(size), _time(info, _TIME_KEYS), etag)
+
+
+def _time(info: Mapping[str, Any], keys: Sequence[str]) -> int:
+    moment = next((info[key] for key in keys if info.get(key) is not None), None)
+    if moment is None and isinstance(milliseconds := info.get(_MILLISECONDS), int):
+        return milliseconds * 1_000_000
+    return nanoseconds(moment)
+
+
+def nanoseconds(moment: object) -> int:
+    """Return a time as nanoseconds since 1970 UTC, from any form that stores use; 0 if the form is unknown."""
+    if isinstance(moment, dt.datetime):
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+        return (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1) * 1000
+    if isinstance(moment, int | float):
+        seconds = moment / 1000 if moment > _MAX_SECONDS else moment
+        return round(seconds * 1_000_000) * 1000
+    if isinstance(moment, str):
+        for read in (dt.datetime.fromisoformat, _compact):
+            try:
+                return nanoseconds(read(moment))
+            except ValueError:
+                continue
+    return 0
+
+
+def _compact(text: str) -> dt.datetime:
+    return dt.datetime.strptime(text[:14] + "+0000", "%Y%m%d%H%M%S%z")
 
 
 # Packages for schemes where fsspec's message does not name one.
@@ -86,7 +146,7 @@ class RemoteStore:
             return Directory(path)
         if info.get("mimetype") in _PAGES:
             self._check_no_page(path)
-        return fsspec_info.status(path, info)
+        return status(path, info)
 
     def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> Sequence[FileStatus] | None:
         """Return all files below a directory; None for stores that list one directory at a time; see `Store.walk`."""
@@ -101,7 +161,7 @@ class RemoteStore:
             if info.get("type") != "directory" and name.startswith(root) and not name.endswith("/"):
                 *above, last = name[len(root) :].removeprefix("/").split("/")
                 if keep(last) and all(part in KEY_NAMES or keep(part) for part in above):
-                    files.append(fsspec_info.status(reduce(join, [*above, last], path), info))
+                    files.append(status(reduce(join, [*above, last], path), info))
         return files
 
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
@@ -117,7 +177,7 @@ class RemoteStore:
                 if info is None:
                     directories.append(child)
                 else:
-                    files.append(fsspec_info.status(child, info))
+                    files.append(status(child, info))
         return Children(directories, files)
 
     def open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> BinaryIO:

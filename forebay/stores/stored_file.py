@@ -7,11 +7,9 @@ import os
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from forebay.stores.file_changes import changed_error, gone_error
-from forebay.stores.file_status import FileStatus
+from forebay.stores.file_status import FileStatus, changed_error, gone_error
 from forebay.stores.paths import is_s3, is_url, refuse_password
-from forebay.stores.storage_options import NO_OPTIONS, StorageOptions
-from forebay.stores.store import Store
+from forebay.stores.store import NO_OPTIONS, StorageOptions, Store
 
 
 def store_for(

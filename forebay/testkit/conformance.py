@@ -13,18 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 from forebay.errors import ConfigurationError, DataError, DataLossError, RetriableError
-from forebay.framework.inprocess.preparation import require_source
+from forebay.framework.inprocess.running import require_source
 from forebay.framework.source import Source
 from forebay.testkit.checks import ALL, READ
 from forebay.testkit.checks.base import Check
-from forebay.testkit.checks.faults import FAULTS
-from forebay.testkit.checks.leaks import unclosed
+from forebay.testkit.checks.faults import FAULTS, unclosed
 from forebay.testkit.checks.readers import REPEATED
-from forebay.testkit.findings import Broken
 from forebay.testkit.harness.guarded_calls import run_guarded
-from forebay.testkit.harness.other_processes import CHILD
 from forebay.testkit.harness.subject import Subject
-from forebay.testkit.outcomes import ConformanceError, ConformanceWarning, NotProvenWarning, Report, Result
+from forebay.testkit.harness.surroundings import CHILD
+from forebay.testkit.outcomes import Broken, ConformanceError, ConformanceWarning, NotProvenWarning, Report, Result
 
 
 def check(

@@ -14,15 +14,22 @@ from forebay.framework.runtime.clients import drop_clients
 from forebay.framework.source import Source
 from forebay.framework.split import Position
 from forebay.testkit.checks import AFTER_READING, ALL, READ, Check
-from forebay.testkit.checks.faults import NO_CALL
-from forebay.testkit.checks.leaks import unclosed
+from forebay.testkit.checks.faults import NO_CALL, unclosed
 from forebay.testkit.checks.ranges import OLD_END
-from forebay.testkit.findings import AuthorMistake, Finding, NotApplicable, unfit_rows
-from forebay.testkit.harness.failing_calls import failing_calls
 from forebay.testkit.harness.reads import Written, check_range, check_written, compare_written, read, read_plain
 from forebay.testkit.harness.single_thread_host import SingleThreadHost
 from forebay.testkit.harness.subject import Subject
-from forebay.testkit.outcomes import ConformanceError, ConformanceWarning, Report, Result
+from forebay.testkit.harness.surroundings import failing_calls
+from forebay.testkit.outcomes import (
+    AuthorMistake,
+    ConformanceError,
+    ConformanceWarning,
+    Finding,
+    NotApplicable,
+    Report,
+    Result,
+    unfit_rows,
+)
 
 Row = Mapping[str, Any]
 T = TypeVar("T")

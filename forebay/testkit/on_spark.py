@@ -16,16 +16,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import ConfigurationError, unwrap
-from forebay.framework.inprocess.preparation import require_source
-from forebay.framework.inprocess.running import run
+from forebay.framework.inprocess.running import require_source, run
 from forebay.framework.source import Source
-from forebay.options.classes import class_options
 from forebay.options.secret import Secret
+from forebay.options.spec import class_options
 from forebay.options.writing import format_options, option_values
 from forebay.registry import default_registry
-from forebay.testkit.findings import Broken, Finding, NotApplicable, Skip
-from forebay.testkit.harness.traces import difference
-from forebay.testkit.outcomes import ConformanceError, NotProvenWarning, Report, Result
+from forebay.testkit.harness.subject import difference
+from forebay.testkit.outcomes import (
+    Broken,
+    ConformanceError,
+    Finding,
+    NotApplicable,
+    NotProvenWarning,
+    Report,
+    Result,
+    Skip,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

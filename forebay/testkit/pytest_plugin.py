@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.testkit.servers.fault_proxy import FaultProxy
-from forebay.testkit.servers.fault_rules import Fault
+from forebay.testkit.servers.fault_proxy import Fault, FaultProxy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits
+from forebay.framework.coordination.inbox import AddSplits, EnumeratorEvent, NoMoreSplits
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.runtime.host_options import HostOptions

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.framework.coordination.assignment_tracker import AssignmentTracker
+from forebay.framework.coordination.context import AssignmentTracker
 from forebay.framework.split import Split
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from forebay.errors import ContractError, FatalError
 from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits
+from forebay.framework.coordination.inbox import AddSplits, EnumeratorEvent, NoMoreSplits
 from forebay.framework.enumerator import SourceEvent
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Next, ThreadRuntime

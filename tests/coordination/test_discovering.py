@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, ContractError, DataLossError, RetriableError
-from forebay.framework.coordination.life_cycle import SplitState
+from forebay.framework.coordination.context import SplitState
 from forebay.framework.discovery import Discovered
 from forebay.framework.split import Split
 from forebay.options import Duration

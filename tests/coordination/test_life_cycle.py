@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.errors import ContractError
-from forebay.framework.coordination.life_cycle import LifeCycle, SplitState
+from forebay.framework.coordination.context import LifeCycle, SplitState
 from forebay.framework.split import Split
 
 

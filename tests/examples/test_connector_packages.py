@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import forebay
-from forebay.options.classes import class_options
+from forebay.options.spec import class_options
 
 CONNECTORS = Path(__file__).parents[2] / "examples" / "connectors"
 PACKAGES = sorted(path.parent for path in CONNECTORS.glob("*/pyproject.toml"))

@@ -14,7 +14,7 @@ from changelogs.seeded import Judged, selected, strict_case, upsert_case
 from changelogs.vectorised import run_together
 
 from forebay.table.changelog.reference import Change, ListMaterializer, SignedMaterializer, columns, fold
-from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.shape import RowKind
 
 pytestmark = pytest.mark.soak
 

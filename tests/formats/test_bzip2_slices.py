@@ -13,12 +13,12 @@ import pytest
 from forebay.errors import DataError
 from forebay.formats.compression.bzip2_blocks import Bzip2Blocks
 from forebay.formats.compression.slices import slice_borders
-from forebay.formats.records.record_blocks import RecordBlocks
+from forebay.formats.records import RecordBlocks
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 from forebay.sources.files import FileSource, FileSplit
 from forebay.sources.files.enumerator import FileEnumerator
-from forebay.sources.files.reading.split_reader import FileSplitReader
+from forebay.sources.files.split_reader import FileSplitReader
 
 SLICE = 10**15
 RANDOM = random.Random(7)

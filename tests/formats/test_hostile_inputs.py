@@ -16,12 +16,11 @@ import pytest
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.csv.format import CsvFormat
-from forebay.formats.csv.header import names_of
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.univocity.cursor import ValueText
-from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
+from forebay.formats.csv.read import names_of
+from forebay.formats.csv.univocity import CsvTokenizer, ValueText
+from forebay.formats.json import inference as kinds
 from forebay.formats.json.format import JsonFormat
-from forebay.formats.json.inference import kinds
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.values.numbers import parse_int
 

@@ -23,8 +23,8 @@ from forebay.errors import ConfigurationError, DataError
 from forebay.formats.json.arrow import ArrowReader, NotSafe, has_unsafe_number, is_utf8
 from forebay.formats.json.blocks import BlockReader, column
 from forebay.formats.json.format import JsonFormat
-from forebay.formats.json.jackson.record_parser import JacksonParser
-from forebay.formats.json.jackson.text import BadValue, decoded_base64
+from forebay.formats.json.jackson import JacksonParser
+from forebay.formats.json.jackson_tokens import BadValue, decoded_base64
 from forebay.formats.json.options import REFUSED, JsonOptions
 from forebay.formats.json.stdlib_reader import RecordReader
 from forebay.options import class_options
@@ -662,7 +662,7 @@ def test_inference_by_arrow_says_the_same_as_record_by_record(monkeypatch: pytes
         b'{"a":2.5,"t":"","e":null,"l":[[2.5]],"s":{"x":["q"]},"b":true}\n'
     )
     expected = JsonFormat().infer_schema([MemoryFile(data)])
-    monkeypatch.setattr("forebay.formats.json.inference.infer.types_by_arrow", lambda *_: None)
+    monkeypatch.setattr("forebay.formats.json.inference.types_by_arrow", lambda *_: None)
     assert JsonFormat().infer_schema([MemoryFile(data)]) == expected
     assert expected.names == ["a", "b", "e", "l", "n", "s", "t"]
 

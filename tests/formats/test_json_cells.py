@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from forebay.errors import ConfigurationError
 from forebay.formats.json.blocks import column
 from forebay.formats.json.cells import CellReader
-from forebay.formats.json.jackson.record_parser import JacksonParser
+from forebay.formats.json.jackson import JacksonParser
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.values.ddl import parse_schema
 

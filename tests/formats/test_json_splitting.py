@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from forebay.formats.json.arrow import NotSafe
-from forebay.formats.json.uniform.template import Template, template_of
-from forebay.formats.json.uniform.uniform_reader import LineSplitter
+from forebay.formats.json.template import Template, template_of
+from forebay.formats.json.uniform import LineSplitter
 
 FORM = b'{"a":1,"b":"x"}'
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.formats.base import even_borders
-from forebay.formats.records.record_blocks import Block, RecordBlocks
+from forebay.formats.records import Block, RecordBlocks
 
 USUAL = [b"a", b"bc", b"\n", b"\r", b"\r\n", b"\n\n", "é".encode(), b"\xff", b""]
 SEPARATORS = [None, b"\n", b"\r\n", b";", b"ab", b"aba", b"aa"]

@@ -15,12 +15,12 @@ from forebay.errors import DataError
 from forebay.formats.compression.byte_streams import encoded_varint
 from forebay.formats.compression.slices import slice_borders
 from forebay.formats.compression.xz_blocks import XzBlocks, _checksum, _sizes
-from forebay.formats.records.record_blocks import RecordBlocks
+from forebay.formats.records import RecordBlocks
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 from forebay.sources.files import FileSource
 from forebay.sources.files.enumerator import FileEnumerator
-from forebay.sources.files.reading.split_reader import FileSplitReader
+from forebay.sources.files.split_reader import FileSplitReader
 
 SLICE = 10**15
 RANDOM = random.Random(7)

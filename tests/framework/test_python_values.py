@@ -336,7 +336,8 @@ def test_what_arrow_does_not_take_for_a_struct_is_an_error_with_its_row(value: o
 
 def test_a_column_of_one_python_type_is_checked_by_type_not_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checking each value would cost more than converting it."""
-    from forebay.framework.arrow import row_arrays, value_rules
+    from forebay.framework.arrow import row_arrays
+    from forebay.framework.arrow import row_arrays as value_rules
 
     checked: list[type] = []
     real = value_rules.rule_of

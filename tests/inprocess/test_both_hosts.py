@@ -16,8 +16,8 @@ from forebay_simulator.inline import InlineRuntime
 
 from forebay.clock import ManualClock
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.inprocess.preparation import event_time_strategy
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.inprocess.running import event_time_strategy
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 

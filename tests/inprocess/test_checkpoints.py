@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import forebay
 from forebay.errors import ConfigurationError, ContractError, DataError, RetriableError
 from forebay.framework.inprocess import run
-from forebay.framework.inprocess.checkpointing.checkpoint_store import Checkpoint, CheckpointStore
+from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
 from forebay.framework.split import Split
 
 

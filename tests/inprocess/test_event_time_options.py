@@ -8,7 +8,7 @@ import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.framework.inprocess import run
-from forebay.framework.inprocess.preparation import event_time_strategy
+from forebay.framework.inprocess.running import event_time_strategy
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.watermarks.event_time import MAX_WATERMARK

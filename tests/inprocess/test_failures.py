@@ -20,8 +20,7 @@ from forebay.errors import (
     RetriableError,
 )
 from forebay.framework.inprocess import run
-from forebay.framework.inprocess.delivery_log import DeliveryLog
-from forebay.framework.inprocess.failures import MAX_RESTARTS, ReaderFailures, may_pass, may_restart
+from forebay.framework.inprocess.reader_task import MAX_RESTARTS, DeliveryLog, ReaderFailures, may_pass, may_restart
 from forebay.framework.reader import InputStatus, SourceReader
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split

@@ -13,8 +13,8 @@ import forebay
 from forebay.errors import ContractError
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.planner_factory import open_stream
 from forebay.framework.microbatch.read_task import run_task
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source

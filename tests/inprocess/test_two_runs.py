@@ -18,10 +18,10 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError
+from forebay.framework.inprocess import checkpoints as checkpoint_store
 from forebay.framework.inprocess import run
-from forebay.framework.inprocess.checkpointing import checkpoint_store
-from forebay.framework.inprocess.checkpointing.checkpoint_store import Checkpoint, CheckpointStore
-from forebay.state import atomic_files
+from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
+from forebay.state import local_files
 
 
 class Numbers(forebay.SimpleSource):
@@ -146,7 +146,7 @@ def test_two_runs_never_both_write_their_last_checkpoint(tmp_path, monkeypatch, 
     chance = random.Random(seed)
     turns, finished, refused = Turns(chance), [], []
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
-    monkeypatch.setattr(checkpoint_store, "put_if_absent", turns.before(atomic_files.put_if_absent))
+    monkeypatch.setattr(checkpoint_store, "put_if_absent", turns.before(local_files.put_if_absent))
     monkeypatch.setattr(CheckpointStore, "_numbers", turns.before(CheckpointStore._numbers))
     monkeypatch.setattr(CheckpointStore, "_path", turns.before(CheckpointStore._path))
 

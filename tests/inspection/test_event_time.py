@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.inspection.dropped_rows import dropped_rows_advice
-from forebay.inspection.event_time import span
+from forebay.inspection.event_time import dropped_rows_advice, span
 from forebay.inspection.offsets import offsets
 from forebay.inspection.progress import QueryProgress, html, lines, one_line
 

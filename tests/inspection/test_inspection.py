@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.inspection.describe import Description
-from forebay.inspection.peek import Peek
+from forebay.inspection.describe import Description, Peek
 from forebay.inspection.tables import html_table, text_table
 
 

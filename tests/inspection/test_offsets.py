@@ -13,9 +13,9 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.end_negotiation.claim import Claim, ClaimChain
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain
 from forebay.framework.microbatch.read_task import run_task
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime

@@ -19,10 +19,9 @@ import pytest
 
 import forebay
 from forebay.clock import ManualClock
-from forebay.framework.microbatch.bounded import plan_bounded
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
-from forebay.framework.microbatch.stream_planner import StreamPlanner
+from forebay.framework.microbatch.stream_planner import StreamPlanner, open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.sources.kafka import KafkaSource

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka.source import KafkaSource

@@ -12,7 +12,7 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.options.payloads import CORRUPT
+from forebay.sources.kafka.payloads import CORRUPT
 
 DDL = "id BIGINT, name STRING"
 OPTIONS: dict[str, Any] = {"changelog_format": "debezium-json", "value_schema": DDL, "changelog_sequence": "lsn"}

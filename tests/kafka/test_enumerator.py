@@ -10,10 +10,10 @@ from kafka import KafkaProducer
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
+from forebay.sources.kafka.enumerator import KafkaEnumerator
 
 
 @pytest.fixture

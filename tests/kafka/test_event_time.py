@@ -15,12 +15,12 @@ import kafka as kafka_python
 import pytest
 
 from forebay.clock import SystemClock
-from forebay.framework.microbatch.event_time.alignment import StreamAlignment
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.alignment import StreamAlignment
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Json
-from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
-from forebay.sources.kafka.planning.event_times import RecordTimes
+from forebay.sources.kafka.enumerator import KafkaEnumerator
+from forebay.sources.kafka.event_times import RecordTimes
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import KafkaSplit
 
@@ -154,7 +154,7 @@ def test_dis4_a_time_is_searched_from_the_position_where_an_earlier_record_is_la
         assert asked.positions_at(at(first), [split]) == {split.id: first + 1}
         assert asked.event_times([split.at(first + 1)], "timestamp") == {split.id: at(first)}
     assert asked.positions_at(at(1000), [split]) == {split.id: 1001}
-    monkeypatch.setattr("forebay.sources.kafka.planning.event_times._SCANNED", 100)
+    monkeypatch.setattr("forebay.sources.kafka.event_times._SCANNED", 100)
     (to,) = asked.positions_at(at(999), [split]).values()
     assert 102 <= to < 500  # it ends with the fetch that has the last one of these records
     kafka.lose(topic, 0, 10)

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own abbreviation
 
 import forebay
 from forebay.errors import ConfigurationError
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.inspection.progress import QueryProgress, lines
 from forebay.sources.kafka import KafkaSource

@@ -12,10 +12,10 @@ from kafka import KafkaProducer
 
 from forebay.clock import SystemClock
 from forebay.errors import DataError, DataLossError, RetriableError
-from forebay.sources.kafka.client.offset_loss import PositionLostError
-from forebay.sources.kafka.reading import fetching
-from forebay.sources.kafka.reading.fetching import PartitionFetcher
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka import fetching
+from forebay.sources.kafka.client.client_errors import PositionLostError
+from forebay.sources.kafka.fetching import PartitionFetcher
+from forebay.sources.kafka.records.selecting import record_schema
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 FULL = record_schema(include_headers=True)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource
 

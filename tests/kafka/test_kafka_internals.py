@@ -19,10 +19,10 @@ from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.parser import KafkaProtocol
 from kafka.record import MemoryRecords
 
+from forebay.sources.kafka import fetching
 from forebay.sources.kafka.client import kafka_internals
-from forebay.sources.kafka.reading import fetching
-from forebay.sources.kafka.reading.fetching import PartitionFetcher
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.fetching import PartitionFetcher
+from forebay.sources.kafka.records.selecting import record_schema
 from forebay.sources.kafka.split import KafkaSplit
 
 

@@ -9,7 +9,7 @@ import pytest
 from kafka import KafkaProducer
 
 from forebay.cli import main
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate

@@ -7,10 +7,9 @@ import random
 import uuid
 from typing import NamedTuple
 
-from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
-from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
-from forebay.framework.microbatch.offsets.offset import Offset, Planned, canonical
-from forebay.sources.kafka.planning.time_limits import TimeLimits
+from forebay.framework.microbatch.offset import FinishedSplits, Offset, Planned, canonical
+from forebay.framework.microbatch.offset_codec import InlineOffsetCodec
+from forebay.sources.kafka.event_times import TimeLimits
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 

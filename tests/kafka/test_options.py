@@ -9,7 +9,7 @@ import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.options.bounds import BoundKind
+from forebay.sources.kafka.bounds import BoundKind
 from forebay.sources.kafka.split import TopicPartition
 
 BROKER = {"kafka.bootstrap.servers": "localhost:9092"}

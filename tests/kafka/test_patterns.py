@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.sources.kafka.options.kafka_options import compile_topics
+from forebay.sources.kafka.options import compile_topics
 
 
 @pytest.mark.parametrize(

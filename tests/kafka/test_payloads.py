@@ -15,10 +15,9 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.options.payloads import CORRUPT
-from forebay.sources.kafka.reading.record_decoder import PayloadDecoder
-from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
+from forebay.sources.kafka.payloads import CORRUPT
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
+from forebay.sources.kafka.split_reader import KafkaSplitReader, PayloadDecoder
 
 DDL = "id BIGINT, price DECIMAL(8,2), at TIMESTAMP, tags ARRAY<STRING>, by STRUCT<who: STRING>"
 VALUES: list[bytes | None] = [

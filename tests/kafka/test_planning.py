@@ -17,14 +17,13 @@ from kafka.errors import (
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
-from forebay.framework.microbatch.admission.admission import Admission, Limits
-from forebay.framework.microbatch.offsets.offset import Planned
+from forebay.framework.microbatch.admission import Admission, Limits
+from forebay.framework.microbatch.offset import Planned
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster, Topic
-from forebay.sources.kafka.options.kafka_options import Subscription
-from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
-from forebay.sources.kafka.planning.group_progress import GroupProgress
+from forebay.sources.kafka.enumerator import GroupProgress, KafkaEnumerator
+from forebay.sources.kafka.options import Subscription
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 
@@ -69,7 +68,7 @@ def clock():
 @pytest.fixture
 def brokers(monkeypatch):
     made = Brokers()
-    monkeypatch.setattr("forebay.sources.kafka.planning.enumerator.Cluster", lambda *_, **__: made)
+    monkeypatch.setattr("forebay.sources.kafka.enumerator.Cluster", lambda *_, **__: made)
     monkeypatch.setattr("forebay.sources.kafka.client.cluster._PAUSE", 0)
     return made
 

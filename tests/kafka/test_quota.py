@@ -12,11 +12,11 @@ from kafka import KafkaProducer
 from forebay.clock import SystemClock
 from forebay.errors import RetriableError
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.client import offset_loss
-from forebay.sources.kafka.reading.fetching import PartitionFetcher
-from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.client import client_errors as offset_loss
+from forebay.sources.kafka.fetching import PartitionFetcher
+from forebay.sources.kafka.records.selecting import record_schema
 from forebay.sources.kafka.split import KafkaSplit
+from forebay.sources.kafka.split_reader import KafkaSplitReader
 
 CLIENT = "held-up"
 ROWS = 500

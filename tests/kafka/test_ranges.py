@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.sources.kafka.planning.enumerator import RangeRules
+from forebay.sources.kafka.enumerator import RangeRules
 from forebay.sources.kafka.split import KafkaSplit
 
 

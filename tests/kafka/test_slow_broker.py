@@ -11,7 +11,7 @@ from typing import Any
 import kafka as kafka_python
 import pytest
 
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka.source import KafkaSource
 

@@ -7,9 +7,9 @@ import pytest
 
 from forebay.errors import DataLossError, RetriableError
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.client.offset_loss import PositionLostError
-from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
+from forebay.sources.kafka.client.client_errors import PositionLostError
 from forebay.sources.kafka.split import KafkaSplit
+from forebay.sources.kafka.split_reader import KafkaSplitReader
 
 
 class Refusing:

@@ -14,7 +14,7 @@ from forebay_simulator.inline import InlineRuntime
 from forebay.clock import ManualClock
 from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import Secret, option

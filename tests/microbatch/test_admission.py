@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.admission.admission import Admission, Limits, shares
-from forebay.framework.microbatch.offsets.offset import Planned, UnknownEnd
+from forebay.framework.microbatch.admission import Admission, Limits, shares
+from forebay.framework.microbatch.offset import Planned, UnknownEnd
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 from forebay.options import ByteSize

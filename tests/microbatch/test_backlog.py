@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.framework.microbatch.admission.available_range import Backlog
-from forebay.framework.microbatch.offsets.offset import Planned, UnknownEnd
+from forebay.framework.microbatch.admission import Backlog
+from forebay.framework.microbatch.offset import Planned, UnknownEnd
 from forebay.framework.split import Split
 
 MANY = 3000

@@ -10,7 +10,7 @@ import pytest
 
 from forebay.errors import ContractError, DataLossError, FatalError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, ContractError, RetriableError
 from forebay.framework.arrow.row_packer import Batch
-from forebay.framework.microbatch import planner_factory
-from forebay.framework.microbatch.admission.admission import Limits
-from forebay.framework.microbatch.end_negotiation import negotiated_splits
-from forebay.framework.microbatch.end_negotiation.claim import Claim, ClaimChain, Negotiation, begun_of
-from forebay.framework.microbatch.end_negotiation.task_reads import ChunkReader
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch import end_negotiation as negotiated_splits
+from forebay.framework.microbatch import stream_planner as planner_factory
+from forebay.framework.microbatch.admission import Limits
+from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, Negotiation, begun_of
+from forebay.framework.microbatch.negotiated_reads import ChunkReader
+from forebay.framework.microbatch.open_read import Delivered
 from forebay.framework.microbatch.read_task import ReadTask, run_task
-from forebay.framework.microbatch.tasks.task_context import Delivered
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime

@@ -14,8 +14,8 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.event_time.event_time_report import event_time_report, utc_text
-from forebay.framework.microbatch.event_time.split_time import SplitTime
+from forebay.framework.microbatch.event_time import SplitTime
+from forebay.framework.microbatch.reports import event_time_report, utc_text
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Split

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from forebay.clock import ManualClock
-from forebay.framework.microbatch.event_time.alignment import LongHold
+from forebay.framework.microbatch.alignment import LongHold
 
 
 @pytest.fixture

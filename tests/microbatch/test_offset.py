@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
-from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
-from forebay.framework.microbatch.offsets.offset import (
+from forebay.framework.microbatch.offset import (
     BEFORE_FIRST,
+    FinishedSplits,
     Offset,
     Planned,
     UnknownEnd,
@@ -21,6 +20,7 @@ from forebay.framework.microbatch.offsets.offset import (
     dump_offset,
     load_offset,
 )
+from forebay.framework.microbatch.offset_codec import InlineOffsetCodec
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 

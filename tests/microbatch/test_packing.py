@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ContractError
 from forebay.framework.discovery import OPEN_COST
-from forebay.framework.microbatch.admission.assign_tasks import (
+from forebay.framework.microbatch.assign_tasks import (
     MOST_BYTES,
     MOST_SPLITS,
     Sizes,

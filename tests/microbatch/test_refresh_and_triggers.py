@@ -12,7 +12,7 @@ import pytest
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.framework.discovery import DiscoveryEnumerator
-from forebay.framework.microbatch.split_providers.refresh_policy import RefreshPolicy
+from forebay.framework.microbatch.split_provider import RefreshPolicy
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.split import Split
 from forebay.options import Duration

@@ -14,8 +14,8 @@ import pytest
 from forebay.clock import ManualClock
 from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.planner_factory import open_stream
-from forebay.framework.microbatch.split_providers.refresh_policy import Failure, RefreshPolicy
+from forebay.framework.microbatch.split_provider import Failure, RefreshPolicy
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Split

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ContractError
-from forebay.framework.microbatch.event_time import lookup
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch import event_time as lookup
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 

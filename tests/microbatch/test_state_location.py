@@ -8,9 +8,9 @@ import json
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.microbatch.offsets import spilling_codec
-from forebay.framework.microbatch.offsets.offset import canonical
-from forebay.framework.microbatch.offsets.state_location import default_location, state_store
+from forebay.framework.microbatch import spilling_codec
+from forebay.framework.microbatch.offset import canonical
+from forebay.framework.microbatch.offset_codec import default_location, state_store
 from forebay.framework.split import Split
 from forebay.state.local_state_store import LocalStateStore
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from forebay.errors import ConfigurationError, ContractError, DataLossError, RetriableError
-from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST
+from forebay.framework.microbatch.offset import BEFORE_FIRST
 from forebay.framework.split import Split
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.errors import ContractError, ForebayError, RetriableError
-from forebay.framework.reading.fetcher import Fetcher
-from forebay.framework.reading.queue import HandOver, HandOverQueue
+from forebay.framework.reading.fetchers import Fetcher, HandOver, HandOverQueue
 from forebay.framework.runtime.runtime import Next, ThreadRuntime, WaitFor
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader

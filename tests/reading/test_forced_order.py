@@ -10,7 +10,7 @@ import pytest
 
 from forebay.errors import ContractError, FatalError
 from forebay.framework.reader import InputStatus, SourceReaderContext
-from forebay.framework.reading.queue import HandOver
+from forebay.framework.reading.fetchers import HandOver
 from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split

@@ -11,7 +11,7 @@ import pytest
 
 import forebay
 from forebay import Batch, ConfigurationError, ContractError, FatalError, HostOptions, SimpleSource, Split
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.source import Source
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from forebay.framework.reading.queue import HandOver, HandOverQueue
+from forebay.framework.reading.fetchers import HandOver, HandOverQueue
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.split_reader import Fetched
 from forebay.testkit.scripted import counting_batch

@@ -12,12 +12,11 @@ from forebay_simulator.__main__ import main
 from forebay_simulator.aligned import simulate_alignment
 from forebay_simulator.aligned_log import Recipe
 
-from forebay.framework.microbatch.event_time import alignment
-from forebay.framework.microbatch.event_time.alignment import StreamAlignment
-from forebay.framework.microbatch.event_time.split_time import SplitTime
-from forebay.framework.microbatch.event_time.time_warnings import TimeWarnings
+from forebay.framework.microbatch import alignment
+from forebay.framework.microbatch.alignment import StreamAlignment
+from forebay.framework.microbatch.event_time import SplitTime, TimeWarnings
 from forebay.framework.microbatch.stream_planner import StreamPlanner
-from forebay.watermarks.idleness import IdlenessTimer
+from forebay.watermarks.strategy import IdlenessTimer
 
 PLANTED = {}
 

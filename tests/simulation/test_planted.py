@@ -10,15 +10,13 @@ from collections import deque
 import pytest
 from forebay_simulator.__main__ import main
 
-from forebay.framework.coordination.assignment_tracker import AssignmentTracker
+from forebay.framework.coordination.context import AssignmentTracker, LifeCycle
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.discovering import DiscoveringEnumerator
 from forebay.framework.coordination.inbox import Inbox
-from forebay.framework.coordination.life_cycle import LifeCycle
-from forebay.framework.inprocess.delivery_log import DeliveryLog
 from forebay.framework.inprocess.output_queue import OutputQueue
-from forebay.framework.reading.fetcher import Fetcher
-from forebay.framework.reading.queue import HandOverQueue
+from forebay.framework.inprocess.reader_task import DeliveryLog
+from forebay.framework.reading.fetchers import Fetcher, HandOverQueue
 from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.runtime.runtime import Next
 

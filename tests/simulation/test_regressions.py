@@ -11,7 +11,7 @@ import pytest
 from forebay_simulator import SimulatedRuntime
 
 from forebay.errors import FatalError, RetriableError
-from forebay.framework.coordination.messages import AddSplits
+from forebay.framework.coordination.inbox import AddSplits
 from forebay.framework.inprocess.reader_task import ReaderTask
 from forebay.framework.reader import InputStatus
 from forebay.framework.reading.generator_reader import GeneratorSplitReader

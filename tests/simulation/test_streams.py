@@ -16,16 +16,13 @@ from forebay_simulator.__main__ import main
 from forebay_simulator.outside import OutsideEnumerator
 
 from forebay.framework.digests import Digest, SplitDigests
-from forebay.framework.microbatch.admission import admission
-from forebay.framework.microbatch.admission.admission import Admission
-from forebay.framework.microbatch.admission.available_range import AvailableRange
-from forebay.framework.microbatch.admission.triggers import AvailableNow
-from forebay.framework.microbatch.offsets import codec
-from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
-from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
-from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Planned
-from forebay.framework.microbatch.restart.committed_state import CommittedState
-from forebay.framework.microbatch.split_providers.split_provider import DiscoverySplitProvider
+from forebay.framework.microbatch import admission
+from forebay.framework.microbatch import offset_codec as codec
+from forebay.framework.microbatch.admission import Admission, AvailableNow, AvailableRange
+from forebay.framework.microbatch.offset import BEFORE_FIRST, FinishedSplits, Planned
+from forebay.framework.microbatch.offset_codec import InlineOffsetCodec
+from forebay.framework.microbatch.restart import CommittedState
+from forebay.framework.microbatch.split_provider import DiscoverySplitProvider
 from forebay.framework.microbatch.stream_planner import StreamPlanner
 
 PLANTED = {}

@@ -26,9 +26,9 @@ from forebay.framework.split import Split
 from forebay.options import Secret, option
 from forebay.spark.batch import BatchReader, Readable
 from forebay.spark.data_source import format_class, installed_format
-from forebay.spark.processes.pickling import dumps
+from forebay.spark.processes import dumps
 from forebay.spark.register import read, register
-from forebay.spark.session.origin import PickledClass, Session
+from forebay.spark.session import PickledClass, Session
 
 N = pa.schema({"n": pa.int64()})
 

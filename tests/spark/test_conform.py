@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from forebay.errors import ConfigurationError, ContractError, DataError
-from forebay.framework.arrow.schemas import select
+from forebay.framework.arrow.casting import select
 from forebay.spark.conform import Conformer, arrow_schema, check_user_schema, spark_schema
 
 NANO = 1_000

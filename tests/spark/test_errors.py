@@ -26,16 +26,16 @@ from forebay.errors import (
 )
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.inprocess import run
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.options import Secret, option
 from forebay.spark.data_source import format_class
-from forebay.spark.processes.pickling import dumps
+from forebay.spark.processes import dumps
 from forebay.spark.register import read, register
-from forebay.spark.session.origin import PickledClass, Session
+from forebay.spark.session import PickledClass, Session
 
 N = pa.schema({"n": pa.int64()})
 PLACES = ("check", "schema", "splits", "latest", "first row", "midway")

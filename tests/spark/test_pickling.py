@@ -15,7 +15,7 @@ from forebay.framework.inprocess import run
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.options import Secret
-from forebay.spark.processes import pickling
+from forebay.spark import processes
 
 
 class Connection:
@@ -42,7 +42,7 @@ class Connected(SimpleSource):
 def test_a_source_that_cannot_travel_says_what_to_do_and_shows_no_secret():
     source = Connected(token=Secret("tok-abcdef123"))
     with pytest.raises(ConfigurationError, match=r"TypeError: cannot pickle https://h/\?t=\*") as caught:
-        pickling.dumps(source, "connected")
+        processes.dumps(source, "connected")
     assert caught.value.source == "connected" and "@forebay.cached" in (caught.value.advice or "")
     printed = "".join(traceback.format_exception(caught.value))
     assert "OSError: connected to https://h/?t=***" in printed
@@ -70,15 +70,15 @@ def test_an_import_inside_a_function_of_a_module_that_travels_says_where_it_belo
         (package / f"{name}.py").write_text(text)
     with monkeypatch.context() as here:
         here.syspath_prepend(str(tmp_path))
-        payload = pickling.dumps(importlib.import_module("lazy_shop.source").Lazy(), "lazy")
+        payload = processes.dumps(importlib.import_module("lazy_shop.source").Lazy(), "lazy")
     for name in [name for name in sys.modules if name.partition(".")[0] == "lazy_shop"]:
         del sys.modules[name]
     with pytest.raises(ForebayError, match="No module named 'lazy_shop'") as caught:
-        run(pickling.loads(payload, "lazy"), options=HostOptions(retries=0)).to_table()
+        run(processes.loads(payload, "lazy"), options=HostOptions(retries=0)).to_table()
     assert "at the top of the source's module" in (caught.value.advice or "")
 
 
 def test_a_missing_module_at_unpickling_is_an_error_with_advice():
     with pytest.raises(ConfigurationError, match="no_such_module_here") as caught:
-        pickling.loads(b"cno_such_module_here\nSource\n.", "lazy")
+        processes.loads(b"cno_such_module_here\nSource\n.", "lazy")
     assert "spark.addArtifacts" in (caught.value.advice or "")

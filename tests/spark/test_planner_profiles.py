@@ -10,7 +10,7 @@ import pytest
 from pyspark import accumulators
 
 import forebay
-from forebay.spark.processes.planner_profiles import skip_empty_profiles
+from forebay.spark.processes import skip_empty_profiles
 
 UTILS = "pyspark.sql.worker.utils"
 

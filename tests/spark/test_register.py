@@ -19,11 +19,11 @@ from forebay import registry
 from forebay.errors import ConfigurationError, ContractError, unwrap
 from forebay.framework.simple import SimpleSource
 from forebay.spark import register as register_module
+from forebay.spark import session as workers
 from forebay.spark.data_source import installed_format
-from forebay.spark.processes.pickling import dumps, loads
+from forebay.spark.processes import dumps, loads
 from forebay.spark.register import capture, read, register
-from forebay.spark.session import workers
-from forebay.spark.session.s3a_settings import s3a_settings
+from forebay.spark.session import s3a_settings
 from forebay.version import __version__
 
 N = pa.schema({"n": pa.int64()})
@@ -43,7 +43,7 @@ def fresh(monkeypatch):
 
     def make(built_ins):
         made = registry.Registry(built_ins, group="")
-        for module in ("register", "session.origin"):
+        for module in ("register", "session"):
             monkeypatch.setattr(f"forebay.spark.{module}.default_registry", made)
         return made
 
@@ -390,9 +390,9 @@ def test_a_module_that_is_not_installed_travels_by_value_with_what_it_imports(tm
 
 
 def test_an_installed_class_travels_by_name():
-    from forebay.framework.microbatch.admission.assign_tasks import cut
+    from forebay.framework.microbatch.assign_tasks import cut
 
-    assert b"forebay.framework.microbatch.admission.assign_tasks" in dumps(cut, "x")
+    assert b"forebay.framework.microbatch.assign_tasks" in dumps(cut, "x")
     assert len(dumps(cut, "x")) < 200
 
 

@@ -8,7 +8,7 @@ import gc
 import pyarrow as pa
 
 from forebay.framework.simple import SimpleSource
-from forebay.spark.processes.worker_modules import freeze_modules
+from forebay.spark.processes import freeze_modules
 from forebay.spark.register import read
 
 

@@ -16,9 +16,9 @@ import pytest
 from hostile_names import Untouched, hostile_names
 
 from forebay.errors import ConfigurationError, FatalError, ForebayError
-from forebay.framework.microbatch.end_negotiation.claim import ClaimChain, claims_of
-from forebay.framework.microbatch.offsets.offset import Offset, dump_offset
-from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec, encode, is_link
+from forebay.framework.microbatch.end_negotiation import ClaimChain, claims_of
+from forebay.framework.microbatch.offset import Offset, dump_offset
+from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec, encode, is_link
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
@@ -28,13 +28,12 @@ from forebay.state import s3_state_store
 from forebay.state.local_state_store import LocalStateStore
 from forebay.state.s3_state_store import S3StateStore
 from forebay.state.state_store import StateStore, is_safe_name
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 from forebay.table.changelog.state import segments
-from forebay.table.changelog.state.entries import FIXED
 from forebay.table.changelog.state.facts import SegmentInfo, fact_bytes
-from forebay.table.changelog.state.location import OperatorState
 from forebay.table.changelog.state.manifest import Manifest, OperatorInfo
-from forebay.table.changelog.state.segments import StoredSegments
+from forebay.table.changelog.state.segments import FIXED, StoredSegments
+from forebay.table.changelog.state.shard import OperatorState
 
 COUNT = [300, pytest.param(20_000, marks=pytest.mark.soak)]
 ENTRIES = pa.record_batch([[1, 2], [1, 2], [0, 0], [1, 1]], schema=FIXED)

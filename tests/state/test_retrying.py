@@ -16,8 +16,8 @@ from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.retry import RetryPolicy
 from forebay.state.local_state_store import LocalStateStore
-from forebay.state.retrying_state_store import RetryingStateStore
-from forebay.table.changelog.state.location import OperatorState
+from forebay.state.state_store import RetryingStateStore
+from forebay.table.changelog.state.shard import OperatorState
 
 
 class Disk:

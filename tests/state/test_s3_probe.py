@@ -13,7 +13,7 @@ import pytest
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.state import s3_state_store
 from forebay.state.s3_state_store import S3StateStore
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 
 
 class Double:

@@ -18,9 +18,8 @@ import pytest
 from s3_servers import KEY, REGION, SECRET, S3Server, bucket_of_moto
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.microbatch.offsets.finished_splits import FinishedSplits
-from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd
-from forebay.framework.microbatch.offsets.spilling_codec import SpillingOffsetCodec
+from forebay.framework.microbatch.offset import FinishedSplits, Offset, Planned, UnknownEnd
+from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
@@ -28,9 +27,9 @@ from forebay.framework.split import Split
 from forebay.retry import RetryPolicy
 from forebay.state import s3_state_store
 from forebay.state.open_state_store import open_state_store
-from forebay.state.retrying_state_store import RetryingStateStore
+from forebay.state.state_store import RetryingStateStore
 from forebay.stores.s3 import client
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 
 KEYS = {"key": KEY, "secret": SECRET, "region": REGION}
 
@@ -97,7 +96,7 @@ def test_of_thirty_writers_one_wins_and_its_content_stands(server, location):
 WRITER = """
 import json, sys
 from forebay.state.open_state_store import open_state_store
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 location, options, number = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3].encode()
 store = open_state_store(location, StorageOptions(options))
 store.get("warm")

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.state.open_state_store import can_keep_state, open_state_store
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}"])

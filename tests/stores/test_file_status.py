@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from forebay.stores.file_status import FileStatus, spark_file_name, spark_file_path
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 
 
 def test_a_status_is_plain_data():

@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.sources.files.listing.file_index import list_files
-from forebay.sources.files.listing.listing import ListOptions
+from forebay.sources.files.file_index import list_files
+from forebay.sources.files.listing import ListOptions
 from forebay.stores.file_status import FileStatus
-from forebay.stores.fsspec_info import nanoseconds, status
-from forebay.stores.remote import says_gone
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.remote import nanoseconds, says_gone, status
+from forebay.stores.store import StorageOptions
 from forebay.stores.stored_file import StoredFile
 
 fsspec = import_module("fsspec")
@@ -82,7 +81,7 @@ def test_a_scheme_without_its_package_says_what_to_install(url, advice, monkeypa
 def test_without_fsspec_a_url_says_what_to_install():
     program = (
         "import sys; sys.modules['fsspec'] = None\n"
-        "from forebay.sources.files.listing.file_index import list_files\n"
+        "from forebay.sources.files.file_index import list_files\n"
         "from forebay.errors import ConfigurationError\n"
         "try: list_files(['gs://b/x'])\n"
         "except ConfigurationError as error: print(error.advice)\n"

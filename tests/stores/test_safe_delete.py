@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.sources.files.listing.listing import is_hidden
-from forebay.stores import safe_delete
+from forebay.sources.files.listing import is_hidden
+from forebay.stores import local as safe_delete
 from forebay.stores.file_status import FileStatus
 from forebay.stores.local import LocalStore
 

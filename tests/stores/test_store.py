@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.sources.files.listing.file_index import list_files
+from forebay.sources.files.file_index import list_files
 from forebay.stores.paths import PathParts, is_url, join, normalized_path, parent, split_path, without_dots
 from forebay.stores.stored_file import store_for
 

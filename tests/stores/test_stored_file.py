@@ -11,8 +11,8 @@ import pytest
 
 from forebay.errors import DataError
 from forebay.formats.base import InputFile
-from forebay.sources.files.listing.file_index import list_files
-from forebay.stores.storage_options import StorageOptions
+from forebay.sources.files.file_index import list_files
+from forebay.stores.store import StorageOptions
 from forebay.stores.stored_file import StoredFile
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from forebay.framework.source import Source
 from forebay.framework.split import Split
-from forebay.testkit.checks import processes
-from forebay.testkit.findings import NotApplicable
+from forebay.testkit.checks import readers as processes
+from forebay.testkit.outcomes import NotApplicable
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError
 from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, EventTimes
-from forebay.watermarks.generators import BoundedDisorder, NoWatermarks
-from forebay.watermarks.strategy import WatermarkStrategy
+from forebay.watermarks.strategy import BoundedDisorder, NoWatermarks, WatermarkStrategy
 
 MICRO = 1e-6
 BATCH = pa.record_batch({"n": [1]})

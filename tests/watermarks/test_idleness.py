@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError
-from forebay.watermarks.idleness import ActivityClock, IdlenessTimer
+from forebay.watermarks.strategy import ActivityClock, IdlenessTimer
 
 
 class Probed:

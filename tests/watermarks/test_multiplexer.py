@@ -9,7 +9,7 @@ import pytest
 
 from forebay.errors import ContractError
 from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK
-from forebay.watermarks.multiplexer import WatermarkMultiplexer
+from forebay.watermarks.outputs import WatermarkMultiplexer
 
 
 class Recorder:

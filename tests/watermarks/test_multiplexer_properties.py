@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK
-from forebay.watermarks.multiplexer import WatermarkMultiplexer
+from forebay.watermarks.outputs import WatermarkMultiplexer
 
 IDS = ["a", "b", "c", "d"]
 ACTIONS = st.one_of(

@@ -11,8 +11,7 @@ import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.watermarks.event_time import ColumnTimestamps, EventTimes, keep_source_times
-from forebay.watermarks.generators import BoundedDisorder, NoWatermarks
-from forebay.watermarks.strategy import WatermarkStrategy
+from forebay.watermarks.strategy import BoundedDisorder, NoWatermarks, WatermarkStrategy
 
 
 class Custom:

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.avro.container import Block, Header, read_blocks, read_header
-from forebay.formats.avro.convert import Convert, Converter, cast_to
-from forebay.formats.avro.damage import Malformed, wrap_damage
-from forebay.formats.avro.decode import Decoder
-from forebay.formats.avro.resolution import OPTION, Resolver
-from forebay.formats.avro.schema import Naming, Node, parse_schema, spark_type
+from forebay.formats.avro.container import Block, Decoder, Header, read_blocks, read_header
+from forebay.formats.avro.resolution import OPTION, Convert, Converter, Resolver, cast_to
+from forebay.formats.avro.schema import Malformed, Naming, Node, parse_schema, spark_type, wrap_damage
 from forebay.formats.base import FileFormat, batch_of
-from forebay.formats.values.column_names import check_names
+from forebay.formats.values.columns import check_names
+from forebay.formats.values.ddl import merged
 from forebay.formats.values.rebase import RebaseMode, rebase_of
-from forebay.formats.values.spark_types import merged
 from forebay.options import option
 
 if TYPE_CHECKING:

@@ -4,13 +4,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.formats.avro.damage import Malformed
+from forebay.formats.base import damaged_file
+
+# -- The exception for bytes that are not valid Avro, and its translation to a DataError.
+
+
+class Malformed(ValueError):
+    """Bytes that are not valid Avro."""
+
+
+@contextmanager
+def wrap_damage(path: str) -> Iterator[None]:
+    """If the `with` block raises Malformed, raise the DataError for a damaged file instead."""
+    try:
+        yield
+    except Malformed as error:
+        raise damaged_file(f"{path} is not a complete Avro file: {error}") from error
+
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _MAX_DECIMAL_DIGITS = 38

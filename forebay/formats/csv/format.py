@@ -16,19 +16,16 @@ import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.base import FileFormat, InputFile, JoinedContents, batch_of
-from forebay.formats.csv.header import names_of
 from forebay.formats.csv.options import REFUSED, CsvOptions
-from forebay.formats.csv.read import CsvReading
-from forebay.formats.csv.splitting.splitter import Tokens
-from forebay.formats.csv.univocity.rules import within_limits
+from forebay.formats.csv.read import CsvReading, names_of
+from forebay.formats.csv.splitting import Tokens
+from forebay.formats.csv.univocity import within_limits
 from forebay.formats.csv.values import converter
-from forebay.formats.records.encodings import decoded
-from forebay.formats.records.joining import join_lines
-from forebay.formats.records.record_blocks import Block
-from forebay.formats.values.date_patterns import DatePattern
-from forebay.formats.values.datetimes import parse_timestamp
+from forebay.formats.records import Block, decoded, join_lines
+from forebay.formats.values.columns import consists_of
+from forebay.formats.values.dates import parse_timestamp
 from forebay.formats.values.numbers import parse_bool, parse_double, parse_int
-from forebay.formats.values.text_columns import consists_of
+from forebay.formats.values.time_columns import DatePattern
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from forebay.formats.csv.univocity.rules import NUL, CsvRules
-from forebay.formats.records.record_blocks import BLOCK_BYTES, RecordBlocks
-from forebay.formats.records.record_options import RecordOptions
+from forebay.formats.csv.univocity import NUL, CsvRules
+from forebay.formats.records import BLOCK_BYTES, RecordBlocks, RecordOptions
 from forebay.options import option
 
 REFUSED = {

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.values.numbers import parse_bool, parse_decimal, parse_double, parse_float, parse_int
-from forebay.formats.values.text_columns import (
+from forebay.formats.values.columns import (
     Converted,
     Converter,
     Plain,
@@ -24,6 +23,7 @@ from forebay.formats.values.text_columns import (
     consists_of,
     token_bytes,
 )
+from forebay.formats.values.numbers import parse_bool, parse_decimal, parse_double, parse_float, parse_int
 from forebay.formats.values.time_columns import date_converter, timestamp_converter
 
 _DECIMAL_DIGITS = 38

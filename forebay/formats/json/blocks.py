@@ -18,18 +18,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.json.arrow import ArrowReader, NotSafe, is_utf8
-from forebay.formats.json.jackson.reasons import Reasons
-from forebay.formats.json.jackson.record_parser import Outcome
-from forebay.formats.json.jackson.values import check_type
+from forebay.formats.json.arrow import (
+    BLANKS,
+    ArrowReader,
+    ArrowTier,
+    Backoff,
+    Leftover,
+    NotSafe,
+    Part,
+    is_utf8,
+    parts_of,
+)
+from forebay.formats.json.jackson import Outcome, Reasons, check_type
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.stdlib_reader import RecordReader
-from forebay.formats.json.tiers import BLANKS, ArrowTier, Backoff, Leftover, Part, parts_of
-from forebay.formats.json.uniform.template import template_of
-from forebay.formats.records.encodings import valid_utf8
+from forebay.formats.json.template import template_of
+from forebay.formats.records import valid_utf8
 
 if TYPE_CHECKING:
-    from forebay.formats.json.uniform.uniform_reader import UniformReader
+    from forebay.formats.json.uniform import UniformReader
 
 
 _SHOWN_BYTES = 200
@@ -341,7 +348,7 @@ class UniformTier:
 def _reader_class() -> type[UniformReader] | None:
     """Return the reader class; None if numpy, an optional dependency, is not installed."""
     try:
-        from forebay.formats.json.uniform.uniform_reader import UniformReader
+        from forebay.formats.json.uniform import UniformReader
     except ModuleNotFoundError as error:
         if error.name != "numpy":
             raise

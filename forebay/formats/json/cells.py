@@ -12,12 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.formats.json.arrow import is_utf8
+from forebay.formats.json.arrow import BLANKS, is_utf8
 from forebay.formats.json.blocks import BlockReader
-from forebay.formats.json.jackson.reasons import Reasons
+from forebay.formats.json.jackson import Reasons
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.json.tiers import BLANKS
-from forebay.formats.records.encodings import with_valid_utf8
+from forebay.formats.records import with_valid_utf8
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from forebay.formats.compression.codecs import open_decompressed
 from forebay.formats.json.blocks import BlockReader
-from forebay.formats.json.jackson.text import as_utf8
+from forebay.formats.json.jackson_tokens import as_utf8
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.json.stdlib_reader import refuse_constant
-from forebay.formats.records.encodings import as_utf8 as decoding_stream
-from forebay.formats.records.encodings import valid_utf8
+from forebay.formats.records import as_utf8 as decoding_stream
+from forebay.formats.records import valid_utf8
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile

@@ -12,10 +12,9 @@ import pyarrow as pa
 from forebay.formats.base import FileFormat, JoinedContents
 from forebay.formats.json.blocks import BlockReader
 from forebay.formats.json.documents import read_document
-from forebay.formats.json.inference.infer import infer_schema
+from forebay.formats.json.inference import infer_schema
 from forebay.formats.json.options import REFUSED, JsonOptions
-from forebay.formats.records.joining import join_lines
-from forebay.formats.records.record_blocks import Block
+from forebay.formats.records import Block, join_lines
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from forebay.formats.records.record_options import RecordOptions
+from forebay.formats.records import RecordOptions
 from forebay.options import class_options, parse_options
 
 _LIMITS = "only Spark's default limits are supported"

@@ -11,11 +11,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from forebay.formats.json.arrow import any_type
-from forebay.formats.json.jackson.record_parser import JacksonParser, Outcome
-from forebay.formats.json.jackson.scanner import MAX_NAME_BYTES
-from forebay.formats.json.jackson.text import BadValue, utf8_of
-from forebay.formats.json.jackson.tokens import FLOAT, INT, MAX_NUMBER_DIGITS, STRING
-from forebay.formats.json.jackson.values import Scalar, scalar
+from forebay.formats.json.jackson import JacksonParser, Outcome, Scalar, scalar
+from forebay.formats.json.jackson_tokens import FLOAT, INT, MAX_NAME_BYTES, MAX_NUMBER_DIGITS, STRING, BadValue, utf8_of
 from forebay.formats.json.options import JsonOptions
 
 _MAX_NAME = MAX_NAME_BYTES // 4  # a character has up to four bytes

@@ -17,19 +17,27 @@ import pyarrow.dataset as ds
 
 from forebay.errors import DataError, ForebayError
 from forebay.formats.base import FileFormat, batch_of
-from forebay.formats.filters.expressions import Expression, leaves
-from forebay.formats.filters.statistics import kept_ranges
-from forebay.formats.orc.convert import Converter, Wanted
+from forebay.formats.filters import Expression, kept_ranges, leaves
+from forebay.formats.orc.convert import Converter, Times, Wanted, inferred_schema, writer_zone
+from forebay.formats.orc.metadata import (
+    DICTIONARIES,
+    TEXTS,
+    Kind,
+    Malformed,
+    Part,
+    Stripe,
+    StripeFooter,
+    Tail,
+    announce_streams,
+    capacity,
+    read_stripe_footer,
+    read_tail,
+    wrap_damage,
+)
 from forebay.formats.orc.projection import Pick, StripeFile
-from forebay.formats.orc.schema import inferred_schema
 from forebay.formats.orc.skipping import matching_stripes
-from forebay.formats.orc.stripes import DICTIONARIES, Part, StripeFooter, announce_streams, capacity, read_stripe_footer
-from forebay.formats.orc.tail import Stripe, Tail, read_tail, wrap_damage
-from forebay.formats.orc.times import Times, writer_zone
-from forebay.formats.orc.types import TEXTS, Kind
-from forebay.formats.orc.wire import Malformed
-from forebay.formats.values.spark_types import merged
-from forebay.formats.values.zones import Zone, session_zone
+from forebay.formats.values.dates import Zone, session_zone
+from forebay.formats.values.ddl import merged
 from forebay.options import option
 
 if TYPE_CHECKING:

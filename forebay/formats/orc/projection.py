@@ -15,12 +15,22 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from forebay.formats.compression.byte_streams import read_fully
-from forebay.formats.orc import wire
-from forebay.formats.orc.chunks import stored
-from forebay.formats.orc.stripes import DICTIONARIES, PARTS, Encoding, Part, Stream, StripeFooter
-from forebay.formats.orc.tail import MAGIC, Stripe, Tail
-from forebay.formats.orc.types import Kind, Node
-from forebay.formats.orc.wire import Malformed
+from forebay.formats.orc import metadata
+from forebay.formats.orc.metadata import (
+    DICTIONARIES,
+    MAGIC,
+    PARTS,
+    Encoding,
+    Kind,
+    Malformed,
+    Node,
+    Part,
+    Stream,
+    Stripe,
+    StripeFooter,
+    Tail,
+    stored,
+)
 
 _NO_COLUMN = (1 << 31) - 1
 """The column id of streams that are left out. No file has as many columns."""
@@ -150,14 +160,14 @@ def _tail(tail: Tail, stripe: Stripe, footer: StripeFooter, root: Pick, added: S
     numbers: dict[int, list[tuple[int, Pick]]] = {}
     for number, pick in enumerate(picks):
         numbers.setdefault(pick.source.id, []).append((number, pick))
-    streams = [wire.encode(_stream(one)) for one in _renumbered(footer, numbers)]
+    streams = [metadata.encode(_stream(one)) for one in _renumbered(footer, numbers)]
     used = sum(one.length for one in footer.streams)
-    streams.append(wire.encode(_stream(Stream(Part.PRESENT, _NO_COLUMN, stripe.index + stripe.data - used))))
-    streams.extend(wire.encode(_stream(one)) for one in added)
-    encodings = [wire.encode(_encoding(pick, footer)) for pick in picks]
-    stripe_footer = stored(wire.encode({1: streams, 2: encodings, 3: b"GMT"}), tail.codec, tail.block)
+    streams.append(metadata.encode(_stream(Stream(Part.PRESENT, _NO_COLUMN, stripe.index + stripe.data - used))))
+    streams.extend(metadata.encode(_stream(one)) for one in added)
+    encodings = [metadata.encode(_encoding(pick, footer)) for pick in picks]
+    stripe_footer = stored(metadata.encode({1: streams, 2: encodings, 3: b"GMT"}), tail.codec, tail.block)
     data = stripe.index + stripe.data + sum(one.length for one in added)
-    information = wire.encode({1: len(MAGIC), 2: 0, 3: data, 4: len(stripe_footer), 5: stripe.rows})
+    information = metadata.encode({1: len(MAGIC), 2: 0, 3: data, 4: len(stripe_footer), 5: stripe.rows})
     content = len(MAGIC) + data + len(stripe_footer)
     message: dict[int, int | list[bytes]] = {
         1: len(MAGIC),
@@ -168,8 +178,8 @@ def _tail(tail: Tail, stripe: Stripe, footer: StripeFooter, root: Pick, added: S
         8: 0,
         9: tail.writer,
     }
-    new_footer = stored(wire.encode(message), tail.codec, tail.block)
-    script = wire.encode(
+    new_footer = stored(metadata.encode(message), tail.codec, tail.block)
+    script = metadata.encode(
         {
             1: len(new_footer),
             2: int(tail.codec),
@@ -237,4 +247,4 @@ def _type(pick: Pick, number: int) -> bytes:
         fields[3] = [str(place).encode() for place in range(len(inside))]
     if pick.kind is Kind.DECIMAL:
         fields |= {5: pick.source.precision, 6: pick.source.scale}
-    return wire.encode(fields)
+    return metadata.encode(fields)

@@ -15,15 +15,11 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 
 from forebay.formats.compression.byte_streams import read_fully
-from forebay.formats.filters.expressions import ANY, Expression, Leaf, Outcomes, Value, may_be_true
-from forebay.formats.filters.statistics import Statistics, outcomes
-from forebay.formats.orc import wire
-from forebay.formats.orc.chunks import decompress
+from forebay.formats.filters import ANY, Expression, Leaf, Outcomes, Statistics, Value, may_be_true, outcomes
+from forebay.formats.orc import metadata
 from forebay.formats.orc.convert import Wanted
-from forebay.formats.orc.tail import Stripe, Tail
-from forebay.formats.orc.types import Kind, Node
-from forebay.formats.orc.wire import Malformed
-from forebay.formats.values.calendars import FIRST_COMMON_DAY
+from forebay.formats.orc.metadata import Kind, Malformed, Node, Stripe, Tail, decompress
+from forebay.formats.values.rebase import FIRST_COMMON_DAY
 
 _HIVE_8732: Final = 1
 """The first writer version whose statistics of strings are right."""
@@ -81,19 +77,19 @@ def _statistics(raw: BinaryIO, tail: Tail) -> list[list[bytes]]:
         return []
     offset, size = tail.statistics
     raw.seek(offset)
-    fields = wire.parse(decompress(read_fully(raw.read, size), tail.codec, tail.block))
-    return [wire.messages(wire.parse(part), 1) for part in wire.messages(fields, 1)]
+    fields = metadata.parse_message(decompress(read_fully(raw.read, size), tail.codec, tail.block))
+    return [metadata.messages_of(metadata.parse_message(part), 1) for part in metadata.messages_of(fields, 1)]
 
 
 def _column(parts: list[bytes], node: Node, target: pa.DataType, stripe: Stripe, tail: Tail) -> Statistics | None:
     """Return the statistics of a column in a stripe; None if they are missing or contradict themselves."""
     if node.id >= len(parts) or node.kind in (Kind.STRUCT, Kind.LIST, Kind.MAP, Kind.UNION):
         return None
-    fields = wire.parse(parts[node.id])
+    fields = metadata.parse_message(parts[node.id])
     if 1 not in fields:
         return None
-    nulls = stripe.rows - wire.number(fields, 1)
-    if nulls < 0 or (nulls and not wire.number(fields, 10, 1)):
+    nulls = stripe.rows - metadata.number_of(fields, 1)
+    if nulls < 0 or (nulls and not metadata.number_of(fields, 10, 1)):
         return None
     least, greatest = _range(fields, node, target, tail)
     # A value that does not fit into `target` is read as null, or is an error.
@@ -120,7 +116,7 @@ def _holds(target: pa.DataType, kind: Kind) -> bool:
     return pa.types.is_signed_integer(target) and target.bit_width >= _WIDTHS[kind]
 
 
-def _range(fields: wire.Fields, node: Node, target: pa.DataType, tail: Tail) -> _Range:
+def _range(fields: metadata.Fields, node: Node, target: pa.DataType, tail: Tail) -> _Range:
     """Return the least and the greatest value, in the form of bound literals (`Value`)."""
     kind = node.kind
     if kind in _WIDTHS and _holds(target, kind):
@@ -142,55 +138,55 @@ def _range(fields: wire.Fields, node: Node, target: pa.DataType, tail: Tail) -> 
     return _UNKNOWN
 
 
-def _message(fields: wire.Fields, field: int) -> wire.Fields:
-    found = wire.messages(fields, field)
-    return wire.parse(found[-1]) if found else {}
+def _message(fields: metadata.Fields, field: int) -> metadata.Fields:
+    found = metadata.messages_of(fields, field)
+    return metadata.parse_message(found[-1]) if found else {}
 
 
-def _both(fields: wire.Fields, first: int) -> tuple[int | None, int | None]:
+def _both(fields: metadata.Fields, first: int) -> tuple[int | None, int | None]:
     """Return the signed numbers of two fields: of the field number `first`, and of the next one."""
     least, greatest = (_signed(fields, number) for number in (first, first + 1))
     return least, greatest
 
 
-def _signed(fields: wire.Fields, number: int) -> int | None:
+def _signed(fields: metadata.Fields, number: int) -> int | None:
     if number not in fields:
         return None
-    found = wire.number(fields, number)
+    found = metadata.number_of(fields, number)
     return (found >> 1) ^ -(found & 1)
 
 
-def _doubles(fields: wire.Fields) -> _Range:
+def _doubles(fields: metadata.Fields) -> _Range:
     found = [struct.unpack("<d", part)[0] if part else None for part in (_last(fields, 1), _last(fields, 2))]
     # If the first value is NaN, some writers store NaN as both minimum and maximum.
     return _UNKNOWN if any(one is None or math.isnan(one) for one in found) else (found[0], found[1])
 
 
-def _last(fields: wire.Fields, number: int) -> bytes | None:
-    found = wire.messages(fields, number)
+def _last(fields: metadata.Fields, number: int) -> bytes | None:
+    found = metadata.messages_of(fields, number)
     return found[-1] if found else None
 
 
-def _text(fields: wire.Fields, exact: int, bound: int) -> str | None:
+def _text(fields: metadata.Fields, exact: int, bound: int) -> str | None:
     """Return a minimum or maximum, or the bound that writers store in place of a long one."""
-    found = wire.text(fields, exact)
-    return wire.text(fields, bound) if found is None else found
+    found = metadata.text_of(fields, exact)
+    return metadata.text_of(fields, bound) if found is None else found
 
 
-def _booleans(fields: wire.Fields) -> _Range:
-    counts = wire.numbers(_message(fields, 5), 1)
+def _booleans(fields: metadata.Fields) -> _Range:
+    counts = metadata.numbers_of(_message(fields, 5), 1)
     if not counts:
         return _UNKNOWN
-    values = wire.number(fields, 1)
+    values = metadata.number_of(fields, 1)
     return counts[0] == values, counts[0] > 0
 
 
-def _decimal(fields: wire.Fields, number: int) -> decimal.Decimal | None:
-    found = wire.text(fields, number)
+def _decimal(fields: metadata.Fields, number: int) -> decimal.Decimal | None:
+    found = metadata.text_of(fields, number)
     return None if not found else decimal.Decimal(found)
 
 
-def _times(fields: wire.Fields, tail: Tail) -> _Range:
+def _times(fields: metadata.Fields, tail: Tail) -> _Range:
     """Return a range in microseconds that holds in any time zone; the statistics are wall-clock times in ms."""
     least, greatest = _both(fields, 3)
     if least is None or greatest is None:

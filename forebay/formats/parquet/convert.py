@@ -16,11 +16,10 @@ import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import damaged_file
-from forebay.formats.parquet.schema import LISTS, Leaf, Node, unreadable_column
-from forebay.formats.values.column_names import ambiguous, folded
-from forebay.formats.values.decimals import exceeds_precision
+from forebay.formats.parquet.footer import LISTS, Leaf, Node, unreadable_column
+from forebay.formats.values.columns import Convert, ambiguous, folded, struct_of
+from forebay.formats.values.numbers import exceeds_precision
 from forebay.formats.values.rebase import Rebase
-from forebay.formats.values.struct_columns import Convert, struct_of
 
 
 @dataclass(frozen=True, slots=True)

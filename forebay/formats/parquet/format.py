@@ -14,15 +14,21 @@ import pyarrow.parquet as pq
 
 from forebay.errors import DataError
 from forebay.formats.base import FileFormat, batch_of
-from forebay.formats.filters.expressions import Expression, leaves
-from forebay.formats.filters.statistics import kept_ranges
+from forebay.formats.filters import Expression, kept_ranges, leaves
 from forebay.formats.parquet.convert import Converter, Wanted
-from forebay.formats.parquet.groups import check_groups, group_bytes, longest_chunk, row_starts, wrong_footer
-from forebay.formats.parquet.open import OpenParquet, opened
-from forebay.formats.parquet.schema import Leaf, columns_of, inferred_schema, unreadable_column
+from forebay.formats.parquet.footer import Leaf, columns_of, inferred_schema, unreadable_column
+from forebay.formats.parquet.open import (
+    OpenParquet,
+    check_groups,
+    group_bytes,
+    longest_chunk,
+    opened,
+    row_starts,
+    wrong_footer,
+)
 from forebay.formats.parquet.skipping import FilteredColumn, matching_groups
+from forebay.formats.values.ddl import merged
 from forebay.formats.values.rebase import RebaseMode, rebase_of
-from forebay.formats.values.spark_types import merged
 from forebay.options import option
 
 if TYPE_CHECKING:

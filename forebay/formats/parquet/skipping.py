@@ -11,12 +11,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from forebay.formats.filters.expressions import ANY, Expression, Leaf, Outcomes, Value, may_be_true
-from forebay.formats.filters.statistics import Statistics, outcomes
+from forebay.formats.filters import ANY, Expression, Leaf, Outcomes, Statistics, Value, may_be_true, outcomes
 from forebay.formats.parquet.convert import Wanted
-from forebay.formats.parquet.groups import statistics_of
-from forebay.formats.parquet.open import OpenParquet
-from forebay.formats.parquet.schema import Leaf as Column
+from forebay.formats.parquet.footer import Leaf as Column
+from forebay.formats.parquet.open import OpenParquet, statistics_of
 
 _MICROS_PER_UNIT: Final = {"ms": 1_000, "us": 1}
 

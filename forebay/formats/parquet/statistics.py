@@ -6,10 +6,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from forebay.formats.base import InputFile
-from forebay.formats.parquet.groups import statistics_of
-from forebay.formats.parquet.open import OpenParquet, opened
-from forebay.formats.parquet.schema import Leaf, columns_of
-from forebay.formats.values.column_names import folded
+from forebay.formats.parquet.footer import Leaf, columns_of
+from forebay.formats.parquet.open import OpenParquet, opened, statistics_of
+from forebay.formats.values.columns import folded
 
 _MICROS_PER_UNIT: Final = {"ms": 1_000, "us": 1}
 """Microseconds per unit, for each unit in which timestamps can be read."""

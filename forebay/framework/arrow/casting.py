@@ -6,16 +6,118 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from forebay.errors import ContractError, DataError
+from forebay.errors import ConfigurationError, ContractError, DataError
+from forebay.framework.source import Source
+
+# -- The schema of a read, which is inferred only once, and the columns that the option `columns` selects.
+
+
+S = TypeVar("S", bound=Source)
+
+_RESOLVED = "_resolved_schema"  # without annotation, so not an option; pickled with the source
+
+
+def resolve_schema(source: S, schema: pa.Schema) -> S:
+    """Return a copy of the source that stores `schema`, the result of `source.schema()`, for this read.
+
+    Hosts call it once per read, before all other uses of the source, so that the schema is inferred only once. The
+    source's `with_inferred_schema`, or else `with_schema`, may make the copy, and store more, such as a list of files.
+    """
+    own = getattr(source, "with_inferred_schema", source.with_schema)(schema)
+    if own is not None:
+        return own
+    resolved = copy.copy(source)
+    object.__setattr__(resolved, _RESOLVED, schema)
+    return resolved
+
+
+class HasSchema(Protocol):
+    """An object with a method `schema()`, such as a source."""
+
+    def schema(self) -> pa.Schema: ...  # noqa: D102 - see Source
+
+
+def resolved_schema(source: HasSchema) -> pa.Schema:
+    """Return the schema that `resolve_schema` stored in the source; if there is none, `source.schema()`."""
+    schema = vars(source).get(_RESOLVED)
+    return schema if isinstance(schema, pa.Schema) else source.schema()
+
+
+def select(names: Sequence[str], columns: Sequence[str], source: str) -> list[str]:
+    """Return the column names that the option `columns` selects from `names`, in the order of the option.
+
+    Case is ignored, unless two names differ only in case. `source` is the name of the source, for errors.
+
+    Raises:
+        ConfigurationError: A selected column does not exist or is selected twice, or no column is selected.
+    """
+
+    def refused(problem: str) -> ConfigurationError:
+        advice = f"the columns are: {', '.join(names)}"
+        return ConfigurationError(problem, source=source, option="columns", advice=advice)
+
+    selected = []
+    for column in columns:
+        exact = [name for name in names if name == column]
+        alike = exact or [name for name in names if name.casefold() == column.casefold()]
+        if len(alike) != 1:
+            problem = f"the column {column!r} matches several: {alike}" if alike else f"there is no column {column!r}"
+            raise refused(problem)
+        selected.append(alike[0])
+    if not selected or len(set(selected)) != len(selected):
+        raise refused("the option columns names a column twice" if selected else "the option columns names no column")
+    return selected
+
+
+# -- Refuses columns that are nested too deeply, before a library fails at them.
+
+
+def refuse_deep(fields: Iterable[pa.Field], most: int, reason: str, source: str) -> None:
+    """Raise an error that names the first column with more than `most` levels of types.
+
+    Args:
+        fields: The columns.
+        most: The most levels. A column of numbers has one, a list of them two; a map counts as a list of structs.
+        reason: Why there cannot be more levels; the error says it.
+        source: The source, for the error.
+
+    Raises:
+        ConfigurationError: A column has more levels.
+    """
+    for field in fields:
+        found = _levels(field.type)
+        if found > most:
+            raise ConfigurationError(
+                f"the column {field.name!r} is nested {found} levels deep, and {reason} at most {most}",
+                source=source,
+                option="schema",
+                advice=f"leave the column out of the schema or, for JSON files, declare {field.name!r} as string: its "
+                "values are then the JSON text",
+            )
+
+
+def _levels(data_type: pa.DataType) -> int:
+    """Return the number of levels of a type. Does not recurse, because a type may have thousands."""
+    most, waiting = 0, [(data_type, 1)]
+    while waiting:
+        found, level = waiting.pop()
+        most = max(most, level)
+        if isinstance(found, pa.MapType):
+            waiting += [(found.key_type, level + 2), (found.item_type, level + 2)]
+        else:
+            waiting += [(found.field(index).type, level + 1) for index in range(found.num_fields)]
+    return most
+
 
 LISTS: Final = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 """List types that can be cast to one another."""

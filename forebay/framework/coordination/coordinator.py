@@ -7,12 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from forebay.errors import ContractError, ForebayError
-from forebay.framework.coordination.assignment_tracker import AssignmentTracker
-from forebay.framework.coordination.context import CoordinatorContext
+from forebay.framework.coordination.context import AssignmentTracker, CoordinatorContext, StartPositions
 from forebay.framework.coordination.discovering import DiscoveringEnumerator
-from forebay.framework.coordination.inbox import Inbox
-from forebay.framework.coordination.messages import Gateway
-from forebay.framework.coordination.start_positions import StartPositions
+from forebay.framework.coordination.inbox import Gateway, Inbox
 from forebay.framework.coordination.validation import checked_enumerator
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SourceEvent, SplitEnumerator

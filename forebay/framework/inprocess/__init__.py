@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from forebay.framework.inprocess.delivery_log import SplitProgress
-from forebay.framework.inprocess.peeking import peek
-from forebay.framework.inprocess.running import Run, run
+from forebay.framework.inprocess.reader_task import SplitProgress
+from forebay.framework.inprocess.running import Run, peek, run
 
 __all__ = ["Run", "SplitProgress", "peek", "run"]

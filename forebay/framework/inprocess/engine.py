@@ -11,15 +11,13 @@ import pyarrow as pa
 
 from forebay.clock import Clock
 from forebay.errors import ContractError, FatalError
+from forebay.framework.coordination.context import SplitState
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.discovering import Backlog
-from forebay.framework.coordination.life_cycle import SplitState
-from forebay.framework.inprocess.checkpointing.checkpointer import Checkpointer, CheckpointPlan
-from forebay.framework.inprocess.delivery_log import DeliveryLog, SplitProgress
+from forebay.framework.inprocess.checkpoints import Checkpointer, CheckpointPlan
 from forebay.framework.inprocess.event_time import EventTime
-from forebay.framework.inprocess.failures import ReaderFailures
 from forebay.framework.inprocess.output_queue import CaughtUp, Collected, Ended, Event, OutputQueue, Released
-from forebay.framework.inprocess.reader_task import ReaderTask
+from forebay.framework.inprocess.reader_task import DeliveryLog, ReaderFailures, ReaderTask, SplitProgress
 from forebay.framework.runtime.connector_errors import without_secrets
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Next, Runtime, Signal, WaitFor

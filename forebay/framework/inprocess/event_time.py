@@ -12,8 +12,7 @@ from forebay.framework.inprocess.reader_task import ReaderTask
 from forebay.framework.split import Position
 from forebay.watermarks.alignment import check_drift, max_allowed, splits_ahead
 from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, EventTimes
-from forebay.watermarks.multiplexer import WatermarkMultiplexer
-from forebay.watermarks.outputs import DEFAULT_EMIT_INTERVAL, SourceOutputs
+from forebay.watermarks.outputs import DEFAULT_EMIT_INTERVAL, SourceOutputs, WatermarkMultiplexer
 from forebay.watermarks.strategy import WatermarkStrategy
 
 Deliver = Callable[[str, pa.RecordBatch, Position | None], None]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from forebay.errors import ContractError
-from forebay.framework.inprocess.delivery_log import DeliveryLog
 from forebay.framework.inprocess.event_time import EventTime
+from forebay.framework.inprocess.reader_task import DeliveryLog
 from forebay.framework.reader import ReaderOutput
 from forebay.framework.split import Position, Split
 

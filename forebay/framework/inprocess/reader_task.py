@@ -4,22 +4,294 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TypeVar
 
+import pyarrow as pa
+
+from forebay.errors import FatalError, ForebayError, RetriableError
 from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits, ToReader
+from forebay.framework.coordination.inbox import AddSplits, EnumeratorEvent, NoMoreSplits, ToReader
 from forebay.framework.enumerator import SourceEvent
 from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader, SourceReaderContext
 from forebay.framework.reading.source_reader import create_reader
 from forebay.framework.runtime.clients import Loans
+from forebay.framework.runtime.connector_errors import connector_error, is_programming_error
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime, Signal
 from forebay.framework.source import Source
-from forebay.framework.split import Split
+from forebay.framework.split import Position, Split
+from forebay.framework.split_reader import check_may_catch_up
 from forebay.options import Duration
+from forebay.retry import RetryPolicy
+
+# -- Records which reader reads each split, and up to which positions its rows are delivered and acknowledged.
+
+
+_MOST_FINISHED = 10_000
+"""Finished splits kept for progress reports; the oldest are dropped first. The enumerator remembers all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitProgress:
+    """The progress of one split.
+
+    Args:
+        split_id: The id of the split.
+        position: The position after the last record batch that was yielded.
+        end: The end of the split, exclusive; None if it has no end, or it is unknown.
+        rows: Rows yielded in this run.
+        bytes: Bytes of Arrow memory yielded in this run.
+        state: "waiting" for a reader, "reading", "caught up" (no more rows for now), "paused" (by alignment), or
+            "finished".
+    """
+
+    split_id: str
+    position: Position | None
+    end: Position | None
+    rows: int
+    bytes: int
+    state: str
+
+
+@dataclass(slots=True)
+class _Entry:
+    split: Split
+    position: Position | None
+    owner: int | None
+    rows: int = 0
+    nbytes: int = 0
+    caught_up: bool = False
+
+    def progress(self, state: str) -> SplitProgress:
+        return SplitProgress(self.split.id, self.position, self.split.end, self.rows, self.nbytes, state)
+
+
+class DeliveryLog:
+    """Records for each split of a run its delivered and its covered position. Used on the consumer's thread.
+
+    A batch that the run has yielded is *delivered*: it is not read again after its reader fails. When the consumer
+    acknowledges it, or asks for the next one, it is *covered*: checkpoints include it. So at most one delivered batch
+    is not covered.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._finished: dict[str, _Entry] = {}
+        self._never_caught_up: dict[str, None] = {}
+        self._uncovered: tuple[str, Position | None] | None = None
+        self.delivered: tuple[str, Position | None] | None = None
+
+    def give(self, subtask: int, splits: Iterable[Split]) -> None:
+        """Record that splits were assigned to a reader."""
+        for split in splits:
+            old = self._entries.get(split.id) or self._finished.pop(split.id, None)
+            rows, nbytes = (old.rows, old.nbytes) if old else (0, 0)
+            if old is None:
+                self._never_caught_up[split.id] = None
+            self._entries[split.id] = _Entry(split, split.position, subtask, rows, nbytes)
+
+    def owner(self, split_id: str) -> int | None:
+        """Return the subtask of the reader that reads an unfinished split; None if no reader does."""
+        entry = self._entries.get(split_id)
+        return None if entry is None else entry.owner
+
+    def unfinished(self) -> list[str]:
+        """Return the ids of all splits that were assigned and are not finished."""
+        return list(self._entries)
+
+    def position(self, split_id: str) -> Position | None:
+        """Return the delivered position of a split; None if the split is at its start, or unknown."""
+        entry = self._entries.get(split_id) or self._finished.get(split_id)
+        return None if entry is None else entry.position
+
+    def deliver(self, split_id: str, batch: pa.RecordBatch, position: Position | None) -> None:
+        """Record that a record batch is yielded to the consumer; `position` is the position after it."""
+        entry = self._entries[split_id]
+        self._uncovered = (split_id, entry.position)
+        entry.position = position
+        entry.rows += batch.num_rows
+        entry.nbytes += batch.nbytes
+        entry.caught_up = False
+        self.delivered = (split_id, position)
+
+    def cover(self) -> None:
+        """Record that the consumer has processed the last delivered batch, so that checkpoints include it."""
+        self._uncovered = None
+
+    def caught_up(self, split_id: str) -> None:
+        """Record that a reader has caught up with a split: it has no more rows for now."""
+        if split_id in self._entries:
+            self._entries[split_id].caught_up = True
+            self._never_caught_up.pop(split_id, None)
+
+    def check_may_catch_up(self, split_id: str, source: str) -> None:
+        """Raise a ContractError if a reader must not report `caught_up` for this split (SR-4)."""
+        if (entry := self._entries.get(split_id)) is not None:
+            check_may_catch_up(entry.split.at(entry.position), source)
+
+    def is_caught_up(self, split_id: str) -> bool:
+        """Whether a split has no more rows for now, or is finished."""
+        entry = self._entries.get(split_id)
+        return split_id in self._finished if entry is None else entry.caught_up
+
+    def never_caught_up(self) -> Collection[str]:
+        """Return the ids of the unfinished splits that readers have never caught up with in this run."""
+        return self._never_caught_up.keys()
+
+    def finish(self, split_id: str) -> Split:
+        """Record that a split is delivered to its end; return it with its last position."""
+        entry = self._entries.pop(split_id)
+        self._never_caught_up.pop(split_id, None)
+        entry.owner = None
+        self._finished[split_id] = entry
+        while len(self._finished) > _MOST_FINISHED:
+            del self._finished[next(iter(self._finished))]
+        return entry.split.at(entry.position)
+
+    def take_back(self, subtask: int) -> list[Split]:
+        """Record that a reader lost its unfinished splits; return them at their delivered positions."""
+        held = [entry for entry in self._entries.values() if entry.owner == subtask]
+        for entry in held:
+            entry.owner = None
+            entry.caught_up = False
+        return [entry.split.at(entry.position) for entry in held]
+
+    def held_by(self, subtask: int) -> list[str]:
+        """Return the ids of a reader's unfinished splits."""
+        return [split_id for split_id, entry in self._entries.items() if entry.owner == subtask]
+
+    def checkpoint(self, snapshots: Mapping[str, Split], queued: Sequence[str]) -> list[Split]:
+        """Return the unfinished splits that readers have, at their covered positions, sorted by id.
+
+        Args:
+            snapshots: The readers' snapshots of their splits, by id. If all emitted rows of a split are covered, the
+                position in its snapshot is used. It may be after the last batch, if later records gave no rows.
+            queued: Ids of splits with batches that a reader has emitted and the run has not yielded.
+        """
+        splits = []
+        for split_id, entry in sorted(self._entries.items()):
+            if entry.owner is None:
+                continue  # it is in the snapshot of the enumerator
+            if self._uncovered is not None and self._uncovered[0] == split_id:
+                splits.append(entry.split.at(self._uncovered[1]))
+            elif split_id in queued or split_id not in snapshots:
+                splits.append(entry.split.at(entry.position))
+            else:
+                splits.append(snapshots[split_id])
+        return splits
+
+    def covered(self) -> dict[str, Position]:
+        """Return the covered positions by split id, without splits at their start."""
+        positions = {split_id: entry.position for split_id, entry in (*self._finished.items(), *self._entries.items())}
+        if self._uncovered is not None:
+            positions[self._uncovered[0]] = self._uncovered[1]
+        return {split_id: position for split_id, position in positions.items() if position is not None}
+
+    def progress(self, paused: Iterable[str]) -> dict[str, SplitProgress]:
+        """Return, by split id, the progress of each split that was assigned; `paused` are ids of paused splits."""
+        paused = set(paused)
+        found = {split_id: entry.progress("finished") for split_id, entry in self._finished.items()}
+        for split_id, entry in self._entries.items():
+            state = "waiting" if entry.owner is None else "caught up" if entry.caught_up else "reading"
+            found[split_id] = entry.progress("paused" if split_id in paused else state)
+        return found
+
+
+# -- Failures of readers: after which errors, and how often, a reader is replaced; the error that ends the run.
+
+
+MAX_RESTARTS = 3
+"""Maximum consecutive replacements of a reader without a delivered record batch of the split."""
+
+
+class ReaderFailures:
+    """Counts consecutive failures of each split, and of each reader that failed without having a split.
+
+    With `restarts` False, no reader is replaced.
+    """
+
+    def __init__(self, source: str, options: HostOptions, deliveries: DeliveryLog, *, restarts: bool) -> None:
+        self.source = source
+        self.options = options
+        self._deliveries = deliveries
+        self._restarts = restarts
+        self._in_a_row: dict[str | int, int] = {}
+
+    def progressed(self, subtask: int, split_id: str) -> None:
+        """Record that a reader delivered a batch of a split, or finished the split.
+
+        The failure counts of the reader and of the split start from 0 again.
+        """
+        self._in_a_row.pop(split_id, None)
+        self._in_a_row.pop(subtask, None)
+
+    def restart_pause(self, subtask: int, error: BaseException, chance: random.Random) -> float:
+        """Count a failure of a reader; return the seconds until the reader may be replaced.
+
+        `chance` makes the pause random, see `RetryPolicy`.
+
+        Raises:
+            BaseException: The reader must not be replaced. The error is `error`, with source, split and position.
+        """
+        held = self._deliveries.held_by(subtask)
+        times = self._count(subtask, held, error)
+        if self._restarts and may_restart(error, times, self.options.retries):
+            return RetryPolicy.of(self.options).pause(times, chance, error)
+        raise self._surfaced(subtask, held, error, times)
+
+    def _count(self, subtask: int, held: Collection[str], error: BaseException) -> int:
+        """Count a failure for the split that the error names, else for all splits of the reader, else for the reader.
+
+        Returns:
+            The highest of the counts that were increased.
+        """
+        named = getattr(error, "split", None)
+        blamed: Collection[str | int] = [named] if named is not None and named in held else held or [subtask]
+        for each in blamed:
+            self._in_a_row[each] = self._in_a_row.get(each, 0) + 1
+        return max(self._in_a_row[each] for each in blamed)
+
+    def _surfaced(self, subtask: int, held: list[str], error: BaseException, times: int) -> BaseException:
+        if isinstance(error, Exception):
+            named = getattr(error, "split", None)
+            split = named if named is not None else held[0] if len(held) == 1 else None
+            position = None if split is None else self._deliveries.position(split)
+            doing = f"reader {subtask}"
+            error = connector_error(error, source=self.source, doing=doing, split=split, position=position)
+        if times > MAX_RESTARTS:
+            error.add_note(f"reader {subtask} failed again after it was replaced {MAX_RESTARTS} times in a row")
+        return error
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a new reader may succeed after this error.
+
+    True for a `RetriableError` and for exceptions of client libraries, also if a `FatalError` wraps them. False for all
+    other errors of forebay (options, data, contract, loss), and for mistakes in the connector's code.
+    """
+    if isinstance(error, FatalError) and error.__cause__ is not None:
+        return may_pass(error.__cause__)  # the framework wrapped an exception of the connector
+    if isinstance(error, ForebayError):
+        return isinstance(error, RetriableError)
+    return isinstance(error, Exception) and not is_programming_error(error)
+
+
+def may_restart(error: BaseException, times: int, retries: int | None) -> bool:
+    """Whether a reader is replaced after it has failed `times` times in a row, now with `error`.
+
+    Each failure with a `RetriableError` counts as the `1 + retries` tries of its fetcher, and up to four tries are made
+    in total, as for a Spark task. If `retries` is None, the fetcher has retried as long as `retryTimeout` allows.
+    """
+    if isinstance(error, RetriableError) and retries is None:
+        return False
+    rounds = (times + 1) * (1 + (retries or 0)) if isinstance(error, RetriableError) else times + 1
+    return rounds <= 1 + MAX_RESTARTS and may_pass(error)
+
 
 C = TypeVar("C")
 

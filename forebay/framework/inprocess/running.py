@@ -3,41 +3,243 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError
-from forebay.framework.arrow.schemas import resolve_schema, resolved_schema
+from forebay.errors import ConfigurationError, ContractError, FatalError
+from forebay.framework.arrow.casting import resolve_schema, resolved_schema, select
 from forebay.framework.coordination.discovering import Backlog
-from forebay.framework.inprocess.checkpointing.checkpoint_store import CheckpointStore
-from forebay.framework.inprocess.checkpointing.checkpointer import CheckpointPlan
-from forebay.framework.inprocess.delivery_log import SplitProgress
+from forebay.framework.inprocess.checkpoints import CheckpointPlan, CheckpointStore
 from forebay.framework.inprocess.engine import Engine, PollTimeoutError
-from forebay.framework.inprocess.preparation import (
-    check_parallelism,
-    checked_positions,
-    event_time_strategy,
-    positive_seconds,
-    require_source,
-    schema_of,
-    with_columns,
-)
-from forebay.framework.runtime.connector_errors import without_secrets
-from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.inprocess.reader_task import SplitProgress
+from forebay.framework.runtime.connector_errors import without_secrets, wrap_errors
+from forebay.framework.runtime.host_options import HostOptions, event_time_options, watermark_strategy
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
-from forebay.framework.split import Position
-from forebay.options import DurationLike, redact
+from forebay.framework.split import Position, normalise
+from forebay.options import Duration, DurationLike, redact, to_seconds
+from forebay.watermarks.event_time import ColumnTimestamps, keep_source_times
 from forebay.watermarks.strategy import WatermarkStrategy
 
+# -- Checks the arguments of `run` and `peek`, and prepares the source: its schema and columns.
+
+
+def require_source(source: object, who: str) -> None:
+    """Check that the user passed a source. `who` names the function that the user called, for the error.
+
+    Raises:
+        ConfigurationError: `source` is a class, or an object that is not a `Source`.
+    """
+    if isinstance(source, Source):
+        return
+    if isinstance(source, type):
+        name = source.__name__
+        raise ConfigurationError(f"{who} takes a source, not the class {name}", advice=f"give an instance: {name}(…)")
+    raise ConfigurationError(
+        f"{who} takes a source, not {source!r:.80}", advice="give an instance, such as Orders(url=…)"
+    )
+
+
+def check_parallelism(source: Source, parallelism: int) -> None:
+    """Check the number of readers.
+
+    Raises:
+        ConfigurationError: `parallelism` is not an int of 1 or more.
+    """
+    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
+        raise ConfigurationError(
+            f"the parallelism {parallelism!r} is not an int of 1 or more",
+            source=source.name,
+            option="parallelism",
+            advice="give the number of readers",
+        )
+
+
+def positive_seconds(source: Source, option: str, value: DurationLike) -> float:
+    """Return a positive duration in seconds; `option` is the name of the argument, for the error.
+
+    Raises:
+        ConfigurationError: `value` is not a duration, not more than 0, or infinite.
+    """
+    seconds = 0.0
+    try:
+        seconds = to_seconds(value)
+        problem = "" if 0 < seconds < math.inf else "it must be finite and more than 0"
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise ConfigurationError(
+            f"{option}={value!r} is invalid: {problem}",
+            source=source.name,
+            option=option,
+            advice="give seconds, a timedelta, or a text with a unit such as '10s'",
+        )
+    return seconds
+
+
+def checked_positions(source: Source, positions: object, *, checkpoint: bool) -> dict[str, Position]:
+    """Return the start positions of a run by split id; lists in them, as parsed from JSON, become tuples.
+
+    `checkpoint` says whether the run has a checkpoint directory.
+
+    Raises:
+        ConfigurationError: `positions` is not a mapping of split ids to positions, or `checkpoint` is True too.
+    """
+    if positions is None:
+        return {}
+    if checkpoint:
+        raise ConfigurationError(
+            "positions= and checkpoint= both set the start of the run, so they cannot be combined",
+            source=source.name,
+            option="positions",
+            advice="give positions= if you store positions with your rows, else checkpoint=",
+        )
+    try:
+        if isinstance(positions, Mapping) and all(isinstance(split_id, str) for split_id in positions):
+            return {split_id: normalise(position, split_id) for split_id, position in positions.items()}
+        problem = f"positions={positions!r:.80} is not a dict of split ids and positions"
+    except ContractError as error:
+        problem = f"the start position of the split {error.split!r} is invalid: {error.message}"
+    raise ConfigurationError(
+        problem,
+        source=source.name,
+        option="positions",
+        advice="give a dict of split ids and positions from Run.positions() or Run.delivered",
+    )
+
+
+def with_columns(
+    source: Source, columns: list[str] | None, *, also: str | None = None
+) -> tuple[Source, list[str] | None]:
+    """Return the source, which reads only `columns` if it supports that, and the columns that the host must select.
+
+    None as columns means all columns. `also` is a column that the source must read even if it is not selected.
+    """
+    if columns is None:
+        return source, None
+    names = select(resolved_schema(source).names, columns, source.name)
+    needed = names if also is None or also in names else [*names, also]
+    narrowed = source.with_columns(tuple(needed))
+    if narrowed is None:
+        return source, names
+    return narrowed, None if needed == names else names
+
+
+def schema_of(source: Source) -> pa.Schema:
+    """Return the result of `source.schema()`, checked; errors name the source.
+
+    Raises:
+        ForebayError: `schema()` failed, or returned an object that is not a `pyarrow.Schema`.
+    """
+    with wrap_errors(source.name, "schema()"):
+        schema = source.schema()
+    if not isinstance(schema, pa.Schema):
+        raise FatalError(
+            f"schema() returned a {type(schema).__name__} instead of a schema",
+            source=source.name,
+            advice="return a pyarrow.Schema",
+        )
+    return schema
+
+
+def event_time_strategy(
+    watermarks: WatermarkStrategy | None, source: Source, options: HostOptions
+) -> tuple[WatermarkStrategy | None, str | None]:
+    """Return the watermark strategy of a run, and the top-level column that it reads event times from.
+
+    Both are None if event time is not processed. The column is None if the strategy reads no column. A strategy
+    without a timestamp assigner reads the column that `Source.event_time` names.
+
+    Raises:
+        ConfigurationError: Both `watermarks` and event time options are given, or the column is missing or of an
+            unsupported type.
+    """
+    given = event_time_options(options)
+    if watermarks is None:
+        strategy = watermark_strategy(source.name, source.event_time, options)
+    elif given:
+        raise ConfigurationError(
+            f"watermarks= and the options {', '.join(given)} both set how event time is processed",
+            source=source.name,
+            option=given[0],
+            advice="give either watermarks= or these options",
+        )
+    elif source.event_time is None or watermarks.timestamps is not keep_source_times:
+        strategy = watermarks
+    else:
+        strategy = watermarks.with_event_time(source.event_time)
+    if strategy is None or not isinstance(strategy.timestamps, ColumnTimestamps):
+        return strategy, None
+    return strategy, strategy.timestamps.check(resolved_schema(source))
+
+
+# -- Reads the first rows of a source.
+
+
 _log = logging.getLogger(__name__)
+
+_RETRIES: Final = 3
+"""Default retries of a retriable error in a peek."""
+
+_CLOSE_TIMEOUT: Final = Duration("1s")
+"""Maximum close time-out of a peek. It is short, because the reader of a stream may block until new data arrives."""
+
+
+def peek(
+    source: Source, n: int = 20, *, options: HostOptions | None = None, runtime: Runtime | None = None
+) -> pa.Table:
+    """Return the first rows of a source, at most `n`, and stop reading.
+
+    An unbounded source is read up to its current end. Nothing is written, committed or archived. If the reader fails,
+    its error is raised. A reader that does not close within a second is abandoned.
+
+    Args:
+        source: The source.
+        n: Maximum number of rows, 0 or more.
+        options: The options of the host; by default those of `HostOptions`, but fewer retries: somebody waits.
+        runtime: Threads and time, for tests.
+
+    Raises:
+        ConfigurationError: `source` is not a source, or `n` is negative.
+        ForebayError: The source failed.
+    """
+    require_source(source, "forebay.peek()")
+    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        raise ConfigurationError(
+            f"n is {n!r}, not a number of rows", source=source.name, option="n", advice="give an int of 0 or more"
+        )
+    given = options or HostOptions(retries=_RETRIES)
+    options = dataclasses.replace(
+        given,
+        max_rows_per_batch=min(given.max_rows_per_batch, max(n, 1)),
+        close_timeout=min(given.close_timeout, _CLOSE_TIMEOUT),
+    )
+    source = resolve_schema(source, schema_of(source))
+    source, columns = with_columns(source, options.columns)
+    schema = resolved_schema(source)
+    runtime = runtime or ThreadRuntime()
+    batches: list[pa.RecordBatch] = []
+    if n:
+        engine = Engine(source, schema, runtime, options, parallelism=1, checkpoints=None)
+        try:
+            rows = 0
+            while rows < n and (batch := engine.next_batch(until_caught_up=True)) is not None:
+                batches.append(batch)
+                rows += batch.num_rows
+        finally:
+            for problem in engine.close():
+                _log.info("%s: closing a peek failed: %s", source.name, redact(str(problem)))
+    table = pa.Table.from_batches(batches, schema).slice(0, n)
+    return table if columns is None else table.select(columns)
 
 
 class Run(Iterator[pa.RecordBatch]):

@@ -8,9 +8,9 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.microbatch.end_negotiation.claim import Negotiation
-from forebay.framework.microbatch.end_negotiation.task_reads import read_negotiated
-from forebay.framework.microbatch.tasks.task_context import Delivered, Output, TaskContext, close_reader
+from forebay.framework.microbatch.end_negotiation import Negotiation
+from forebay.framework.microbatch.negotiated_reads import read_negotiated
+from forebay.framework.microbatch.open_read import Delivered, Output, TaskContext, close_reader
 from forebay.framework.reader import InputStatus, SourceReader
 from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.runtime.host_options import HostOptions

@@ -13,36 +13,55 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import pyarrow as pa
+
 from forebay.errors import ForebayError, RetriableError
-from forebay.framework.discovery import KnownSplits
-from forebay.framework.microbatch.admission.admission import Admission, Limits
-from forebay.framework.microbatch.admission.assign_tasks import spread
-from forebay.framework.microbatch.admission.available_range import AvailableRange, Backlog
-from forebay.framework.microbatch.admission.triggers import AvailableNow, Once, Trigger
-from forebay.framework.microbatch.end_negotiation.negotiated_splits import NegotiatedSplits
-from forebay.framework.microbatch.end_negotiation.probe import RecordProbe
-from forebay.framework.microbatch.event_time.alignment import StreamAlignment
-from forebay.framework.microbatch.event_time.event_time_report import event_time_report
-from forebay.framework.microbatch.event_time.ordered_alignment import OrderedAlignment
-from forebay.framework.microbatch.offsets.codec import OffsetCodec
-from forebay.framework.microbatch.offsets.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset, own_ends
+from forebay.framework.discovery import DiscoveryEnumerator, KnownSplits
+from forebay.framework.microbatch.admission import (
+    Admission,
+    AvailableNow,
+    AvailableRange,
+    Backlog,
+    Limits,
+    Once,
+    Trigger,
+)
+from forebay.framework.microbatch.alignment import OrderedAlignment, StreamAlignment
+from forebay.framework.microbatch.assign_tasks import spread
+from forebay.framework.microbatch.assigned_splits import AssignedContext, AssignedSplitProvider
+from forebay.framework.microbatch.end_negotiation import NegotiatedSplits, RecordProbe
+from forebay.framework.microbatch.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset, own_ends
+from forebay.framework.microbatch.offset_codec import InlineOffsetCodec, OffsetCodec, state_store
 from forebay.framework.microbatch.read_task import ReadTask
-from forebay.framework.microbatch.reports import Report
-from forebay.framework.microbatch.restart.committed_state import CommittedState, identity_of, negotiated_of
-from forebay.framework.microbatch.restart.offset_migration import OffsetMigration, unfinished_replay
-from forebay.framework.microbatch.restart.restart_guard import RestartGuard
-from forebay.framework.microbatch.split_providers.refresh_policy import QUIET_FLOOR, RefreshPolicy
-from forebay.framework.microbatch.split_providers.split_provider import SplitProvider
+from forebay.framework.microbatch.reports import Report, event_time_report
+from forebay.framework.microbatch.restart import (
+    CommittedState,
+    OffsetMigration,
+    RestartGuard,
+    identity_of,
+    negotiated_of,
+    unfinished_replay,
+)
+from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec
+from forebay.framework.microbatch.split_provider import (
+    QUIET_FLOOR,
+    DiscoverySplitProvider,
+    RefreshPolicy,
+    SplitProvider,
+    create_enumerator,
+)
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.runtime import Runtime
+from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position
 from forebay.options import Duration
+from forebay.retry import RetryPolicy
 
 # -- Avoids empty micro-batches of sources whose `latest` may move forward although there is no new record.
 
@@ -446,3 +465,55 @@ class StreamPlanner:
         )
         committed.planned(offset)
         return self._codec.write(offset, committed.done)
+
+
+# -- Creates the planner of a stream from a source and its options.
+
+
+def open_stream(
+    source: Source,
+    options: HostOptions,
+    *,
+    parallelism: int | None = None,
+    inferred: pa.Schema | None = None,
+    runtime: Runtime | None = None,
+) -> StreamPlanner:
+    """Return the planner of a new or a restarted query; the first `StreamPlanner.latest` asks the source for splits.
+
+    Args:
+        source: The source, with its resolved schema.
+        options: The host's options.
+        parallelism: The number of cores that run tasks; by default that of this machine.
+        inferred: The schema, if it was inferred from the input and may differ at the next start; else None.
+        runtime: Threads and time.
+
+    Raises:
+        ForebayError: The source cannot create its enumerator, or `stateLocation` cannot keep state.
+    """
+    runtime = runtime or ThreadRuntime()
+    timeout = options.planning_timeout.total_seconds()
+    calls = ConnectorCalls(source.name, runtime, retry=RetryPolicy.of(options), timeout=timeout)
+
+    def new_context() -> AssignedContext:
+        return AssignedContext(source.name, runtime, timeout=timeout)
+
+    context = new_context()
+    enumerator = create_enumerator(source, context, calls)
+    split_provider: SplitProvider
+    if isinstance(enumerator, DiscoveryEnumerator):
+        split_provider = DiscoverySplitProvider(source, enumerator, options, calls, runtime)
+        digests = enumerator.digests
+    else:
+        split_provider, digests = AssignedSplitProvider(source, enumerator, context, calls, new_context), None
+    store = state_store(options)
+    spilling = None if store is None else SpillingOffsetCodec(source, store, calls, digests)
+    return StreamPlanner(
+        source,
+        options,
+        split_provider=split_provider,
+        offset_codec=spilling or InlineOffsetCodec(source, digests),
+        calls=calls,
+        runtime=runtime,
+        restart_guard=RestartGuard.of(source, options, inferred),
+        parallelism=parallelism or os.cpu_count() or 1,
+    )

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from forebay.errors import ContractError, FatalError, ForebayError, RetriableError
+from forebay.framework.arrow.casting import resolved_schema
 from forebay.framework.arrow.row_packer import Batch, Packed, RowPacker, Rows
-from forebay.framework.arrow.schemas import resolved_schema
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.runtime.connector_errors import connector_error, wrap_errors
 from forebay.framework.runtime.runtime import Next, Signal, WorkerHandle

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from forebay.errors import ContractError, FatalError
 from forebay.framework.reader import InputStatus, ReaderOutput, SourceReader, SourceReaderContext
-from forebay.framework.reading.fetcher_manager import FetcherManager
-from forebay.framework.reading.queue import HandOver, HandOverQueue, done_future
+from forebay.framework.reading.fetchers import FetcherManager, HandOver, HandOverQueue, done_future
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split

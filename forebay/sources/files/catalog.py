@@ -7,13 +7,15 @@ Refuses the options of Spark that forebay does not support; the error names the 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import FileFormat
 from forebay.formats.compression.codecs import CODECS
 from forebay.options import OptionSpec, class_options, parse_options
 from forebay.registry import Entry, Registry
+from forebay.stores.file_status import FileStatus
 from forebay.stores.paths import last_name
 
 _SUFFIXES = {
@@ -214,3 +216,55 @@ def _takes(name: str, option: str) -> bool:
 
 def _refused_spellings(name: str) -> set[str]:
     return {spelling.lower() for spelling in refused_options(name)}
+
+
+# -- Infers the file format from the suffixes of paths and files.
+
+
+def format_of_paths(paths: Sequence[str], source: str) -> str | None:
+    """Return the file format that the suffixes of the user's paths name; None if a path has no known suffix.
+
+    Raises:
+        ConfigurationError: The suffixes name several formats.
+    """
+    found = {format_of_path(path) for path in paths}
+    if len(found) == 1 or None in found:
+        return found.pop() if len(found) == 1 else None
+    raise _no_format(f"the suffixes of the paths name several formats: {_counted(paths)}", source)
+
+
+def format_of_files(files: Sequence[FileStatus]) -> str | None:
+    """Return the format that the suffixes of listed files name; None if the suffixes differ."""
+    found = {format_of_path(file.path) for file in files if file.size}
+    found = found or {format_of_path(file.path) for file in files}
+    return found.pop() if len(found) == 1 else None
+
+
+def unknown_format(paths: Sequence[str], files: Sequence[FileStatus], source: str) -> ConfigurationError:
+    """Return the error for files whose suffixes name no format, or several."""
+    below = f"below {', '.join(paths)}"
+    if not files:
+        return _no_format(f"there are no files {below} to infer the format from", source)
+    suffixes = _counted([file.path for file in _with_content(files)])
+    return _no_format(f"the suffixes of the files {below} do not identify one format: {suffixes}", source)
+
+
+def _no_format(why: str, source: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the option fileFormat is not set, and {why}",
+        source=source,
+        option="fileFormat",
+        advice=f"set fileFormat to one of {', '.join(names())}",
+    )
+
+
+def _counted(paths: Sequence[str]) -> str:
+    """Return a text with the most frequent suffixes of the paths and their counts."""
+    counts = Counter(suffix_of_path(path) or "no suffix" for path in paths)
+    shown = [f"{count} × {suffix}" for suffix, count in counts.most_common(8)]
+    return ", ".join([*shown, "…"] if len(counts) > len(shown) else shown)
+
+
+def _with_content(files: Sequence[FileStatus]) -> Sequence[FileStatus]:
+    """Return the files that are not empty; all of `files` if every file is empty."""
+    return [file for file in files if file.size] or files

@@ -14,11 +14,11 @@ from typing import overload
 from forebay.formats.base import FileFormat, even_borders
 from forebay.framework.discovery import OPEN_COST, Discovered, DiscoveryEnumerator
 from forebay.framework.split import Split
-from forebay.sources.files.listing.file_index import FileIndex
+from forebay.sources.files.file_index import FileIndex
 from forebay.sources.files.scan import FileScan
-from forebay.sources.files.schema.columns import adds_metadata
+from forebay.sources.files.schema import adds_metadata
 from forebay.sources.files.split import FileSplit, offset_and_rows
-from forebay.stores.file_table import sizes_of
+from forebay.stores.file_status import sizes_of
 
 _log = logging.getLogger(__name__)
 

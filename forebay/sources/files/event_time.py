@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, get_args
 
 from forebay.errors import ConfigurationError
-from forebay.formats.values.date_patterns import DatePattern
+from forebay.formats.values.time_columns import DatePattern
 
 Kind = Literal["footer", "partition", "path", "modified"]
 

@@ -10,9 +10,8 @@ from typing import Final
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.formats.filters.expressions import Expression
-from forebay.formats.filters.parsing import parse_filter
-from forebay.formats.filters.rows import matching
+from forebay.formats.bound_filters import matching
+from forebay.formats.filters import Expression, parse_filter
 
 PARTITION_FILTER: Final = "partitionFilter"
 ROW_FILTER: Final = "rowFilter"

@@ -12,22 +12,21 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import FileFormat
-from forebay.formats.filters.binding import bind
-from forebay.formats.filters.expressions import Expression
-from forebay.formats.filters.parsing import parse_filter
-from forebay.formats.values.zones import session_zone
+from forebay.formats.bound_filters import bind
+from forebay.formats.filters import Expression, parse_filter
+from forebay.formats.values.dates import session_zone
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import ByteSize, Duration, OptionSpec, Secret, class_options, option
 from forebay.sources.files import catalog
+from forebay.sources.files.catalog import format_of_files, format_of_paths, unknown_format
 from forebay.sources.files.event_time import parse_event_time
+from forebay.sources.files.file_index import FileIndex, list_files
 from forebay.sources.files.filtering import ROW_FILTER, check_filters
-from forebay.sources.files.format_hint import format_of_files, format_of_paths, unknown_format
-from forebay.sources.files.listing.file_index import FileIndex, list_files
-from forebay.sources.files.listing.listing import ListOptions
+from forebay.sources.files.listing import ListOptions
 from forebay.stores.file_status import FileStatus
 from forebay.stores.paths import refuse_password
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 from forebay.stores.stored_file import StoredFile
 
 if TYPE_CHECKING:

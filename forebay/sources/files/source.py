@@ -14,13 +14,11 @@ from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import SplitReader
+from forebay.sources.files.cleaning import check_cleaning
 from forebay.sources.files.event_time import parse_event_time
 from forebay.sources.files.scan import FileScan
-from forebay.sources.files.schema.columns import nullable
-from forebay.sources.files.schema.evolution import check_evolution
-from forebay.sources.files.schema.resolve import check_schema, inferred_schema
+from forebay.sources.files.schema import check_evolution, check_schema, inferred_schema, nullable
 from forebay.sources.files.split import FileSplit, offset_and_rows
-from forebay.sources.files.streaming.cleaning import check_cleaning
 
 
 class FileSource(FileScan):
@@ -107,7 +105,7 @@ class FileSource(FileScan):
         object.__setattr__(self, "_listing", None)
         if context.streaming:
             check_evolution(self)
-            from forebay.sources.files.streaming.stream_enumerator import FileStreamEnumerator
+            from forebay.sources.files.stream_enumerator import FileStreamEnumerator
 
             return FileStreamEnumerator(self, context.clock)
         from forebay.sources.files.enumerator import FileEnumerator
@@ -116,7 +114,7 @@ class FileSource(FileScan):
 
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader:
         """Create a split reader, which reads one file after another."""
-        from forebay.sources.files.reading.split_reader import FileSplitReader
+        from forebay.sources.files.split_reader import FileSplitReader
 
         return FileSplitReader(self, context.options)
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from forebay.sources.hybrid.options import HybridOptions
-from forebay.sources.hybrid.source import HybridSource
+from forebay.sources.hybrid.source import HybridOptions, HybridSource
 from forebay.sources.hybrid.split import HybridSplit
 
 __all__ = ["HybridOptions", "HybridSource", "HybridSplit"]

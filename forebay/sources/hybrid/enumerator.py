@@ -9,13 +9,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.coordination.fixed_ends import fixed_ends, unread
+from forebay.framework.coordination.discovering import fixed_ends, unread
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator, KnownSplits
 from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
-from forebay.sources.hybrid.leg_context import LegEnumeratorContext
-from forebay.sources.hybrid.legs import HybridLegs
+from forebay.sources.hybrid.legs import HybridLegs, LegEnumeratorContext
 from forebay.sources.hybrid.split import HybridSplit, by_leg, own_split
 
 _log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from typing import Final
 
 from forebay.errors import ConfigurationError
 from forebay.options import class_options, parse_options
+from forebay.sources.kafka.bounds import EARLIEST, LATEST
 from forebay.sources.kafka.client.client_errors import client_error
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import Cluster, Topic
-from forebay.sources.kafka.options.bounds import EARLIEST, LATEST
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import TopicPartition, are_of_two_topics
 

@@ -12,7 +12,7 @@ from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Split
 from forebay.framework.split_reader import SplitReader
-from forebay.sources.kafka.options.kafka_options import KafkaOptions
+from forebay.sources.kafka.options import KafkaOptions
 from forebay.sources.kafka.split import KafkaSplit
 
 
@@ -45,7 +45,7 @@ class KafkaSource(KafkaOptions):
             ConfigurationError: kafka-python is not installed, or the options do not fit the host.
         """
         _check_installed()
-        from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
+        from forebay.sources.kafka.enumerator import KafkaEnumerator
 
         return KafkaEnumerator(
             self, context.clock, streaming=context.streaming, follows_history=context.follows_history
@@ -58,7 +58,7 @@ class KafkaSource(KafkaOptions):
             ConfigurationError: kafka-python is not installed.
         """
         _check_installed()
-        from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
+        from forebay.sources.kafka.split_reader import KafkaSplitReader
 
         return KafkaSplitReader(self, context)
 

@@ -4,19 +4,46 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
 from forebay.errors import ConfigurationError
-from forebay.table.changelog.row_kind import CHANGE_TYPES
-from forebay.table.changelog.shape import CHANGE_TYPE, COLUMNS, COMMIT_VERSION, POSITION, SEQUENCE
-from forebay.table.changelog.state.entries import PREFIX
+from forebay.table.changelog.shape import CHANGE_TYPE, CHANGE_TYPES, COLUMNS, COMMIT_VERSION, POSITION, SEQUENCE
+from forebay.table.changelog.state.segments import PREFIX
+
+# -- Runs a function on the record batches of a DataFrame, also if column names have dots or backticks.
+
+
+BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class _Named:
+    """Restores the column names of record batches before `function` gets them. Spark pickles it to the workers."""
+
+    function: BatchFunction
+    names: Sequence[str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.function(batch.rename_columns(self.names) for batch in batches)
+
+
+def map_in_arrow(df: DataFrame, function: BatchFunction, schema: StructType) -> DataFrame:
+    """Run `df.mapInArrow(function, schema)`. Unlike Spark's method, it accepts column names with dots or backticks."""
+    names = df.columns
+    if not any(mark in name for name in names for mark in ".`"):
+        return df.mapInArrow(function, schema)
+    numbered = df.toDF(*(f"c{place}" for place in range(len(names))))
+    return numbered.mapInArrow(_Named(function, names), schema)
+
 
 EXACT_JSON: Final = {
     "ignoreNullFields": "false",

@@ -15,15 +15,16 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import BinaryType, BooleanType, StringType
 
 from forebay.errors import ConfigurationError
-from forebay.spark.changelog.columns import key_names, quoted
-from forebay.spark.changelog.declaring import check_changelog, declare
-from forebay.spark.changelog.mapping import map_in_arrow
+from forebay.spark.changelog.columns import key_names, map_in_arrow, quoted
 from forebay.spark.changelog.newest import failure
 from forebay.spark.changelog.strategy import refuse_broken, require_order
 from forebay.spark.conform import arrow_schema, spark_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.keys.found_keys import keys_of
-from forebay.spark.processes.worker_modules import freeze_modules
+from forebay.spark.keys.plan import plan_hash
+from forebay.spark.keys.set_keys import set_key, set_metadata
+from forebay.spark.processes import freeze_modules
+from forebay.table.changelog.converters.change_events import SequenceSource
 from forebay.table.changelog.converters.column_formats import (
     DELTA_CDF,
     HUDI,
@@ -32,16 +33,83 @@ from forebay.table.changelog.converters.column_formats import (
     check_flag,
     delta_cdf_names,
 )
-from forebay.table.changelog.converters.debezium_json import DebeziumJsonWriter
+from forebay.table.changelog.converters.debezium import DebeziumJsonWriter
 from forebay.table.changelog.converters.event_converter import EventConverter, Mode
 from forebay.table.changelog.converters.event_formats import EventFormat, event_images, keyed_options
 from forebay.table.changelog.converters.json_texts import json_text_options
 from forebay.table.changelog.converters.maxwell_json import MaxwellJsonWriter
-from forebay.table.changelog.converters.positions import Sequence as SequenceSource
 from forebay.table.changelog.converters.upsert_json import UpsertJsonWriter
-from forebay.table.changelog.row_kind import CHANGE_TYPES
-from forebay.table.changelog.shape import CHANGE_TYPE, POSITION, SPLIT, TYPES
-from forebay.table.changelog.traits import CORRUPT_RECORD, ChangeTraits, HistoryName, Images, is_complete
+from forebay.table.changelog.shape import (
+    CHANGE_TYPE,
+    CHANGE_TYPES,
+    CORRUPT_RECORD,
+    POSITION,
+    SEQUENCE,
+    SPLIT,
+    TYPES,
+    ChangeTraits,
+    HistoryName,
+    Images,
+    ImagesName,
+    is_complete,
+)
+from forebay.table.keys import KeySpec
+
+# -- Declares what a DataFrame of changes is: its key, its images, its history (C16).
+
+
+def from_changes(
+    df: DataFrame,
+    key: str | Sequence[str] = (),
+    *,
+    images: ImagesName = "upsert",
+    history: HistoryName = "unknown",
+    ordered: bool = False,
+) -> DataFrame:
+    """Declare that a DataFrame with `_change_type` is a changelog, and what its changes hold.
+
+    The plan of a DataFrame that forebay did not make shows neither. If the declaration is wrong, results are wrong.
+
+    Args:
+        df: A batch or streaming DataFrame with `_change_type`. `_split` and `_pos`, and `_sequence` are taken to be as
+            in every changelog: comparable within a split, and over all rows (of one `_log`, if there is one).
+        key: The columns that identify a row of the changelog.
+        images: `full`: each update has `update_preimage` with the whole old row, and each delete the whole row.
+            `upsert`: old rows are missing, or have the columns of the key alone. `append`: there are only inserts.
+        history: `complete`: each change comes exactly once, from the first one of its row on. `unknown`: changes may
+            come again, and the first ones may be missing.
+        ordered: Whether the changes of each key arrive in order.
+
+    Raises:
+        ConfigurationError: There is no column `_change_type`, a column does not exist, or a value is unknown.
+    """
+    check_changelog(df)
+    columns = key_names(df, key) if key else ()
+    return declare(df, replace(ChangeTraits.named(images, history), asserted=True), columns, ordered=ordered)
+
+
+def declare(df: DataFrame, traits: ChangeTraits, key: Sequence[str] = (), *, ordered: bool = False) -> DataFrame:
+    """Return a changelog with its traits, and its primary key, if any. Called by functions that make changes."""
+    columns = [field.name for field in df.schema]
+    order = (SEQUENCE,) if SEQUENCE in columns else ()
+    changes = {CHANGE_TYPE: traits.metadata(plan_hash(df), tuple(columns), tuple(key))}
+    if not key:
+        return set_metadata(df, changes)
+    return set_key(df, KeySpec.keyed_by(key, cdc=True, ordering=order), ordered=ordered, added=changes)
+
+
+def check_changelog(df: DataFrame) -> None:
+    """Check that a DataFrame has `_change_type`.
+
+    Raises:
+        ConfigurationError: It has not.
+    """
+    if CHANGE_TYPE not in df.columns:
+        raise ConfigurationError(
+            f"the DataFrame is not a changelog: it has no column {CHANGE_TYPE!r}, only {', '.join(df.columns)}",
+            advice="make a changelog of it with a from_… function, such as from_append for rows that never change",
+        )
+
 
 _INSERT, _BEFORE, _AFTER, _DELETE = CHANGE_TYPES
 

@@ -11,12 +11,11 @@ from pyspark.sql.types import BooleanType
 
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import all_set, key_names, payload_fields, quoted, sequence_columns
-from forebay.spark.changelog.keyed import keep_latest
+from forebay.spark.changelog.materialize import keep_latest
 from forebay.spark.changelog.newest import NullKeys, is_retraction, newest
 from forebay.spark.changelog.strategy import change_order
 from forebay.spark.keys.found_keys import keys_of
-from forebay.table.changelog.row_kind import CHANGE_TYPES
-from forebay.table.changelog.shape import CHANGE_TYPE
+from forebay.table.changelog.shape import CHANGE_TYPE, CHANGE_TYPES
 
 
 def current_view(

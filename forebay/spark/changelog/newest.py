@@ -12,8 +12,16 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantT
 
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import EXACT_JSON, all_set, quoted
-from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
-from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, LOG, POSITION, SEQUENCE, SPLIT
+from forebay.table.changelog.shape import (
+    CHANGE_TYPE,
+    CHANGE_TYPES,
+    COMMIT_VERSION,
+    LOG,
+    POSITION,
+    SEQUENCE,
+    SPLIT,
+    RowKind,
+)
 
 NullKeys = Literal["error", "allow", "drop"]
 

@@ -19,13 +19,24 @@ from forebay.spark.changelog.columns import ORDERED_WITHIN
 from forebay.spark.keys.found_keys import find_key
 from forebay.spark.keys.lineage import Changes
 from forebay.spark.keys.operators import NORMALIZE
-from forebay.spark.keys.plan.determinism import unrepeatable
-from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
+from forebay.spark.keys.plan import PlanNode, analysed_plan, unrepeatable
 from forebay.spark.keys.row_order import Columns, RowOrder, row_order, within
-from forebay.table.changelog.mode import ALL, APPEND, UPDATES, UPSERT, ChangelogMode
-from forebay.table.changelog.shape import CHANGE_TYPE, COLUMNS, COMMIT_VERSION, LOG, POSITION, SEQUENCE, SPLIT
-from forebay.table.changelog.traits import Images
-from forebay.table.keys.order_guarantee import OrderScope
+from forebay.table.changelog.shape import (
+    ALL,
+    APPEND,
+    CHANGE_TYPE,
+    COLUMNS,
+    COMMIT_VERSION,
+    LOG,
+    POSITION,
+    SEQUENCE,
+    SPLIT,
+    UPDATES,
+    UPSERT,
+    ChangelogMode,
+    Images,
+)
+from forebay.table.keys import OrderScope
 
 _log = logging.getLogger(__name__)
 

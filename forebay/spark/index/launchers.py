@@ -16,10 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from forebay.errors import RetriableError
-from forebay.spark.changelog.mapping import map_in_arrow
+from forebay.spark.changelog.columns import map_in_arrow
 from forebay.spark.errors import as_spark_error
 from forebay.spark.index.rows import SHARD
-from forebay.spark.processes.worker_modules import freeze_modules
+from forebay.spark.processes import freeze_modules
 from forebay.table.index.changelog import DIGESTS, ShardResult, ShardTask, combined, rows_digest, run_shard
 from forebay.table.index.follower import BuildResult, BuildTask, build_shard
 

@@ -30,7 +30,7 @@ from forebay.spark.changelog.newest import failure
 from forebay.spark.conform import arrow_schema
 from forebay.spark.keys.found_keys import keys_of
 from forebay.table.changelog.shape import CHANGE_TYPE
-from forebay.table.changelog.state.entries import KEY_HASH, ORDINAL, PREFIX
+from forebay.table.changelog.state.segments import KEY_HASH, ORDINAL, PREFIX
 from forebay.table.index.changelog import DELETED, DIGESTS
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.definition import Datasource, ObjectType, check_key_type

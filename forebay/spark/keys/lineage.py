@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from forebay.spark.keys.plan.column_origins import Origins
-from forebay.spark.keys.plan.plan_node import Column
-from forebay.table.changelog.traits import Images
+from forebay.spark.keys.plan import Column, Origins
+from forebay.table.changelog.shape import Images
 
 GONE: Final = -1
 """Stands for the origin of a key column that the plan does not have."""

@@ -11,26 +11,33 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from forebay.spark.keys.declared_here import key_declared_by, marks_made_by, traits_declared_by, traits_of
-from forebay.spark.keys.key_losses import FUNCTIONS, declared, join_type
+from forebay.spark.keys.found_keys import (
+    FUNCTIONS,
+    declared,
+    join_type,
+    key_declared_by,
+    marked_keys,
+    marks_made_by,
+    traits_declared_by,
+    traits_of,
+)
 from forebay.spark.keys.lineage import GONE, Changes, Lanes, Lineage, UniqueKey
-from forebay.spark.keys.plan.column_origins import (
+from forebay.spark.keys.plan import (
+    Expression,
     Origins,
+    PlanNode,
+    adds_by_sign,
     conjuncts,
     equal_columns,
+    join_hints,
     ordered_as,
     origin_of,
     origins_after,
     origins_of,
+    reads_unrepeatable,
 )
-from forebay.spark.keys.plan.determinism import reads_unrepeatable
-from forebay.spark.keys.plan.plan_node import Expression, PlanNode, join_hints
-from forebay.spark.keys.plan.signed_sums import adds_by_sign
-from forebay.spark.keys.upsert_mark import marked_keys
-from forebay.table.changelog.row_kind import RowKind
-from forebay.table.changelog.shape import CHANGE_TYPE, COLUMNS, POSITION, SPLIT
-from forebay.table.changelog.traits import ChangeTraits, Images
-from forebay.table.keys.field_metadata import Declaration
+from forebay.table.changelog.shape import CHANGE_TYPE, COLUMNS, POSITION, SPLIT, ChangeTraits, Images, RowKind
+from forebay.table.keys import Declaration
 
 _NARROW: Final = frozenset(
     {"Project", "SubqueryAlias", "View", "EventTimeWatermark", "CTERelationDef", "CollectMetrics"}
@@ -684,11 +691,9 @@ _RULES: Final[dict[str, Callable[[PlanNode, Lineage], Lineage]]] = {
     "Generate": _generate,
     "Sort": _sort,
     "Repartition": _repartition,
-    "RepartitionByExpression": _shuffle,
-    "RebalancePartitions": _shuffle,
+    **dict.fromkeys(("RepartitionByExpression", "RebalancePartitions"), _shuffle),
     "Aggregate": _aggregate,
-    "Deduplicate": _deduplicate,
-    "DeduplicateWithinWatermark": _deduplicate,
+    **dict.fromkeys(("Deduplicate", "DeduplicateWithinWatermark"), _deduplicate),
     "Distinct": _distinct,
     "Window": _window,
 }

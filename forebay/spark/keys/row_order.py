@@ -9,13 +9,12 @@ from typing import Final, TypeAlias
 
 from pyspark.sql import DataFrame
 
-from forebay.spark.keys.found_keys import find_key
+from forebay.spark.keys.found_keys import find_key, marked_keys
 from forebay.spark.keys.lineage import Changes, Lanes, Lineage
 from forebay.spark.keys.operators import lineage_of
-from forebay.spark.keys.plan.plan_node import PlanNode, analysed_plan
-from forebay.spark.keys.upsert_mark import marked_keys
+from forebay.spark.keys.plan import PlanNode, analysed_plan
 from forebay.table.changelog.shape import POSITION, SEQUENCE, SPLIT
-from forebay.table.keys.order_guarantee import Guarantee, OrderScope
+from forebay.table.keys import Guarantee, OrderScope
 
 Columns: TypeAlias = tuple[frozenset[str], ...]
 

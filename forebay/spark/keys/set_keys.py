@@ -5,21 +5,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, overload
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody uses
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql import types as spark_types
+from pyspark.sql.types import ArrayType, BooleanType, DataType, DecimalType, MapType, StructField, StructType
 
 from forebay.errors import ConfigurationError
-from forebay.spark.keys.found_keys import keys_of, warn_once
-from forebay.spark.keys.plan.plan_node import analysed_plan, plan_hash
+from forebay.spark.keys.found_keys import find_key, keys_of, upsert_marks, warn_once
+from forebay.spark.keys.plan import analysed_plan, plan_hash
 from forebay.spark.keys.row_order import RowOrder, row_order, within
-from forebay.spark.keys.upsert_mark import upsert_marks
-from forebay.table.changelog.shape import COMMIT_VERSION, SEQUENCE
-from forebay.table.keys.field_metadata import declaration_id, key_metadata, without_key
-from forebay.table.keys.key_spec import KeySpec
-from forebay.table.keys.order_guarantee import OrderScope
+from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE
+from forebay.table.keys import (
+    KeySpec,
+    OrderScope,
+    custom_metadata_json,
+    declaration_id,
+    key_metadata,
+    key_of_json,
+    primary_key_json,
+    without_key,
+)
 
 _VOUCHED: Final = {SEQUENCE, COMMIT_VERSION}
 
@@ -185,3 +193,148 @@ def _warn_of_lost_order(df: DataFrame, key: KeySpec, order: RowOrder, *, kept: b
             f"the key ({', '.join(key.partition)}) is finer than before: rows with different values of "
             f"{', '.join(finer)} have no order any more"
         )
+
+
+# -- Converts the schema and key of a DataFrame to the schema JSON of Foundry, and back (K21–K23).
+
+
+_NAMES: Final[dict[type[DataType], str]] = {
+    spark_types.BooleanType: "BOOLEAN",
+    spark_types.ByteType: "BYTE",
+    spark_types.ShortType: "SHORT",
+    spark_types.IntegerType: "INTEGER",
+    spark_types.LongType: "LONG",
+    spark_types.FloatType: "FLOAT",
+    spark_types.DoubleType: "DOUBLE",
+    spark_types.StringType: "STRING",
+    spark_types.BinaryType: "BINARY",
+    spark_types.DateType: "DATE",
+    spark_types.TimestampType: "TIMESTAMP",
+}
+
+
+def to_foundry_schema(df: DataFrame) -> dict[str, Any]:
+    """Return the schema of a DataFrame as JSON of Foundry: `fieldSchemaList` and `primaryKey`.
+
+    Raises:
+        ConfigurationError: A column has a type that Foundry does not have, or the key has ordering columns.
+    """
+    key = keys_of(df)
+    fields = [{**_field(one), "customMetadata": custom_metadata_json(key, one.name)} for one in df.schema]
+    return {"fieldSchemaList": fields, "primaryKey": primary_key_json(key)}
+
+
+def from_foundry_schema(df: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
+    """Return the DataFrame with the key of a Foundry schema JSON. If the JSON has no key, keys are removed (K23).
+
+    Raises:
+        ConfigurationError: The JSON is not a schema, misspells `includeInPartitioning`, or names a column that it or
+            the DataFrame does not have.
+    """
+    key = key_of_json(schema)
+    return strip_keys(df) if key == KeySpec() else set_key(df, key)
+
+
+def _field(field: StructField) -> dict[str, Any]:
+    return {"name": field.name, "nullable": field.nullable, **_type(field.dataType, field.name)}
+
+
+def _type(found: DataType, column: str) -> dict[str, Any]:
+    if isinstance(found, DecimalType):
+        return {"type": "DECIMAL", "precision": found.precision, "scale": found.scale}
+    if isinstance(found, ArrayType):
+        return {"type": "ARRAY", "arraySubtype": _type(found.elementType, column)}
+    if isinstance(found, MapType):
+        keys, values = _type(found.keyType, column), _type(found.valueType, column)
+        return {"type": "MAP", "mapKeyType": keys, "mapValueType": values}
+    if isinstance(found, StructType):
+        return {"type": "STRUCT", "subSchemas": [_field(one) for one in found]}
+    name = _NAMES.get(type(found))
+    if name is None:
+        raise ConfigurationError(
+            f"the column {column!r} is {found.simpleString()}, which Foundry does not have",
+            option="df",
+            advice="cast the column, or drop it",
+        )
+    return {"type": name}
+
+
+# -- Shows the key of a DataFrame, and how rows are spread over its values (K26, K29).
+
+
+def describe_keys(df: DataFrame) -> str:
+    """Return the key as text: a line for each of its columns, what was lost, and the guarantee of order (K29).
+
+    For a changelog, further lines say which rows its changes hold, whether each comes exactly once, and where the plan
+    lost that.
+    """
+    plan = analysed_plan(df)
+    found, order = find_key(df, plan), row_order(df, plan)
+    types = {field.name: field.dataType.simpleString() for field in df.schema}
+    lines = [f"{name} {types[name]}: {', '.join(_roles(found.key, name))}" for name in found.key.columns]
+    warnings = [f"warning: {text}" for text in found.warnings]
+    return "\n".join([*(lines or ["no key"]), *warnings, f"order: {order.guarantee}", *_traits(df, order)])
+
+
+@dataclass(frozen=True)
+class KeyProfile:
+    """How rows are spread over the values of a key.
+
+    Args:
+        rows: The number of rows.
+        keys: The number of different values.
+        top: The most frequent values, each with its number of rows.
+    """
+
+    rows: int
+    keys: int
+    top: tuple[tuple[tuple[Any, ...], int], ...]
+
+    @property
+    def biggest_share(self) -> float:
+        """The share of rows with the most frequent value, 0 to 1. More than `1 / biggest_share` tasks do not help."""
+        return self.top[0][1] / self.rows if self.top else 0.0
+
+
+def key_profile(df: DataFrame, *, top: int = 10) -> KeyProfile:
+    """Count the rows of each value of the partition key (K26). Runs two jobs.
+
+    Args:
+        df: A batch DataFrame with a key.
+        top: How many of the most frequent values are listed.
+
+    Raises:
+        ConfigurationError: The DataFrame is streaming, or has no partition key.
+    """
+    columns = list(keys_of(df).partition)
+    if df.isStreaming or not columns:
+        raise ConfigurationError(
+            "the rows of a stream cannot be counted" if df.isStreaming else "the DataFrame has no partition key",
+            option="df",
+            advice="profile a batch read of the same source" if df.isStreaming else "call key_by first",
+        )
+    quoted = [f"`{name.replace('`', '``')}`" for name in columns]
+    counts = df.groupBy(*quoted).agg(F.count(F.lit(1)).alias("_rows"))
+    total = counts.agg(F.sum("_rows"), F.count(F.lit(1))).collect()[0]
+    first = counts.orderBy(F.desc("_rows"), *quoted).limit(top).collect()
+    return KeyProfile(int(total[0] or 0), int(total[1]), tuple((tuple(row)[:-1], int(row["_rows"])) for row in first))
+
+
+def _traits(df: DataFrame, order: RowOrder) -> list[str]:
+    changes = order.changes
+    if changes is None or (CHANGE_TYPE not in df.columns and not changes.kinds):
+        return []
+    images = "not declared" if changes.images is None else changes.images.name.lower()
+    history = "complete" if changes.complete else "unknown"
+    broken = [f"no table: {changes.broken[0]}"] if changes.broken else []
+    return [f"images: {images}", f"history: {history}", *(f"lost: {text}" for text in changes.lost), *broken]
+
+
+def _roles(key: KeySpec, name: str) -> list[str]:
+    roles = [
+        f"{role} key {columns.index(name) + 1} of {len(columns)}"
+        for role, columns in (("partition", key.partition), ("primary", key.primary or ()))
+        if name in columns
+    ]
+    roles += ["deletion flag"] if name == key.deleted else []
+    return roles + ([f"ordering {key.ordering.index(name) + 1} of {len(key.ordering)}"] if name in key.ordering else [])

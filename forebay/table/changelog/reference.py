@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from forebay.errors import DataError
-from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.shape import RowKind
 
 # -- Defines changes of rows, how to fold them into a view, and which view is correct.
 

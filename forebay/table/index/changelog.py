@@ -17,32 +17,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import DataError
-from forebay.table.changelog.operators.equality import equal_rows
-from forebay.table.changelog.operators.events import Events, Layout
-from forebay.table.changelog.operators.ordering import order_ranks
-from forebay.table.changelog.operators.touched_keys import KEY as KEY_ORDINAL
-from forebay.table.changelog.operators.touched_keys import TouchedKeys, touched_keys
-from forebay.table.changelog.row_kind import RowKind
-from forebay.table.changelog.state.entries import COUNT, KEY_HASH, KIND, ORDINAL, PREFIX, ROW_HASH
+from forebay.table.changelog.operators.events import KEY as KEY_ORDINAL
+from forebay.table.changelog.operators.events import Events, Layout, TouchedKeys, equal_rows, order_ranks, touched_keys
+from forebay.table.changelog.shape import RowKind
 from forebay.table.changelog.state.facts import SegmentInfo
-from forebay.table.changelog.state.merging import (
-    Part,
-    entries_between,
-    is_merged,
-    key_ranges,
-    merge,
-    newest_entries,
-    run_rows,
-)
 from forebay.table.changelog.state.segments import (
     BYTES,
+    COUNT,
+    KEY_HASH,
+    KIND,
+    ORDINAL,
+    PREFIX,
+    ROW_HASH,
     ROWS,
     Ints,
     Segment,
     sorted_by_key,
     split_rows,
 )
-from forebay.table.changelog.state.snapshot import Entries, lookup
+from forebay.table.changelog.state.shard import (
+    Entries,
+    Part,
+    entries_between,
+    is_merged,
+    key_ranges,
+    lookup,
+    merge,
+    newest_entries,
+    run_rows,
+)
 from forebay.table.index.columns import is_far
 from forebay.table.index.log import Run
 from forebay.table.index.pipelines import IndexStore

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from forebay.errors import ConfigurationError
-from forebay.formats.filters.expressions import (
+from forebay.formats.filters import (
     Both,
     Compare,
     Constant,
@@ -24,10 +24,9 @@ from forebay.formats.filters.expressions import (
     Not,
     Operator,
     TimestampLiteral,
+    parse_filter,
 )
-from forebay.formats.filters.parsing import parse_filter
-from forebay.formats.values.datetimes import parse_date, parse_timestamp, parse_timestamp_ntz
-from forebay.formats.values.zones import Zone
+from forebay.formats.values.dates import Zone, parse_date, parse_timestamp, parse_timestamp_ntz
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.types import INTEGERS, SMALL_DECIMAL, SparkType
 

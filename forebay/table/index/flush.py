@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.table.changelog.state.entries import KEY_HASH
+from forebay.table.changelog.state.segments import KEY_HASH
 from forebay.table.index.changelog import DELETED, DIGESTS, ShardTask, run_shard
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.definition import ObjectType

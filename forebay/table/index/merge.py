@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.errors import FatalError
-from forebay.table.changelog.operators.equality import equal_rows, row_keys
-from forebay.table.changelog.row_kind import RowKind
-from forebay.table.changelog.state.entries import KEY_HASH, KIND
-from forebay.table.changelog.state.merging import key_ranges
-from forebay.table.changelog.state.segments import Ints
+from forebay.table.changelog.operators.events import equal_rows, row_keys
+from forebay.table.changelog.shape import RowKind
+from forebay.table.changelog.state.segments import KEY_HASH, KIND, Ints
+from forebay.table.changelog.state.shard import key_ranges
 from forebay.table.index.columns import arrow_type, cast_column, sqlite_values
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import EDITS, EditRules, KeyEdits

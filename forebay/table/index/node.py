@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
-from forebay.formats.values.zones import session_zone
-from forebay.state.directory_lock import DirectoryLock, lock_directory
+from forebay.formats.values.dates import session_zone
+from forebay.state.local_files import DirectoryLock, lock_directory
 from forebay.table.index.log import Entry
 from forebay.table.index.object_set import ObjectSet, OpenedSegment, Queryable, Version, View
 from forebay.table.index.pipelines import IndexStore, IndexVersion

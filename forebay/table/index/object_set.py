@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, Self
 from zlib import crc32
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
-from forebay.formats.values.zones import Zone
+from forebay.formats.values.dates import Zone
 from forebay.table.index.conditions import (
     VALUES,
     Bound,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.formats.values.zones import session_zone
+from forebay.formats.values.dates import session_zone
 from forebay.retry import RetryPolicy
 from forebay.table.index.conditions import Bound, Comparison, Joined, Missing, Negated, OneOf, indexed_type
 from forebay.table.index.definition import ObjectType

@@ -11,9 +11,8 @@ from typing import Any, Self
 
 from forebay.errors import ConfigurationError, ForebayError
 from forebay.state.open_state_store import open_state_store
-from forebay.state.retrying_state_store import RetryingStateStore
-from forebay.state.state_store import StateStore
-from forebay.stores.storage_options import StorageOptions
+from forebay.state.state_store import RetryingStateStore, StateStore
+from forebay.stores.store import StorageOptions
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import EditLog

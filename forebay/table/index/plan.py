@@ -9,7 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from forebay.table.changelog.state.merging import key_ranges
+from forebay.table.changelog.state.shard import key_ranges
 from forebay.table.index.definition import Datasource, ObjectType, Property
 from forebay.table.index.edits import EDITS, EditRules, KeyEdits
 from forebay.table.index.follower import Follower, FullRule

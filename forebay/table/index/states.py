@@ -11,11 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.state.state_store import StateStore
-from forebay.table.changelog.state.entries import COUNT, FIXED, KIND, ORDER, PREFIX
 from forebay.table.changelog.state.facts import SegmentInfo
-from forebay.table.changelog.state.merging import Part, entries_between, newest_entries
-from forebay.table.changelog.state.segments import Ints, StoredSegments
-from forebay.table.changelog.state.snapshot import Entries, lookup
+from forebay.table.changelog.state.segments import COUNT, FIXED, KIND, ORDER, PREFIX, Ints, StoredSegments
+from forebay.table.changelog.state.shard import Entries, Part, entries_between, lookup, newest_entries
 from forebay.table.index.log import Run
 
 KEY: Final = "k_"

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.table.changelog.state.entries import PREFIX
-from forebay.table.changelog.state.segments import Ints
+from forebay.table.changelog.state.segments import PREFIX, Ints
 from forebay.table.index.compaction import local_copies
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS, Edit, KeyEdits, shown_time

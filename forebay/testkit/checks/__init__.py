@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 from forebay.testkit.checks.base import Check
-from forebay.testkit.checks.coordination import COORDINATION
-from forebay.testkit.checks.ends import COMPLETE, ENDS, MOVES
-from forebay.testkit.checks.enumerators import ENUMERATORS
+from forebay.testkit.checks.ends import COMPLETE, ENDS, GROWTH, MOVES
+from forebay.testkit.checks.enumerators import COORDINATION, ENUMERATORS
 from forebay.testkit.checks.faults import FAULTS
-from forebay.testkit.checks.growth import GROWTH
 from forebay.testkit.checks.optional_methods import OPTIONAL_METHODS
-from forebay.testkit.checks.processes import PROCESSES
 from forebay.testkit.checks.ranges import RANGES
-from forebay.testkit.checks.readers import READ, READERS, REPEATED
-from forebay.testkit.checks.sources import COPIES, FACTORY
+from forebay.testkit.checks.readers import PROCESSES, READ, READERS, REPEATED
+from forebay.testkit.checks.sources import COPIES, FACTORY, IDS, POSITIONS, VALUES
 from forebay.testkit.checks.split_readers import SPLIT_READERS
-from forebay.testkit.checks.splits import IDS, POSITIONS, VALUES
 
 BEFORE_READING: tuple[Check, ...] = (*FACTORY, *IDS, *ENUMERATORS)
 AFTER_READING: tuple[Check, ...] = (

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forebay.errors import ContractError, ForebayError
-from forebay.testkit.findings import AuthorMistake, Finding, OutOfTime
 from forebay.testkit.harness.guarded_calls import run_guarded
 from forebay.testkit.harness.subject import Subject
-from forebay.testkit.outcomes import Result
+from forebay.testkit.outcomes import AuthorMistake, Finding, OutOfTime, Result
 
 
 @dataclass(frozen=True, slots=True)

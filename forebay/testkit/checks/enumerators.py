@@ -4,14 +4,21 @@
 from __future__ import annotations
 
 import json
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
 
+from forebay.errors import ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.checks.leaks import Leaks
-from forebay.testkit.findings import Broken
+from forebay.testkit.checks.faults import Leaks
 from forebay.testkit.harness.guarded_calls import calling
+from forebay.testkit.harness.session_base import Silence
+from forebay.testkit.harness.single_thread_host import Checkpoint, SingleThreadHost
 from forebay.testkit.harness.subject import Subject
+from forebay.testkit.outcomes import Broken, NotApplicable, Skip
 
 ENUMERATORS: Checks = []
 
@@ -74,3 +81,199 @@ def enumerator_closes(subject: Subject) -> None:
 
 _JSON = "use only None, bool, int, float, str, lists and dicts with text keys"
 _SAME = "return the same ids for the same parts, with any restored state"
+
+
+# -- Checks of the enumerator together with readers, in a host that kills and restores readers (rules ENU-…).
+
+
+COORDINATION: Checks = []
+
+_READERS = 2
+_MOST_KILLS = 8
+_QUIET = 0.3
+"""Seconds without an effect after which an enumerator has found everything."""
+
+_ANSWER = 0.1
+"""Seconds that an enumerator gets to answer a request."""
+
+
+@check_into(COORDINATION)
+def all_splits_are_assigned(subject: Subject) -> None:
+    """ENU-11: every split of an unbounded source is assigned, although each reader requests a split only once."""
+    if subject.source.bounded:
+        raise NotApplicable("the source is bounded: a reader asks again whenever it has finished a split")
+    with subject.enumerator() as enumerator:
+        if isinstance(enumerator, DiscoveryEnumerator):
+            raise NotApplicable("the framework assigns the splits that the source discovers")
+    found = {split.id for split in subject.discover()}
+    with SingleThreadHost(subject, _READERS) as host:
+        silence = Silence(subject.patience / 2)
+        while left := sorted(found - host.assigned):
+            before = len(host.assigned)
+            host.step()
+            if len(host.assigned) > before:
+                silence.reset()
+            if silence.left < 0:
+                subject.blocked = "the enumerator leaves splits unassigned: see ENU-11"
+                raise Broken(
+                    f"{len(left)} of {len(found)} splits stayed unassigned with {_READERS} readers: {left[:10]}; a "
+                    "reader of an unbounded source requests a split once, and again only after it has finished one",
+                    "assign splits without an end before readers request them: call assign_splits() in add_reader() "
+                    "and after each discovery, not only in handle_split_request()",
+                )
+
+
+@check_into(COORDINATION)
+def idle_readers_end(subject: Subject) -> None:
+    """ENU-10, RDR-2: with more readers than splits, all rows are read and every reader ends."""
+    _need_all(subject)
+    with SingleThreadHost(subject, len(subject.everything) + 2) as host:
+        _finish(host, subject, "read by more readers than there are splits")
+
+
+@check_into(COORDINATION)
+def readers_register_late(subject: Subject) -> None:
+    """ENU-4: readers may register in any order, and while others already read."""
+    _need_all(subject)
+    with SingleThreadHost(subject, _READERS, register=[1]) as host:
+        for _ in range(5):
+            host.step()
+        host.register(0)
+        _finish(host, subject, "with readers registered out of order")
+
+
+@check_into(COORDINATION)
+def killed_readers(subject: Subject) -> None:
+    """ENU-3: splits of a killed reader are returned and resumed, so that each row comes once."""
+    chance = subject.random("kill")
+    for number, (moment, when) in enumerate(_moments(subject, chance)):
+        with SingleThreadHost(subject, _READERS) as host:
+            _run_to(host, subject, moment)
+            in_progress = number % 2 == 0  # every second time, however fast the readers are
+            how = f"with a reader killed {'in the middle of a split, ' * in_progress}{when}{' or later' * in_progress}"
+            if in_progress:
+                host.run(lambda: bool(host.in_progress()) or host.has_read(subject.everything))
+            checkpoint = chance.choice([None, False, not subject.live])  # a complete checkpoint may commit and clean up
+            if checkpoint is not None:
+                host.checkpoint(complete=checkpoint)
+            subtask = chance.choice((in_progress and host.in_progress()) or range(_READERS))
+            host.fail(subtask)
+            host.replace()
+            _finish(host, subject, how)
+        subject.need_time()
+
+
+@check_into(COORDINATION)
+def dead_requesters_skipped(subject: Subject) -> None:
+    """ENU-2: a reader that failed after it requested a split gets no split."""
+    _need_all(subject)
+    with SingleThreadHost(subject, _READERS) as host:
+        host.fail(0)
+        due = time.monotonic() + _ANSWER
+        host.run(lambda: time.monotonic() > due)
+        host.replace()
+        _finish(host, subject, "with a reader that failed after it requested a split")
+
+
+@check_into(COORDINATION)
+def crashes(subject: Subject) -> None:
+    """ENU-5, ENU-6: a checkpoint at any step has every split once, so that each row comes once after a crash."""
+    chance = subject.random("crash")
+    for moment, when in _moments(subject, chance):
+        steps_after = chance.randrange(4)
+        with SingleThreadHost(subject, _READERS) as host:
+            _run_to(host, subject, moment)
+            checkpoint = host.checkpoint(complete=not subject.live)
+            for _ in range(steps_after):
+                host.step()
+        with _restored(subject, chance.randint(1, 3), checkpoint) as host:
+            _finish(host, subject, f"with a checkpoint {when}, a crash, and a restore from it")
+        subject.need_time()
+
+
+@check_into(COORDINATION)
+def crashes_without_readers(subject: Subject) -> None:
+    """ENU-5: a checkpoint without readers has every split that was found or came back, so that each row comes once."""
+    _need_all(subject)
+    with subject.enumerator() as enumerator:
+        if isinstance(enumerator, DiscoveryEnumerator):
+            raise NotApplicable("the framework stores the splits that the source discovers")
+    with SingleThreadHost(subject, _READERS, register=()) as host:
+        host.settle(_QUIET)
+        checkpoint = host.checkpoint(complete=not subject.live)
+    with _restored(subject, _READERS, checkpoint) as host:
+        _finish(host, subject, "with a checkpoint before any reader had started, a crash, and a restore from it")
+    with SingleThreadHost(subject, _READERS) as host:
+        _run_to(host, subject, _READERS)
+        for subtask in range(_READERS):
+            host.fail(subtask)
+        for _ in range(_READERS):
+            host.give_back()
+        host.settle(_QUIET)
+        checkpoint = host.checkpoint(complete=not subject.live)
+    with _restored(subject, _READERS, checkpoint) as host:
+        how = "with a checkpoint after all readers had failed and their splits had come back, a crash, and a restore"
+        _finish(host, subject, how)
+
+
+@contextmanager
+def _restored(subject: Subject, readers: int, checkpoint: Checkpoint) -> Iterator[SingleThreadHost]:
+    """Yield a host that continues from a checkpoint. A split assigned twice means that discovery returned it again."""
+    try:
+        with SingleThreadHost(subject, readers, restored=checkpoint) as host:
+            yield host
+    except ContractError as error:
+        if error.rule != "SPL-1":
+            raise
+        raise Broken(
+            f"the enumerator broke a rule after restore_state(): {error.message}",
+            "restore the state of snapshot_state() in restore_state(), and do not discover known splits again",
+            rule="ENU-6",
+        ) from error
+
+
+def _need_all(subject: Subject) -> None:
+    """Skip the check if a host cannot read exactly the rows of the plain read."""
+    subject.need_time()
+    if subject.blocked:
+        raise Skip(subject.blocked)
+    if not subject.traces:
+        raise NotApplicable("the source has no split")
+    if not subject.whole:
+        with subject.enumerator() as enumerator:
+            if not isinstance(enumerator, DiscoveryEnumerator):
+                raise Skip(
+                    "the input is large, and the source's own SplitEnumerator assigns all of it",
+                    "check the source with a smaller input",
+                )
+
+
+def _moments(subject: Subject, chance: random.Random) -> list[tuple[int, str]]:
+    """Return some steps at which to interrupt a run, each with its description."""
+    _need_all(subject)
+    most = max(1, subject.coordinated()[1].max_rows_per_batch)
+    # The number of messages to readers, record batches and ends.
+    steps = _READERS + sum(len(rows) // most + 2 for rows in subject.everything.values())
+    moments = list(range(steps + 1)) if steps < _MOST_KILLS else sorted(chance.sample(range(steps + 1), _MOST_KILLS))
+    return [(moment, f"at step {moment} of about {steps}") for moment in moments]
+
+
+def _run_to(host: SingleThreadHost, subject: Subject, moment: int) -> None:
+    """Run the host until a step, or to the end of the input."""
+    host.run(lambda: host.steps >= moment or host.has_read(subject.everything))
+
+
+def _finish(host: SingleThreadHost, subject: Subject, how: str) -> None:
+    """Run the host to the end of the input, and compare all rows with the plain read."""
+    try:
+        host.run(lambda: host.has_read(subject.everything))
+    except Broken as stuck:
+        raise Broken(f"{how}: {stuck.saw}", stuck.advice, rule=stuck.rule) from stuck
+    for split_id, rows in subject.everything.items():
+        subject.compare(split_id, host.rows[split_id], rows, how, _ADVICE, open_ended=not subject.source.bounded)
+
+
+_ADVICE = (
+    "make returned splits assignable again, at their position; store unassigned splits in snapshot_state(), and "
+    "restore them in restore_state()"
+)

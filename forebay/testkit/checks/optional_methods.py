@@ -12,11 +12,11 @@ import pyarrow as pa
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.findings import Broken, NotApplicable
 from forebay.testkit.harness.guarded_calls import calling
-from forebay.testkit.harness.reader_session import ReaderSession
 from forebay.testkit.harness.reads import read
+from forebay.testkit.harness.sessions import ReaderSession
 from forebay.testkit.harness.subject import Subject
+from forebay.testkit.outcomes import Broken, NotApplicable
 from forebay.watermarks.event_time import ColumnTimestamps
 
 OPTIONAL_METHODS: Checks = []

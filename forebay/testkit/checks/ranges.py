@@ -9,11 +9,10 @@ from __future__ import annotations
 import random
 
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.findings import Broken, NotApplicable, OutOfTime, Skip
 from forebay.testkit.harness.interpolation import KnownMark
 from forebay.testkit.harness.reads import check_range, read
-from forebay.testkit.harness.subject import Subject
-from forebay.testkit.harness.traces import Trace, difference
+from forebay.testkit.harness.subject import Subject, Trace, difference
+from forebay.testkit.outcomes import Broken, NotApplicable, OutOfTime, Skip
 
 RANGES: Checks = []
 

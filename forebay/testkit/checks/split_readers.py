@@ -6,13 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from forebay.framework.microbatch.admission.available_range import ends_twice
+from forebay.framework.microbatch.admission import ends_twice
 from forebay.framework.simple import SimpleSource
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.checks.leaks import LEFT_BY_READ, Leaks
-from forebay.testkit.findings import Broken, NotApplicable, Skip
-from forebay.testkit.harness.split_reader_session import WAKE_AFTER, SplitReaderSession
+from forebay.testkit.checks.faults import LEFT_BY_READ, Leaks
+from forebay.testkit.harness.sessions import WAKE_AFTER, SplitReaderSession
 from forebay.testkit.harness.subject import Subject
+from forebay.testkit.outcomes import Broken, NotApplicable, Skip
 
 SPLIT_READERS: Checks = []
 

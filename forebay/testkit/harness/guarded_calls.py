@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay.testkit.findings import Broken, OutOfTime
+from forebay.testkit.outcomes import Broken, OutOfTime
 
 _POLL = 0.05
 _FOREBAY = str(Path(__file__).parents[2])

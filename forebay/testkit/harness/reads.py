@@ -14,11 +14,10 @@ from typing import Any
 from forebay.errors import ContractError
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
-from forebay.testkit.findings import Broken, OutOfTime
 from forebay.testkit.harness.interpolation import Interpolated, interpolate
-from forebay.testkit.harness.reader_session import ReaderSession
-from forebay.testkit.harness.subject import Subject, WrongPages
-from forebay.testkit.harness.traces import Mark, PlainRead, Trace, difference
+from forebay.testkit.harness.sessions import ReaderSession
+from forebay.testkit.harness.subject import Mark, PlainRead, Subject, Trace, WrongPages, difference
+from forebay.testkit.outcomes import Broken, OutOfTime
 
 Written = dict[str, list[str]]
 """The rows of each split that a test has written, as text."""

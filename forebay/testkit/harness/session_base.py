@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.testkit.findings import Broken
+from forebay.testkit.outcomes import Broken
 from forebay.testkit.scripted import RecordingContext
 
 C = TypeVar("C")

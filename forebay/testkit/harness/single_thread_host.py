@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.coordination.messages import AddSplits, EnumeratorEvent, NoMoreSplits, ToReader
+from forebay.framework.coordination.inbox import AddSplits, EnumeratorEvent, NoMoreSplits, ToReader
 from forebay.framework.enumerator import SourceEvent
 from forebay.framework.reader import InputStatus
 from forebay.framework.runtime.runtime import Next, ThreadRuntime
 from forebay.framework.split import Json, Split
-from forebay.testkit.findings import Broken
 from forebay.testkit.harness.guarded_calls import calling
-from forebay.testkit.harness.reader_session import ReaderSession
 from forebay.testkit.harness.session_base import Closing, KitContext, Silence
+from forebay.testkit.harness.sessions import ReaderSession
 from forebay.testkit.harness.subject import Subject, through_json
+from forebay.testkit.outcomes import Broken
 
 _PAUSE = 0.003
 """Seconds between two steps in which nothing happens."""

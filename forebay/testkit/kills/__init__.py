@@ -17,8 +17,7 @@ from __future__ import annotations
 from forebay.testkit.kills.killable import Killable
 from forebay.testkit.kills.killable_state import killable_state
 from forebay.testkit.kills.points import POINTS, STATE_POINTS, Kill, KillList
-from forebay.testkit.kills.restarting import restart_until_done, run_until_done
-from forebay.testkit.kills.sink import MicroBatchFiles
+from forebay.testkit.kills.restarting import MicroBatchFiles, restart_until_done, run_until_done
 
 __all__ = [
     "POINTS",

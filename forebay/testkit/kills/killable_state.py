@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from forebay.state.local_state_store import LocalStateStore
 from forebay.state.s3_state_store import S3StateStore
-from forebay.table.changelog.state import merging, shard
+from forebay.table.changelog.state import shard
+from forebay.table.changelog.state import shard as merging
 from forebay.table.changelog.state.manifest import Manifest
-from forebay.table.changelog.state.merging import merge
 from forebay.table.changelog.state.segments import StoredSegments
-from forebay.table.changelog.state.shard import Shard
+from forebay.table.changelog.state.shard import Shard, merge
 from forebay.testkit.kills.killable import is_new, meet
 from forebay.testkit.kills.points import KillList
 

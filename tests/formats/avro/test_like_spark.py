@@ -16,8 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from forebay.formats.avro.container import read_blocks, read_header
-from forebay.formats.avro.decode import varint
+from forebay.formats.avro.container import read_blocks, read_header, varint
 from forebay.formats.avro.format import AvroFormat, AvroOptions
 
 ZONE = "UTC"

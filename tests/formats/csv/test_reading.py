@@ -358,7 +358,7 @@ def test_a_header_that_does_not_match_is_logged_and_read_by_position(memory_file
         caplog.clear()
         assert rows(header + b"\n1,a\n", AB, memory_file, **options) == [(1, "a")]
         (record,) = caplog.records
-        assert (record.name, record.levelname) == ("forebay.formats.csv.header", "WARNING")
+        assert (record.name, record.levelname) == ("forebay.formats.csv.read", "WARNING")
         message = record.getMessage()
         assert message.startswith(f"/data/part-1.csv {problem}; columns match by position: ")
         assert "correct the schema" in message and "enforceSchema" in message

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.read import LineSplitter
-from forebay.formats.csv.splitting.safe_blocks import Quoting, SafeBlocks
-from forebay.formats.csv.univocity.tokenizer import CsvTokenizer
+from forebay.formats.csv.splitting import Quoting, SafeBlocks
+from forebay.formats.csv.univocity import CsvTokenizer
 
 WIDTH = 3
 PIECES = st.sampled_from(

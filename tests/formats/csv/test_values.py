@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 from forebay.formats.csv.options import CsvOptions
 from forebay.formats.csv.values import converter
-from forebay.formats.values.date_patterns import DatePattern
-from forebay.formats.values.datetimes import parse_timestamp
+from forebay.formats.values.dates import parse_timestamp, zone
 from forebay.formats.values.numbers import parse_bool, parse_decimal, parse_double, parse_float, parse_int
-from forebay.formats.values.time_columns import _Timestamps, localized
-from forebay.formats.values.zones import zone
+from forebay.formats.values.time_columns import DatePattern, _Timestamps, localized
 
 EPOCH = dt.datetime(1970, 1, 1)
 INSTANT = pa.timestamp("us", tz="UTC")

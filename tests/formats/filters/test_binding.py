@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.formats.filters.binding import bind
-from forebay.formats.filters.expressions import Compare, Constant
-from forebay.formats.filters.parsing import parse_filter
-from forebay.formats.values.zones import session_zone
+from forebay.formats.bound_filters import bind
+from forebay.formats.filters import Compare, Constant, parse_filter
+from forebay.formats.values.dates import session_zone
 
 SCHEMA = pa.schema(
     {

@@ -8,8 +8,7 @@ from decimal import Decimal
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.formats.filters.expressions import Both, Compare, DateLiteral, IsNull, Not, TimestampLiteral
-from forebay.formats.filters.parsing import parse_filter
+from forebay.formats.filters import Both, Compare, DateLiteral, IsNull, Not, TimestampLiteral, parse_filter
 
 A, B = Compare("a", "=", Decimal(1)), Compare("b", "<", Decimal(2))
 

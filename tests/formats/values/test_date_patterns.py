@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.formats.values.date_patterns import DatePattern
-from forebay.formats.values.zones import UTC
+from forebay.formats.values.dates import UTC
+from forebay.formats.values.time_columns import DatePattern
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

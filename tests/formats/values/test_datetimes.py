@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.formats.values.datetimes import days_of, parse_date, parse_time, parse_timestamp, parse_timestamp_ntz
-from forebay.formats.values.zones import UTC, zone
+from forebay.formats.values.dates import (
+    UTC,
+    days_of,
+    parse_date,
+    parse_time,
+    parse_timestamp,
+    parse_timestamp_ntz,
+    zone,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.formats.values.zones import session_zone, zone
+from forebay.formats.values.dates import session_zone, zone
 
 
 @pytest.mark.parametrize(

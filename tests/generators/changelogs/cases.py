@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from forebay.table.changelog.reference import Change, Row, Select, columns
-from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.shape import RowKind
 
 KEY = columns(0)
 """The key of the sink: the first column."""

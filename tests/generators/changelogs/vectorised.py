@@ -12,11 +12,10 @@ from forebay.table.changelog.operators.events import Layout
 from forebay.table.changelog.operators.micro_batch import Operator, run_micro_batch
 from forebay.table.changelog.operators.retract import Retract
 from forebay.table.changelog.reference import Change
-from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
-from forebay.table.changelog.state.entries import KEY_HASH, KIND, ORDER, ROW_HASH
+from forebay.table.changelog.shape import CHANGE_TYPES, RowKind
 from forebay.table.changelog.state.facts import SegmentInfo
 from forebay.table.changelog.state.manifest import OperatorInfo
-from forebay.table.changelog.state.segments import Segment, StoredSegments
+from forebay.table.changelog.state.segments import KEY_HASH, KIND, ORDER, ROW_HASH, Segment, StoredSegments
 from forebay.table.changelog.state.shard import Shard
 
 PAYLOAD = pa.schema([("c0", pa.int64()), ("c1", pa.int64()), ("c2", pa.string())])

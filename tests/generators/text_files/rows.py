@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.formats.records.encodings import with_valid_utf8
+from forebay.formats.records import with_valid_utf8
 
 
 def rows(table: pa.Table) -> list[str]:

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.sources.kafka.records import arrays
+from forebay.sources.kafka.records import columnar as arrays
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import Decoded, RawFetch, record_schema
-from forebay.sources.kafka.records.parsing import MalformedError
 from forebay.sources.kafka.records.plain import PlainDecoder
+from forebay.sources.kafka.records.selecting import Decoded, MalformedError, RawFetch, record_schema
 
 FULL = record_schema(include_headers=True)
 T0 = 1_700_000_000_000

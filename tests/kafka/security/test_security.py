@@ -11,7 +11,7 @@ import pytest
 from forebay.errors import ConfigurationError
 from forebay.options import redact
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.client.jaas import parse_jaas
+from forebay.sources.kafka.client.client_options import parse_jaas
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="p\\"w;=d";'
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required username=alice password='open sesame'"

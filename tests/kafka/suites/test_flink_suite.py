@@ -13,11 +13,11 @@ import forebay
 from forebay.clock import ManualClock
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.sources.kafka import KafkaSource
-from forebay.sources.kafka.planning.enumerator import KafkaEnumerator
-from forebay.sources.kafka.reading.fetching import PartitionFetcher
-from forebay.sources.kafka.reading.split_reader import KafkaSplitReader
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.enumerator import KafkaEnumerator
+from forebay.sources.kafka.fetching import PartitionFetcher
+from forebay.sources.kafka.records.selecting import record_schema
 from forebay.sources.kafka.split import KafkaSplit
+from forebay.sources.kafka.split_reader import KafkaSplitReader
 from forebay.watermarks.strategy import WatermarkStrategy
 
 

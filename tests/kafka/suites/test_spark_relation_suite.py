@@ -9,7 +9,7 @@ import random
 import pytest
 
 from forebay.errors import ConfigurationError, DataLossError
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource

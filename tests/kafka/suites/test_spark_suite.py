@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaProducer
 
 from forebay.errors import ConfigurationError, DataLossError
-from forebay.sources.kafka.client import offset_loss
+from forebay.sources.kafka.client import client_errors as offset_loss
 
 HOW = pytest.mark.parametrize("how", ["assign", "subscribe", "subscribePattern"])
 EARLIEST = {"startingOffsets": "earliest"}

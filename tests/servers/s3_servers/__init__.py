@@ -24,10 +24,9 @@ import pytest
 from botocore.config import Config
 
 import forebay.testkit.servers
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 from forebay.testkit.servers import fault_proxy
-from forebay.testkit.servers.fault_proxy import FaultProxy, Head
-from forebay.testkit.servers.fault_rules import Fault
+from forebay.testkit.servers.fault_proxy import Fault, FaultProxy, Head
 from forebay.testkit.servers.kafka_jars import Module, cache, fetched, java
 from forebay.testkit.servers.processes import end_session
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from forebay.errors import RetriableError
-from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.microbatch.offset_codec import InlineOffsetCodec
+from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.options import Duration
 from forebay_simulator.aligned_log import FEATURES, SECOND, AlignedEnumerator, AlignedLog, AlignedSource, Recipe

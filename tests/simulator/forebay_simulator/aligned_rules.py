@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What alignment promises, told from outside the planner: which splits are active, and what Spark drops.
 
-On time and active mean what the docstring of `forebay/framework/microbatch/event_time/alignment.py` says; here they are
+On time and active mean what the docstring of `forebay/framework/microbatch/alignment.py` says; here they are
 computed from what the source answered. `UNDATED` records are what four looks in vain have read.
 
 **The rule**: with `withWatermark(column, drift + delay)`, Spark drops no record on time of a split, unless its

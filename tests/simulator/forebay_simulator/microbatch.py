@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.errors import RetriableError
-from forebay.framework.microbatch.offsets.codec import InlineOffsetCodec
-from forebay.framework.microbatch.planner_factory import open_stream
-from forebay.framework.microbatch.stream_planner import StreamPlanner
+from forebay.framework.microbatch.offset_codec import InlineOffsetCodec
+from forebay.framework.microbatch.stream_planner import StreamPlanner, open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.options import ByteSize, Duration
 from forebay_simulator.inline import InlineRuntime

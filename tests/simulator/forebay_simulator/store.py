@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forebay.framework.inprocess.checkpointing.checkpoint_store import Checkpoint, CheckpointStore
+from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay_simulator.scenario import Fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from forebay.framework.microbatch.offsets.offset import Offset, Planned, UnknownEnd
+from forebay.framework.microbatch.offset import Offset, Planned, UnknownEnd
 from forebay.framework.runtime.host_options import HostOptions
 from forebay_simulator.outside import ROW_BYTES, Broken, Outside, Row, plain
 

@@ -17,10 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from forebay.clock import ManualClock
-from forebay.framework.arrow.schemas import resolve_schema
-from forebay.framework.microbatch.planner_factory import open_stream
+from forebay.framework.arrow.casting import resolve_schema
 from forebay.framework.microbatch.read_task import run_task
-from forebay.framework.microbatch.stream_planner import StreamPlanner
+from forebay.framework.microbatch.stream_planner import StreamPlanner, open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.sources.files import FileSource

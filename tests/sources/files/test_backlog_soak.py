@@ -19,7 +19,7 @@ import pytest
 
 from forebay.framework.discovery import Discovered
 from forebay.framework.split import Split
-from forebay.sources.files.streaming.stream_enumerator import FileStreamEnumerator
+from forebay.sources.files.stream_enumerator import FileStreamEnumerator
 
 Begin = Callable[..., Any]
 NOON = 1_700_000_000

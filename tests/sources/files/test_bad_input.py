@@ -19,7 +19,7 @@ from forebay.errors import ConfigurationError, DataError, ForebayError, Retriabl
 from forebay.options import Secret
 from forebay.sources.files import FileSource, FileSplit
 from forebay.sources.files.enumerator import FileEnumerator
-from forebay.sources.files.reading.split_reader import FileSplitReader
+from forebay.sources.files.split_reader import FileSplitReader
 from forebay.stores.stored_file import StoredFile
 
 Write = Callable[..., str]

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from forebay.spark.conform import arrow_schema
 from forebay.spark.data_source import format_class
-from forebay.spark.session.origin import Installed, Session
+from forebay.spark.session import Installed, Session
 
 Write = Callable[..., str]
 Row = tuple[int, str | None]

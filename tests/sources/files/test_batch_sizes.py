@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import forebay
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Position
 from forebay.sources.files import FileSource, FileSplit
 from forebay.sources.files.enumerator import FileEnumerator
-from forebay.sources.files.reading.split_reader import FileSplitReader
+from forebay.sources.files.split_reader import FileSplitReader
 
 ROWS = 1000
 RECORDS = [{"k": number, "v": f"value {number}" * (number % 7)} for number in range(ROWS)]

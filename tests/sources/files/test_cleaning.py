@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.sources.files import FileSource, FileSplit
-from forebay.sources.files.streaming import cleaning
-from forebay.sources.files.streaming.cleaning import Cleaner
-from forebay.stores import fsspec_info, local, safe_delete
+from forebay.sources.files import FileSource, FileSplit, cleaning
+from forebay.sources.files.cleaning import Cleaner
+from forebay.stores import local
+from forebay.stores import local as safe_delete
+from forebay.stores import remote as fsspec_info
 from forebay.stores.file_status import FileStatus
 from forebay.stores.stored_file import StoredFile
 

@@ -16,12 +16,12 @@ from hostile_names import Untouched, hostile_names
 
 from forebay.errors import ConfigurationError, DataError, ForebayError
 from forebay.sources.files import FileSource, FileSplit
-from forebay.sources.files.listing.file_index import list_files
-from forebay.sources.files.streaming.cleaning import Cleaner, archived_path
+from forebay.sources.files.cleaning import Cleaner, archived_path
+from forebay.sources.files.file_index import list_files
 from forebay.stores import remote
 from forebay.stores.file_status import FileStatus
 from forebay.stores.paths import is_url
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 
 Put = Callable[..., Path]
 Begin = Callable[..., Any]

@@ -19,9 +19,9 @@ from pyarrow import orc
 import forebay
 from forebay import FileSource, HostOptions
 from forebay.errors import ConfigurationError
-from forebay.formats.orc.tail import read_tail
-from forebay.sources.files.listing.file_index import list_files
-from forebay.sources.files.listing.listing import ListOptions
+from forebay.formats.orc.metadata import read_tail
+from forebay.sources.files.file_index import list_files
+from forebay.sources.files.listing import ListOptions
 from forebay.stores.file_status import FileStatus
 from forebay.stores.stored_file import StoredFile
 

@@ -14,9 +14,8 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError, DataError
-from forebay.sources.files import FileSource
+from forebay.sources.files import FileSource, file_index
 from forebay.sources.files.enumerator import FileEnumerator
-from forebay.sources.files.listing import file_index
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 

@@ -12,13 +12,12 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import DataError
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split_reader import Fetched
-from forebay.sources.files import FileSource
-from forebay.sources.files.reading import joined_files
-from forebay.sources.files.reading.split_reader import FileSplitReader
+from forebay.sources.files import FileSource, small_files
 from forebay.sources.files.split import FileSplit
+from forebay.sources.files.split_reader import FileSplitReader
 
 LINES = pa.schema([("value", pa.string())])
 RECORDS = pa.schema([("a", pa.int64()), ("b", pa.string()), ("_corrupt_record", pa.string())])
@@ -70,7 +69,7 @@ def together_and_alone(
 ) -> tuple[Any, Any]:
     together = read(source, options)
     with monkeypatch.context() as patch:
-        patch.setattr(joined_files, "SMALL_BYTES", -1)
+        patch.setattr(small_files, "SMALL_BYTES", -1)
         return together, read(source, options)
 
 
@@ -84,7 +83,7 @@ def written(directory: Path, contents: Sequence[bytes], suffix: str) -> Path:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of files of each joint read."""
     counts = []
-    parsed = joined_files.JoinedFiles._parsed
+    parsed = small_files.JoinedFiles._parsed
 
     def counting(self: Any, files: Any, *others: Any) -> Any:
         found = parsed(self, files, *others)
@@ -92,7 +91,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             counts.append(len(files))
         return found
 
-    monkeypatch.setattr(joined_files.JoinedFiles, "_parsed", counting)
+    monkeypatch.setattr(small_files.JoinedFiles, "_parsed", counting)
     return counts
 
 

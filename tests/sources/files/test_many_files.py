@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.framework.microbatch.offsets import codec
+from forebay.framework.microbatch import offset_codec as codec
 from forebay.framework.split import Split
+from forebay.sources.files.file_tracker import digests_of, is_version
 from forebay.sources.files.split import FileSplit
-from forebay.sources.files.streaming.file_digests import digests_of, is_version
 from forebay.stores.file_status import FileStatus
 
 Put = Callable[..., Path]

@@ -12,8 +12,8 @@ import pytest
 from s3_servers import KEY, SECRET, S3Server
 
 import forebay
-from forebay.framework.arrow.schemas import resolve_schema
-from forebay.framework.microbatch.split_providers.planning_context import PlanningContext
+from forebay.framework.arrow.casting import resolve_schema
+from forebay.framework.microbatch.assigned_splits import PlanningContext
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.options import Secret
 from forebay.sources.files import FileSource

@@ -16,11 +16,11 @@ from s3_servers import Bucket, S3Server, bucket_of, bucket_of_moto
 
 import forebay
 from forebay.errors import ConfigurationError, DataError, RetriableError
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.options import Secret
 from forebay.sources.files import FileSource
-from forebay.sources.files.reading.split_reader import FileSplitReader
+from forebay.sources.files.split_reader import FileSplitReader
 
 SCHEMA = pa.schema([("value", pa.string())])
 

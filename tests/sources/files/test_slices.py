@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from forebay.framework.split import Split
 from forebay.sources.files import FileSource, FileSplit
 from forebay.sources.files.enumerator import FileEnumerator
-from forebay.sources.files.reading.split_reader import FileSplitReader
+from forebay.sources.files.split_reader import FileSplitReader
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}
 # Small blocks, so that small files have many positions.

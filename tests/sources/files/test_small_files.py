@@ -18,10 +18,9 @@ import pytest
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.options import Secret
 from forebay.sources.files import FileSource, small_files
-from forebay.sources.files.reading import joined_files
-from forebay.sources.files.reading.split_reader import FileSplitReader
-from forebay.sources.files.schema.resolve import _inside
+from forebay.sources.files.schema import _inside
 from forebay.sources.files.split import FileSplit
+from forebay.sources.files.split_reader import FileSplitReader
 from forebay.stores.file_status import FileStatus
 from forebay.stores.stored_file import FileOpenedAhead, StoredFile
 
@@ -137,7 +136,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file is parsed alone, as larger ones are."""
-    monkeypatch.setattr(joined_files, "SMALL_BYTES", -1)
+    monkeypatch.setattr(small_files, "SMALL_BYTES", -1)
 
 
 def read_all(reader: FileSplitReader, into: list[str] | None = None) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from forebay.errors import ConfigurationError
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.files import FileSource, FileSplit
-from forebay.sources.files.streaming.file_tracker import FileTracker
+from forebay.sources.files.file_tracker import FileTracker
 from forebay.stores.file_status import FileStatus
 
 Put = Callable[..., Path]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.stores.storage_options import typed_argument
+from forebay.stores.store import typed_argument
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ import pytest
 
 import forebay
 from forebay.errors import DataError
-from forebay.framework.microbatch.bounded import plan_bounded
+from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.options import Secret
 from forebay.sources.files import FileSource
-from forebay.sources.files.reading.split_reader import FileSplitReader
+from forebay.sources.files.split_reader import FileSplitReader
 from forebay.stores.stored_file import StoredFile
 
 fsspec = pytest.importorskip("fsspec")

@@ -24,10 +24,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as users write it
 import forebay
 from forebay.sources.files import FileSource
 from forebay.spark.changelog import stateful
-from forebay.spark.changelog.declaring import from_changes
-from forebay.spark.changelog.joining import changelog_join
-from forebay.spark.changelog.keyed import latest_per_key
-from forebay.spark.changelog.materialize import materialize
+from forebay.spark.changelog.converting import from_changes
+from forebay.spark.changelog.materialize import changelog_join, latest_per_key, materialize
 from forebay.state.local_state_store import LocalStateStore
 from forebay.testkit.kills import Killable, KillList, MicroBatchFiles, killable_state, restart_until_done
 

@@ -11,8 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as users write it
 
 from forebay.errors import ConfigurationError, DataError, unwrap
 from forebay.spark.changelog.columns import hash_of
-from forebay.spark.changelog.keyed import deduplicate, latest_per_key
-from forebay.spark.changelog.materialize import materialize
+from forebay.spark.changelog.materialize import deduplicate, latest_per_key, materialize
 
 CHANGES = "id long, v string, _change_type string"
 POSITIONS = f"{CHANGES}, _split string, _pos long"

@@ -10,7 +10,7 @@ import pytest
 
 from forebay import changelog
 from forebay.errors import ConfigurationError, DataError, unwrap
-from forebay.table.changelog.row_kind import CHANGE_TYPES
+from forebay.table.changelog.shape import CHANGE_TYPES
 
 DDL = "id LONG, level INT, name STRING"
 OLD, NEW = {"id": 1, "level": 10, "name": "a"}, {"id": 1, "level": 20, "name": None}

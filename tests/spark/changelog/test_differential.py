@@ -35,11 +35,11 @@ from forebay.changelog import (
 from forebay.errors import ConfigurationError, DataError, unwrap
 from forebay.keys import key_by
 from forebay.spark.changelog import strategy
-from forebay.spark.changelog.declaring import declare
+from forebay.spark.changelog.converting import declare
 from forebay.spark.conform import arrow_schema
 from forebay.spark.keys import operators
 from forebay.table.changelog.operators import latest
-from forebay.table.changelog.traits import ChangeTraits, Images
+from forebay.table.changelog.shape import ChangeTraits, Images
 
 CASES = 50
 SEED = 36

@@ -10,9 +10,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as users write it
 
 from forebay.errors import ConfigurationError
-from forebay.spark.changelog.declaring import from_changes
-from forebay.spark.changelog.joining import changelog_join
-from forebay.spark.changelog.materialize import materialize
+from forebay.spark.changelog.converting import from_changes
+from forebay.spark.changelog.materialize import changelog_join, materialize
 
 SCHEMA = "side int, k int, v string, _change_type string"
 

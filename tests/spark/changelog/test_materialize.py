@@ -10,14 +10,11 @@ from datetime import timedelta
 import pytest
 
 from forebay.errors import ConfigurationError, unwrap
-from forebay.spark.changelog.converting import to_upsert_kafka
-from forebay.spark.changelog.declaring import from_changes
-from forebay.spark.changelog.joining import changelog_join
-from forebay.spark.changelog.keyed import deduplicate, latest_per_key, normalize
-from forebay.spark.changelog.materialize import materialize
+from forebay.spark.changelog.converting import from_changes, to_upsert_kafka
+from forebay.spark.changelog.materialize import changelog_join, deduplicate, latest_per_key, materialize, normalize
 from forebay.spark.keys.found_keys import keys_of
 from forebay.spark.keys.set_keys import key_by
-from forebay.table.changelog.row_kind import CHANGE_TYPES
+from forebay.table.changelog.shape import CHANGE_TYPES
 
 
 def short(rows):

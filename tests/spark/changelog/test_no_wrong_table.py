@@ -31,9 +31,9 @@ from forebay.changelog import (
 from forebay.errors import ConfigurationError, DataError, unwrap
 from forebay.keys import KeySpec, describe_keys, guarantee, key_by, stamp, strip_keys
 from forebay.sources.kafka import KafkaSource
-from forebay.spark.changelog.declaring import declare
+from forebay.spark.changelog.converting import declare
 from forebay.spark.changelog.strategy import choose_strategy, fold_order
-from forebay.table.changelog.traits import ChangeTraits, Images, stamp_changes
+from forebay.table.changelog.shape import ChangeTraits, Images, stamp_changes
 
 DDL = "id long, s string"
 OPEN, CLOSED = {"id": 1, "s": "open"}, {"id": 1, "s": "closed"}

@@ -8,11 +8,10 @@ import random
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.spark.changelog.declaring import from_changes
-from forebay.spark.changelog.joining import changelog_join
-from forebay.spark.changelog.materialize import materialize
-from forebay.table.changelog.state.location import OperatorState
+from forebay.spark.changelog.converting import from_changes
+from forebay.spark.changelog.materialize import changelog_join, materialize
 from forebay.table.changelog.state.reshard import reshard
+from forebay.table.changelog.state.shard import OperatorState
 
 CHANGES = "id long, v string, _change_type string"
 

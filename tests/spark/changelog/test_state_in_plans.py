@@ -13,8 +13,7 @@ from pyspark import TaskContext
 
 from forebay.errors import ConfigurationError, FatalError, ForebayError, unwrap
 from forebay.spark.changelog import stateful
-from forebay.spark.changelog.keyed import latest_per_key
-from forebay.spark.changelog.materialize import materialize
+from forebay.spark.changelog.materialize import latest_per_key, materialize
 
 SCHEMA = "id long, level int, name string, _change_type string"
 SHARDS = 2

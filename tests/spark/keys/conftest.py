@@ -14,9 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import forebay
 from forebay.spark.keys.found_keys import warn_once
-from forebay.table.changelog.traits import stamp_changes
-from forebay.table.keys.key_spec import KeySpec
-from forebay.table.keys.stamping import stamp
+from forebay.table.changelog.shape import stamp_changes
+from forebay.table.keys import KeySpec, stamp
 
 KEY = KeySpec(("id",), ("id",), "gone")
 

@@ -14,8 +14,8 @@ import pyspark
 import pytest
 
 from forebay.errors import ConfigurationError
+from forebay.spark import session as workers
 from forebay.spark.register import capture
-from forebay.spark.session import workers
 from forebay.version import __version__
 
 PROGRAM = Path(__file__).parent / "connect_program.py"

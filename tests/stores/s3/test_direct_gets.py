@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from forebay.stores.s3.client import S3Client
 from forebay.stores.s3.direct_gets import sign
 from forebay.stores.s3.settings import S3Settings
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

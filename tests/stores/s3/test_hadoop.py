@@ -7,9 +7,8 @@ import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.options import Secret
-from forebay.stores.s3.hadoop import from_s3a
-from forebay.stores.s3.settings import S3Settings
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.s3.settings import S3Settings, from_s3a
+from forebay.stores.store import StorageOptions
 
 SIMPLE = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 ANONYMOUS = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from forebay.stores.s3 import listing
-from forebay.stores.s3.listing import Listing
+from forebay.stores.s3 import store as listing
+from forebay.stores.s3.store import Listing
 
 # Tests are no package; this file is shared with a program of its own process.
 scripted_lister = runpy.run_path(str(Path(__file__).with_name("scripted_lister.py")))
@@ -54,7 +54,7 @@ def test_a_long_listing_reports_its_progress(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(listing, "PAGE", 2)
     monkeypatch.setattr(listing, "_REPORT_SECONDS", 0.0)
     lister = scripted([f"top/{day}/{part}" for day in range(10) for part in range(10)])
-    with caplog.at_level("INFO", "forebay.stores.s3.listing"):
+    with caplog.at_level("INFO", "forebay.stores.s3.store"):
         assert len(Listing(lister, "b", "s3").tree("top/", lambda _: True)) == 100
     reported = [record.getMessage() for record in caplog.records]
     assert len(reported) > 2

@@ -18,11 +18,11 @@ from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.orc.format import OrcFormat
 from forebay.formats.parquet.format import ParquetFormat
 from forebay.stores.file_status import FileStatus
-from forebay.stores.s3 import object_file, object_reader
+from forebay.stores.s3 import object_file
 from forebay.stores.s3 import object_file as object_file_module
-from forebay.stores.s3.errors import Request
-from forebay.stores.s3.object_file import ObjectFile
-from forebay.stores.s3.object_reader import Cancelled, ObjectReader
+from forebay.stores.s3 import object_file as object_reader
+from forebay.stores.s3.client import Request
+from forebay.stores.s3.object_file import Cancelled, ObjectFile, ObjectReader
 from forebay.stores.s3.settings import S3Settings
 
 MB = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 from forebay.errors import ConfigurationError
 from forebay.options import Secret
 from forebay.stores.s3.settings import S3Settings
-from forebay.stores.storage_options import StorageOptions
+from forebay.stores.store import StorageOptions
 
 
 def settings(**options: object) -> S3Settings:

@@ -15,14 +15,14 @@ import forebay
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.options import Secret
 from forebay.sources.files import FileSource
-from forebay.sources.files.listing.file_index import list_files
-from forebay.sources.files.listing.listing import ListOptions
+from forebay.sources.files.file_index import list_files
+from forebay.sources.files.listing import ListOptions
 from forebay.state.s3_state_store import S3StateStore
-from forebay.stores.s3 import client, listing, object_file
+from forebay.stores.s3 import client, object_file
+from forebay.stores.s3 import store as listing
 from forebay.stores.s3 import store as store_module
 from forebay.stores.s3.store import S3Store
-from forebay.stores.storage_options import StorageOptions
-from forebay.stores.store import Directory
+from forebay.stores.store import Directory, StorageOptions
 from forebay.stores.stored_file import StoredFile, store_for
 from forebay.testkit import Fault, FaultProxy
 

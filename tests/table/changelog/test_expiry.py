@@ -10,14 +10,12 @@ import pytest
 
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.changelog.operators.events import Layout
-from forebay.table.changelog.operators.first import First
-from forebay.table.changelog.operators.latest import Latest
+from forebay.table.changelog.operators.latest import First, Latest
 from forebay.table.changelog.operators.micro_batch import run_micro_batch
 from forebay.table.changelog.operators.retract import Retract
-from forebay.table.changelog.row_kind import CHANGE_TYPES, RowKind
-from forebay.table.changelog.state.entries import KEY_HASH, KIND, ROW_HASH, TOUCHED
+from forebay.table.changelog.shape import CHANGE_TYPES, RowKind
 from forebay.table.changelog.state.manifest import OperatorInfo
-from forebay.table.changelog.state.segments import StoredSegments
+from forebay.table.changelog.state.segments import KEY_HASH, KIND, ROW_HASH, TOUCHED, StoredSegments
 from forebay.table.changelog.state.shard import Shard
 
 PAYLOAD = pa.schema([("k", pa.int64()), ("v", pa.int64())])

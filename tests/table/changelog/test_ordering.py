@@ -7,7 +7,7 @@ import math
 
 import pyarrow as pa
 
-from forebay.table.changelog.operators.ordering import order_ranks
+from forebay.table.changelog.operators.events import order_ranks
 
 
 def test_nan_comes_last_and_null_first():

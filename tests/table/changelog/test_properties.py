@@ -31,7 +31,7 @@ from forebay.table.changelog.reference import (
     join,
     whole,
 )
-from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.shape import RowKind
 
 
 class Steps(Protocol):

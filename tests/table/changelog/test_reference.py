@@ -27,7 +27,7 @@ from forebay.table.changelog.reference import (
     latest_per_key,
     whole,
 )
-from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.shape import RowKind
 
 ADD, UB, UA, DEL = RowKind
 FIRST, SECOND = columns(0), columns(1)

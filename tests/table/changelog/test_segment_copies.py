@@ -8,8 +8,7 @@ import pytest
 
 from forebay.errors import FatalError
 from forebay.table.changelog.state import segments
-from forebay.table.changelog.state.entries import FIXED
-from forebay.table.changelog.state.segments import StoredSegments
+from forebay.table.changelog.state.segments import FIXED, StoredSegments
 
 
 class Remote:

@@ -15,12 +15,11 @@ from forebay.state.local_state_store import LocalStateStore
 from forebay.table.changelog.operators.events import Layout
 from forebay.table.changelog.operators.micro_batch import run_micro_batch
 from forebay.table.changelog.operators.retract import Retract
-from forebay.table.changelog.row_kind import RowKind
-from forebay.table.changelog.state import merging
+from forebay.table.changelog.shape import RowKind
+from forebay.table.changelog.state import shard as merging
 from forebay.table.changelog.state import shard as shard_module
-from forebay.table.changelog.state.entries import KEY_HASH, KIND, ROW_HASH
 from forebay.table.changelog.state.manifest import OperatorInfo
-from forebay.table.changelog.state.segments import StoredSegments
+from forebay.table.changelog.state.segments import KEY_HASH, KIND, ROW_HASH, StoredSegments
 from forebay.table.changelog.state.shard import Shard
 
 KEEP, VERSIONS = 3, 9

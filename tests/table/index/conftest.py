@@ -16,7 +16,7 @@ import pytest
 from opensearch_server import OpenSearchServer
 
 from forebay.index import Datasource, ObjectType, Property, SearchNode
-from forebay.table.changelog.state.entries import KEY_HASH, KIND
+from forebay.table.changelog.state.segments import KEY_HASH, KIND
 from forebay.table.index.changelog import DELETED, DIGESTS, rows_digest, run_shard
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.flush import flush

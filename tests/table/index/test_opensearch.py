@@ -31,8 +31,7 @@ from forebay.retry import RetryPolicy
 from forebay.table.index.gc import collect
 from forebay.table.index.opensearch_cluster import Cluster
 from forebay.table.index.opensearch_documents import bulk_lines, gone_document, id_of
-from forebay.testkit.servers.fault_proxy import FaultProxy
-from forebay.testkit.servers.fault_rules import Fault
+from forebay.testkit.servers.fault_proxy import Fault, FaultProxy
 
 PAGE = Path(__file__).parents[3] / "docs" / "indexing.md"
 QUICK = RetryPolicy(first_pause=0.01, max_pause=0.05, timeout=5.0)

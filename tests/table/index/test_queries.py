@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError
-from forebay.formats.values.zones import session_zone
+from forebay.formats.values.dates import session_zone
 from forebay.index import Datasource, ObjectType, OpenSearchIndex, OpenSearchObjects, Property
 from forebay.table.index.conditions import parsed_condition
 from forebay.table.index.opensearch_documents import Documents

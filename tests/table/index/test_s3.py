@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.state.retrying_state_store import RetryingStateStore
 from forebay.state.s3_state_store import S3StateStore
+from forebay.state.state_store import RetryingStateStore
 from forebay.table.index.gc import collect
 from forebay.table.index.verify import verify
 from forebay.table.index.why import explain

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.shape import RowKind
 from forebay.table.index.follower import FullRule
 
 

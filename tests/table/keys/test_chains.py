@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from key_chains import COLUMNS, Reference, Step, chains
 
-from forebay.table.keys.field_metadata import declarations, key_metadata, without_key
-from forebay.table.keys.key_spec import KeySpec
+from forebay.table.keys import KeySpec, declarations, key_metadata, without_key
 
 
 def transformed(fields: dict[str, dict], step: Step, place: int) -> dict[str, dict]:

@@ -8,8 +8,7 @@ import json
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.table.keys.field_metadata import FIELD_KEY, declaration_id, declarations, key_metadata, without_key
-from forebay.table.keys.key_spec import KeySpec
+from forebay.table.keys import FIELD_KEY, KeySpec, declaration_id, declarations, key_metadata, without_key
 
 KEY = KeySpec(("a", "b"), ("a", "b"), "gone", ("seq",))
 

@@ -8,8 +8,7 @@ import json
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.table.keys.foundry import custom_metadata_json, key_of_json, primary_key_json
-from forebay.table.keys.key_spec import KeySpec
+from forebay.table.keys import KeySpec, custom_metadata_json, key_of_json, primary_key_json
 
 PRIMARY = (
     '{"columns":["uniqueCol1","uniqueCol2"],"resolution":{"type":"duplicate","duplicate":{"resolutionStrategy":'

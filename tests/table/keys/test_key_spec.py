@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.table.keys.key_spec import KeySpec
+from forebay.table.keys import KeySpec
 
 
 def test_a_key_without_cdc_groups_rows_only():

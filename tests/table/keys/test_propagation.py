@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.table.keys.key_spec import KeySpec
-from forebay.table.keys.propagation import after_join, after_loss, after_rename, after_stateful, after_union
+from forebay.table.keys import KeySpec, after_join, after_loss, after_rename, after_stateful, after_union
 
 KEY = KeySpec(("a", "b"), ("a", "b"), "gone", ("s", "t"))
 

@@ -10,10 +10,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.table.keys.field_metadata import declarations
-from forebay.table.keys.key_spec import KeySpec
-from forebay.table.keys.order_guarantee import NONE, PER_SPLIT, Guarantee, OrderScope
-from forebay.table.keys.stamping import stamp, stamped
+from forebay.table.keys import NONE, PER_SPLIT, Guarantee, KeySpec, OrderScope, declarations, stamp, stamped
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False, metadata={"comment": "x"}), ("gone", pa.bool_())], metadata={"m": "1"}

@@ -8,15 +8,103 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from forebay.errors import ConfigurationError
 from forebay.options import Secret
-from forebay.sources.kafka.client import jaas
 from forebay.sources.kafka.client.tls import NAMES as TLS_NAMES
 from forebay.sources.kafka.client.tls import Tls
+
+# -- Parses `sasl.jaas.config`, the option of Java's clients for user name and password.
+
+
+OPTION: Final = "kafka.sasl.jaas.config"
+
+_TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([;=])|([^\s;="\']+))')
+_OTHER_MODULES: Final = {
+    "Krb5LoginModule": "remove it: GSSAPI uses the ticket cache (run kinit -kt keytab principal before)",
+    "OAuthBearerLoginModule": 'remove it, and name the token provider: oauthTokenProvider="package.module:Provider"',
+    "IAMLoginModule": 'remove it, and set kafka.sasl.mechanism="AWS_MSK_IAM"',
+}
+
+
+@dataclass(frozen=True)
+class Login:
+    """A user and a password, from a JAAS configuration."""
+
+    username: str
+    password: Secret
+
+
+def parse_jaas(given: str | Secret) -> Login:
+    """Parse `…PlainLoginModule required username="alice" password="…";`, or the same with `ScramLoginModule`.
+
+    Raises:
+        ConfigurationError: The text is invalid. The error does not quote the text, because it may hold a password.
+    """
+    tokens = _tokens(given.reveal() if isinstance(given, Secret) else given)
+    if len(tokens) < 2:
+        raise _wrong_jaas("the value has no login module")
+    module = tokens[0].rpartition(".")[2]
+    if module not in ("PlainLoginModule", "ScramLoginModule"):
+        known = module in _OTHER_MODULES  # another word may be a password: do not show it
+        raise _wrong_jaas(
+            f"the login module {module!r} exists only in Java" if known else "its login module is not supported",
+            _OTHER_MODULES.get(module),
+        )
+    rest = tokens[2:]
+    if rest and rest[-1] == ";":
+        rest.pop()
+    entries: dict[str, str] = {}
+    while rest:
+        if len(rest) < 3 or rest[1] != "=":
+            raise _wrong_jaas("the value has entries that are not of the form name=value")
+        entries[rest[0]] = rest[2]
+        rest = rest[3:]
+    missing = [name for name in ("username", "password") if not entries.get(name)]
+    if missing:
+        raise _wrong_jaas(f"the value has no {' and no '.join(missing)}")
+    if entries.keys() - {"username", "password"}:  # do not show them: they may be parts of a password
+        raise _wrong_jaas("the value has entries besides username and password")
+    return Login(entries["username"], _secret(entries["password"]))
+
+
+def _secret(password: str) -> Secret:
+    try:
+        return Secret(password)
+    except ConfigurationError:
+        pass
+    raise _wrong_jaas(
+        "the password begins with env: or file:, like a reference to a secret",
+        f"set the whole value of {OPTION} by file:/path or env:NAME",
+    )
+
+
+def _tokens(text: str) -> list[str]:
+    found, at, text = [], 0, text.strip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _wrong_jaas("a quotation mark is missing")
+        double, single, sign, word = match.groups()
+        quoted = double if double is not None else single
+        found.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else sign or word)
+        at = match.end()
+    return found
+
+
+def _wrong_jaas(why: str, advice: str | None = None) -> ConfigurationError:
+    return ConfigurationError(
+        f"{OPTION} cannot be used: {why}",
+        option=OPTION,
+        advice=advice
+        or 'write org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="…"; '
+        "or the same with org.apache.kafka.common.security.scram.ScramLoginModule",
+    )
+
 
 Role = Literal["consumer", "admin"]
 
@@ -94,8 +182,8 @@ _REFUSED: Final = {
     "max.poll.interval.ms": (_NO_GROUP, "remove it"),
     "max.poll.records": ("this source reads record batches", "use maxRowsPerBatch"),
     "allow.auto.create.topics": ("this source never creates topics", "remove it"),
-    "sasl.username": ("Java's clients have no such option", f"put the user name into {jaas.OPTION}"),
-    "sasl.password": ("Java's clients have no such option", f"put the password into {jaas.OPTION}"),
+    "sasl.username": ("Java's clients have no such option", f"put the user name into {OPTION}"),
+    "sasl.password": ("Java's clients have no such option", f"put the password into {OPTION}"),
     "sasl.login.callback.handler.class": ("it is a Java class", 'use oauthTokenProvider="package.module:Provider"'),
     "ssl.cipher.suites": ("its names exist only in Java", "remove it: OpenSSL chooses"),
     "metric.reporters": ("they are Java classes", "remove it, and read the progress of the query"),
@@ -144,7 +232,7 @@ class ClientOptions:
         if self.tls is not None:
             found["ssl_context"] = self.tls.context()
         if self.login is not None:
-            login = jaas.parse_jaas(self.login)
+            login = parse_jaas(self.login)
             found |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password.reveal()}
         if self.token_provider is not None:
             found["sasl_oauth_token_provider"] = _token_provider(self.token_provider)
@@ -170,7 +258,7 @@ def translate(given: Mapping[str, str | Secret], token_provider: str | None = No
         raise ConfigurationError(
             "kafka.bootstrap.servers has an @, so it may have a password in it, which is not shown here",
             option="kafka.bootstrap.servers",
-            advice=f'give hosts and ports only, "host1:9092,host2:9092", and the login as {jaas.OPTION}',
+            advice=f'give hosts and ports only, "host1:9092,host2:9092", and the login as {OPTION}',
         )
     settings = {python: _read(name, options, parse) for name, (python, parse) in _BOTH.items() if name in options}
     consumer = {python: _read(name, options, parse) for name, (python, parse) in _CONSUMER.items() if name in options}
@@ -180,7 +268,7 @@ def translate(given: Mapping[str, str | Secret], token_provider: str | None = No
     _check_fitting(options, protocol, tls, token_provider)
     login = options.get("sasl.jaas.config")
     if isinstance(login, str) or (isinstance(login, Secret) and login.reference is None):
-        jaas.parse_jaas(login)
+        parse_jaas(login)
     return ClientOptions(settings, consumer, tls if protocol.endswith("SSL") else None, login, token_provider)
 
 
@@ -213,7 +301,7 @@ def _check_fitting(options: Mapping[str, str | Secret], protocol: str, tls: Tls,
             raise _missing("sasl.mechanism", f"{_PROTOCOL}={protocol}", advice)
         wants_login = mechanism == "PLAIN" or mechanism.startswith("SCRAM")
         if wants_login and "sasl.jaas.config" not in options:
-            advice = f"set {jaas.OPTION} to the login module with username and password"
+            advice = f"set {OPTION} to the login module with username and password"
             raise _missing("sasl.jaas.config", f"kafka.sasl.mechanism={mechanism}", advice)
         if not wants_login and "sasl.jaas.config" in options:
             other = "set kafka.sasl.mechanism to PLAIN or SCRAM-SHA-…"

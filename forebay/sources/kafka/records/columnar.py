@@ -8,18 +8,190 @@ or names the damaged record. So both decoders give the same result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.sources.kafka.records import arrays
-from forebay.sources.kafka.records.decoding import COLUMNS, GROUP_BYTES, MAX_BATCH_BYTES, Body, Decoded, RawFetch
-from forebay.sources.kafka.records.numbers import STEP, Bytes, Ints, numbers
-from forebay.sources.kafka.records.parsing import LEAST_RECORD, Cursor, MalformedError
 from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.selecting import FetchDecoder
+from forebay.sources.kafka.records.selecting import (
+    COLUMNS,
+    GROUP_BYTES,
+    LEAST_RECORD,
+    MAX_BATCH_BYTES,
+    Body,
+    Cursor,
+    Decoded,
+    FetchDecoder,
+    MalformedError,
+    RawFetch,
+)
+
+# -- Decodes many zigzag varints at once.
+#
+# A table of all 65,536 byte pairs gives value and size of a varint of one or two bytes. Longer varints are rare and
+# decoded byte by byte.
+
+
+Ints = npt.NDArray[np.int64]
+
+
+def _tables() -> tuple[Ints, npt.NDArray[np.int32]]:
+    pairs = np.arange(1 << 16, dtype=np.int64)
+    low, high = pairs & 0xFF, pairs >> 8
+    size = np.where(low < 0x80, 1, np.where(high < 0x80, 2, 0))
+    raw = np.where(low < 0x80, low, (low & 0x7F) | (high << 7))
+    value = (raw >> 1) ^ -(raw & 1)
+    step = np.where((size > 0) & (value >= 0), size + value, 0)
+    return step, np.where(size > 0, value * 4 + size, 0).astype(np.int32)
+
+
+# STEP: bytes from the length of a record to the next record; 0 = the length has more than two bytes, or is negative.
+# _NUMBER: four times the number, plus its size in bytes; 0 = more than two bytes.
+STEP, _NUMBER = _tables()
+
+
+class Bytes:
+    """A buffer of at least 8 bytes, with unaligned views of 1, 2, 4 and 8 bytes at each position."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.size = len(data)
+        self.u8 = np.frombuffer(data, np.uint8)
+        self.u16 = self._view("<u2", 2)
+        self.u32 = self._view("<u4", 4)
+        self.u64 = self._view("<u8", 8)
+
+    def _view(self, kind: str, width: int) -> npt.NDArray[np.unsignedinteger]:
+        return np.ndarray(shape=(max(0, self.size - width + 1),), dtype=kind, buffer=self.data, strides=(1,))
+
+    def pairs_up_to_the_end(self, at: Ints) -> Ints:
+        """Return the byte pairs that begin at the given positions.
+
+        The positions may include the last byte, which is paired with a continuation byte.
+        """
+        alone = at == self.size - 1
+        pairs = np.where(alone, 0x8000, self.u16[np.where(alone, 0, at)].astype(np.int64))
+        pairs[alone] |= self.u8[-1]
+        return pairs
+
+
+def numbers(source: Bytes, at: Ints, most: int = 5) -> tuple[Ints, Ints]:
+    """Read a varint of at most `most` bytes (5 for 32 bits, 10 for 64) at each position.
+
+    Returns:
+        The numbers, and the positions after them.
+
+    Raises:
+        MalformedError: A varint is longer than `most` bytes.
+        IndexError: A varint reaches beyond the bytes.
+    """
+    try:
+        packed = _NUMBER[source.u16[at]]
+    except IndexError:
+        packed = _NUMBER[source.pairs_up_to_the_end(at)]
+    value, after = (packed >> 2).astype(np.int64), at + (packed & 3)
+    long = np.flatnonzero(packed == 0)
+    if long.size:
+        value[long], after[long] = _long(source, at[long], most)
+    return value, after
+
+
+def _long(source: Bytes, at: Ints, most: int) -> tuple[Ints, Ints]:
+    value, after = np.zeros(len(at), np.uint64), at.copy()
+    left = np.arange(len(at))
+    for number in range(most):
+        byte = source.u8[after[left]]
+        # The last byte of a 64-bit varint has one bit, that of a 32-bit varint four.
+        if number == most - 1 and (byte >> (1 if most == 10 else 4)).any():
+            break
+        value[left] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * number)
+        after[left] += 1
+        left = left[byte >= 0x80]
+        if not left.size:
+            return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64), after
+    raise MalformedError(f"a varint has more than {most} bytes")
+
+
+# -- Builds Arrow columns from the positions of values in a buffer.
+
+
+_INLINE = 12
+"""Maximum bytes that an Arrow view stores inline. For longer values, a view stores a pointer."""
+
+
+def binary(source: Bytes, at: Ints, lengths: Ints, nulls: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return a binary column whose values are slices of `source` with the begins `at` and `lengths` (0 for nulls).
+
+    It creates a column of views, and Arrow copies the bytes once into a plain column. Arrow raises an error for columns
+    of more than 2 GiB.
+    """
+    rows = len(at)
+    views = np.zeros((rows, 4), np.int32)
+    views[:, 0] = lengths
+    views[:, 3] = at
+    short = np.flatnonzero((lengths <= _INLINE) & (lengths > 0))
+    if short.size == rows:
+        views[:, 1:] = _inline(source, at, lengths)
+    elif short.size:
+        views[short, 1:] = _inline(source, at[short], lengths[short])
+    validity = bitmap(~nulls) if nulls.any() else None
+    buffers = [validity, _buffer(views), pa.py_buffer(source.data)]
+    return pa.Array.from_buffers(pa.binary_view(), rows, buffers).cast(pa.binary())
+
+
+def _inline(source: Bytes, at: Ints, lengths: Ints) -> npt.NDArray[np.int32]:
+    """Return for each short slice the twelve bytes that its Arrow view stores inline.
+
+    Arrow ignores the bytes beyond the length of the slice.
+    """
+    inside = np.minimum(at, source.size - _INLINE)
+    held = np.empty((len(at), 3), np.int32)
+    held[:, :2] = source.u64[inside].view(np.int32).reshape(-1, 2)
+    held[:, 2] = source.u32[inside + 8].view(np.int32)
+    for row in np.flatnonzero(inside != at).tolist():  # fewer than twelve bytes of the buffer are left
+        begin = int(at[row])
+        piece = bytes(source.data[begin : begin + int(lengths[row])]).ljust(_INLINE, b"\0")
+        held[row] = np.frombuffer(piece, np.int32)
+    return held
+
+
+def bitmap(present: npt.NDArray[np.bool_]) -> pa.Buffer:
+    """Return Arrow's validity bitmap for a mask of the values that are not null."""
+    return _buffer(np.packbits(present, bitorder="little"))
+
+
+def _buffer(values: npt.NDArray[Any]) -> pa.Buffer:
+    return pa.py_buffer(np.ascontiguousarray(values).data)
+
+
+def column(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Return a column of fixed-width values without copying them."""
+    return pa.Array.from_buffers(kind, len(values), [None, _buffer(values)])
+
+
+class Constants:
+    """Caches columns of one repeated value, and returns slices of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int | str, pa.Array] = {}
+
+    def column(self, value: int | str, rows: int) -> pa.Array:
+        """Return a column of `rows` equal values: a string or a 32-bit number."""
+        kept = self._kept.get(value)
+        if kept is None or len(kept) < rows:
+            kept = self._kept[value] = _repeated(value, rows)
+        return kept.slice(0, rows)
+
+
+def _repeated(value: int | str, rows: int) -> pa.Array:
+    if isinstance(value, int):
+        return column(np.full(rows, value, np.int32), pa.int32())
+    data = value.encode()
+    positions = np.arange(rows + 1, dtype=np.int32) * len(data)
+    return pa.Array.from_buffers(pa.string(), rows, [None, _buffer(positions), pa.py_buffer(data * rows)])
+
 
 _MAX_MILLIS = (1 << 63) // 1000 - 1
 """Maximum timestamp in ms whose microseconds fit into 64 bits."""
@@ -45,7 +217,7 @@ class ColumnarDecoder(FetchDecoder):
         super().__init__(schema, check_crcs=check_crcs, group_bytes=group_bytes, limit=limit)
         self._wanted = frozenset(schema.names)
         self._plain = PlainDecoder(schema, check_crcs=check_crcs, limit=limit)
-        self._constants = arrays.Constants()
+        self._constants = Constants()
 
     def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
         """Decode a group of batches. If any byte belongs to no valid record, the plain decoder decodes the group.
@@ -93,7 +265,7 @@ class ColumnarDecoder(FetchDecoder):
         for name in ("key", "value"):
             lengths, nulls, at = _lengths(source, at, taken.stops)
             if name in self._wanted:
-                found[name] = arrays.binary(source, at, lengths, nulls)
+                found[name] = binary(source, at, lengths, nulls)
             at += lengths
         if (at >= taken.stops).any():
             raise MalformedError("a record has no header count")
@@ -112,14 +284,14 @@ class ColumnarDecoder(FetchDecoder):
         rows = len(taken.offsets)
         found: dict[str, pa.Array] = {}
         if "offset" in self._wanted:
-            found["offset"] = arrays.column(taken.offsets, pa.int64())
+            found["offset"] = column(taken.offsets, pa.int64())
         if "timestamp" in self._wanted:
-            found["timestamp"] = arrays.column(_times(taken, group), COLUMNS["timestamp"])
+            found["timestamp"] = column(_times(taken, group), COLUMNS["timestamp"])
         if "timestampType" in self._wanted:
             kinds = np.array([body.header.timestamp_type for body in group], np.int32)
             mixed = kinds.any() and not kinds.all()
             found["timestampType"] = (
-                arrays.column(kinds[taken.of], pa.int32()) if mixed else self._constants.column(int(kinds[0]), rows)
+                column(kinds[taken.of], pa.int32()) if mixed else self._constants.column(int(kinds[0]), rows)
             )
         if "topic" in self._wanted:
             found["topic"] = self._constants.column(fetch.topic, rows)
@@ -229,7 +401,7 @@ def _headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[n
     np.cumsum(counts, out=lists[1:])
     parts = _walk_headers(source, positions, stops, counts[having], lists[:-1][having].astype(np.int64))
     values = _pairs(source, parts)
-    validity = arrays.bitmap(counts > 0)
+    validity = bitmap(counts > 0)
     return pa.Array.from_buffers(COLUMNS["headers"], rows, [validity, pa.py_buffer(lists.data)], children=[values])
 
 
@@ -267,13 +439,13 @@ def _check_length(length: Ints, here: Ints, limit: Ints, least: int) -> None:
 
 def _pairs(source: Bytes, parts: Ints) -> pa.Array:
     none = np.zeros(parts.shape[1], np.bool_)
-    keys = arrays.binary(source, parts[0], parts[1], none)
+    keys = binary(source, parts[0], parts[1], none)
     try:
         names = keys.cast(pa.string())
     except pa.ArrowInvalid:  # U+FFFD for invalid UTF-8, as in Java
         names = pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
     nulls = parts[3] < 0
-    values = arrays.binary(source, parts[2], np.where(nulls, 0, parts[3]), nulls)
+    values = binary(source, parts[2], np.where(nulls, 0, parts[3]), nulls)
     return pa.StructArray.from_arrays([names, values], names=["key", "value"])
 
 

@@ -6,16 +6,256 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import crc32c
 import pyarrow as pa
 
-from forebay.errors import DataError
-from forebay.sources.kafka.records.codecs import TooLargeError, decompress
-from forebay.sources.kafka.records.decoding import GROUP_BYTES, MAX_BATCH_BYTES, Body, Decoded, RawFetch
-from forebay.sources.kafka.records.parsing import records
-from forebay.sources.kafka.records.wire import CRC_BEGIN, Header, corrupt_batch, headers, too_large
+from forebay.errors import ConfigurationError, DataError
+from forebay.sources.kafka.records.wire import (
+    CRC_BEGIN,
+    Header,
+    TooLargeError,
+    corrupt_batch,
+    decompress,
+    headers,
+    too_large,
+)
+from forebay.sources.kafka.split import TopicPartition
+
+# -- The types between fetching and decoding: a decoder's input and output, and the columns of records.
+
+
+_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+
+COLUMNS: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(_HEADER),
+}
+"""The columns of Spark's own source, in its order; `headers` only with `includeHeaders`."""
+
+GROUP_BYTES = 4 << 20
+"""Decompressed bytes after which an Arrow record batch is complete: this bounds memory for highly compressed data."""
+
+
+MAX_BATCH_BYTES = 128 << 20
+"""The default of the option `maxRecordBytes`."""
+
+
+def record_schema(
+    columns: Sequence[str] | None = None,
+    *,
+    include_headers: bool = False,
+    known: Mapping[str, pa.DataType] = COLUMNS,
+) -> pa.Schema:
+    """Return the Arrow schema of `columns`, in this order; None = of all columns in `known`.
+
+    Raises:
+        ConfigurationError: A column is unknown.
+    """
+    if columns is None:
+        columns = [name for name in known if include_headers or name != "headers"]
+    for name in columns:
+        if name not in known:
+            raise ConfigurationError(
+                f"the Kafka source has no column {name!r}", option="columns", advice=f"select from {', '.join(known)}"
+            )
+    return pa.schema([pa.field(name, known[name]) for name in columns])
+
+
+@dataclass(frozen=True, slots=True)
+class RawFetch:
+    """The fetched bytes of one partition.
+
+    Args:
+        topic: The topic.
+        partition: The number of the partition.
+        data: The record batches; the last one may be incomplete.
+        start: The first wanted offset.
+        end: The offset to stop before; None = no end.
+        read_committed: Whether to drop records of aborted transactions.
+        aborted: The aborted transactions of this fetch, as (producer id, first offset).
+    """
+
+    topic: str
+    partition: int
+    data: memoryview
+    start: int
+    end: int | None = None
+    read_committed: bool = False
+    aborted: Sequence[tuple[int, int]] = ()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The topic and the number of the partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The records of one batch, decompressed.
+
+    Args:
+        header: The header of the batch.
+        data: A buffer with the records: the whole fetch for an uncompressed batch, the message for old formats.
+        begin: The position of the first record in `data`.
+        end: The position after the last record in `data`.
+    """
+
+    header: Header
+    data: memoryview
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The decoded records of a part of a fetch.
+
+    Args:
+        batch: The records; None if the part has no readable records, but only aborted, compacted or control records.
+        next_offset: The next offset after this part.
+    """
+
+    batch: pa.RecordBatch | None
+    next_offset: int
+
+
+# -- Parses records one by one in plain Python: the reference for the columnar decoder.
+#
+# This parser also reads batches that the columnar decoder rejects, and its errors name the damaged record.
+
+
+LEAST_RECORD = 7
+"""Bytes of the smallest record: length, attributes, timestamp, offset, two null lengths, a header count of 0."""
+
+HeaderPair = tuple[str, bytes | None]
+
+
+class Record(NamedTuple):
+    """One parsed record.
+
+    Args:
+        offset: The offset of the record.
+        timestamp: Milliseconds since 1970; -1 = none.
+        timestamp_type: 0 = time of creation, 1 = time of appending to the log, -1 = none.
+        key: The key; None if there is none.
+        value: The value; None = a tombstone.
+        headers: The headers in order, including duplicates.
+    """
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[HeaderPair, ...] = ()
+
+
+class MalformedError(Exception):
+    """The error for bytes that are not valid records. The caller adds partition and offset to the text."""
+
+
+class Cursor:
+    """Reads Kafka's primitive types from bytes, up to the position `end`."""
+
+    def __init__(self, data: memoryview, at: int, end: int) -> None:
+        self._data = data
+        self.at = at
+        self.end = end
+
+    def varint(self, most: int = 5) -> int:
+        """Read a zigzag varint of at most `most` bytes: 5 for 32 bits, 10 for 64."""
+        value = shift = 0
+        for at in range(self.at, min(self.at + most, self.end)):
+            byte = self._data[at]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value >> (32 if most == 5 else 64):
+                    break
+                self.at = at + 1
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+        raise MalformedError(f"a varint has more than {most} bytes")
+
+    def blob(self) -> bytes | None:
+        """Read bytes with a length prefix; return None for the length -1."""
+        length = self.varint()
+        if length == -1:
+            return None
+        if length < -1 or length > self.end - self.at:
+            raise MalformedError(f"a field claims {length} bytes, but {self.end - self.at} are left")
+        self.at += length
+        return bytes(self._data[self.at - length : self.at])
+
+
+def records(body: Body, partition: TopicPartition, *, with_headers: bool = False) -> Iterator[Record]:
+    """Yield the records of a batch of format 2. Unless `with_headers` is set, skip the headers without a check.
+
+    Raises:
+        DataError: Records are damaged.
+    """
+    header = body.header
+    cursor = Cursor(body.data, body.begin, body.end)
+    for number in range(header.records):
+        try:
+            yield _record(cursor, body, with_headers=with_headers)
+        except MalformedError as error:
+            raise corrupt_batch(
+                partition,
+                f"record {number} of {header.records} in the batch from this offset on is damaged: {error}",
+                header.base,
+            ) from error
+    if cursor.at != body.end:
+        raise corrupt_batch(
+            partition,
+            f"{body.end - cursor.at} bytes are left after the {header.records} records of the batch",
+            header.base,
+        )
+
+
+def _record(batch: Cursor, body: Body, *, with_headers: bool) -> Record:
+    header = body.header
+    length = batch.varint()
+    if not LEAST_RECORD - 1 <= length <= batch.end - batch.at:
+        raise MalformedError(f"a record claims {length} bytes, but {batch.end - batch.at} are left")
+    cursor = Cursor(body.data, batch.at + 1, batch.at + length)  # skip the attributes, which are unused
+    batch.at += length
+    timestamp = header.first_timestamp + cursor.varint(10)
+    delta = cursor.varint()
+    if not 0 <= delta <= header.last - header.base:
+        raise MalformedError(
+            f"the offset delta {delta} of a record exceeds the {header.last - header.base + 1} offsets of the batch"
+        )
+    key, value = cursor.blob(), cursor.blob()
+    pairs = tuple(_headers(cursor, read=with_headers))
+    if header.timestamp_type:
+        timestamp = header.max_timestamp
+    return Record(header.base + delta, timestamp, header.timestamp_type, key, value, pairs)
+
+
+def _headers(cursor: Cursor, *, read: bool) -> Iterator[HeaderPair]:
+    count = cursor.varint()
+    if count < 0 or count > cursor.end - cursor.at:
+        raise MalformedError(f"a record claims {count} headers in {cursor.end - cursor.at} bytes")
+    if count and not read:
+        return
+    for _ in range(count):
+        key = cursor.blob()
+        if key is None:
+            raise MalformedError("a header of a record has no key")
+        yield key.decode("utf-8", "replace"), cursor.blob()
+    if cursor.at != cursor.end:
+        raise MalformedError(f"{cursor.end - cursor.at} bytes of the record are left after its headers")
+
 
 _MARKER = struct.Struct(">hh")  # version and type: the key of a control record
 _ABORT = 0

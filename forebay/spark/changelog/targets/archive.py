@@ -23,15 +23,12 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructFiel
 
 from forebay.errors import ConfigurationError, FatalError
 from forebay.spark.changelog.columns import quoted
-from forebay.spark.changelog.declaring import declare
+from forebay.spark.changelog.converting import declare
 from forebay.spark.changelog.newest import newest
 from forebay.spark.changelog.targets import changes as folded
-from forebay.spark.changelog.targets.apply import apply_changes
 from forebay.spark.changelog.targets.changes import DELETED, Changes
-from forebay.spark.changelog.targets.target import Target, check_owner
-from forebay.table.changelog.row_kind import RowKind
-from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE
-from forebay.table.changelog.traits import ChangeTraits
+from forebay.spark.changelog.targets.target import Target, apply_changes, check_owner
+from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, SEQUENCE, ChangeTraits, RowKind
 
 _SIDECAR: Final = "_schema.json"
 _APPLIED: Final = "_applied.json"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from forebay.errors import ConfigurationError
-from forebay.table.changelog.row_kind import CHANGE_TYPES
 from forebay.table.changelog.shape import (
     CHANGE_TYPE,
+    CHANGE_TYPES,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     SEQUENCE,

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.formats.json.options import JsonOptions
-from forebay.table.changelog.converters import positions
+from forebay.table.changelog.converters import change_events as positions
 from forebay.table.changelog.converters.change_events import EventReader
-from forebay.table.changelog.converters.debezium_json import DebeziumJsonReader
+from forebay.table.changelog.converters.debezium import DebeziumJsonReader
 from forebay.table.changelog.converters.json_texts import EventJsonOptions, payload_schema, wanted_fields
 from forebay.table.changelog.converters.maxwell_json import MaxwellJsonReader
 from forebay.table.changelog.converters.upsert_json import UpsertJsonReader
-from forebay.table.changelog.traits import Images
+from forebay.table.changelog.shape import Images
 
 EventFormat = Literal["debezium-json", "maxwell-json", "upsert-json"]
 
@@ -53,7 +53,7 @@ class EventOptions:
     value_schema: str | pa.Schema | None
     key_schema: str | pa.Schema | None = None
     key: Sequence[str] = ()
-    sequence: positions.Sequence | None = None
+    sequence: positions.SequenceSource | None = None
     missing_before: Literal["postimage", "error"] = "postimage"
     truncate: Literal["error", "ignore"] = "error"
     names: Mapping[str, str]

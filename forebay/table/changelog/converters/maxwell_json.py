@@ -14,21 +14,21 @@ import pyarrow.compute as pc
 
 from forebay.formats.json.options import JsonOptions
 from forebay.table.changelog.converters.change_events import (
+    SEQUENCE_TYPES,
     ChangeEvents,
     EventKind,
     added_columns,
+    binlog_texts,
     children,
     mark_key_updates,
     refuse_event,
+    timestamps,
     valid,
 )
-from forebay.table.changelog.converters.debezium_values import cause
-from forebay.table.changelog.converters.json_texts import TextReader, Texts
-from forebay.table.changelog.converters.json_writer import dump, json_objects
-from forebay.table.changelog.converters.positions import SEQUENCE_TYPES, binlog_texts, timestamps
-from forebay.table.changelog.converters.update_pairs import paired, rows_have
-from forebay.table.changelog.row_kind import RowKind
-from forebay.table.changelog.shape import COMMIT_TIMESTAMP, LOG, SEQUENCE, TRANSACTION
+from forebay.table.changelog.converters.debezium import cause
+from forebay.table.changelog.converters.event_converter import paired, rows_have
+from forebay.table.changelog.converters.json_texts import TextReader, Texts, dump, json_objects
+from forebay.table.changelog.shape import COMMIT_TIMESTAMP, LOG, SEQUENCE, TRANSACTION, RowKind
 
 _TYPES: Final = pa.array(
     ["insert", "bootstrap-insert", "update", "delete", "bootstrap-start", "bootstrap-complete"], pa.string()

@@ -11,11 +11,10 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError
 from forebay.formats.json.options import JsonOptions
 from forebay.table.changelog.converters.change_events import ChangeEvents, EventKind, valid
-from forebay.table.changelog.converters.debezium_values import cause
-from forebay.table.changelog.converters.json_texts import TextReader, key_rows, wanted_fields
-from forebay.table.changelog.converters.json_writer import json_texts
-from forebay.table.changelog.converters.update_pairs import paired, rows_have
-from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.converters.debezium import cause
+from forebay.table.changelog.converters.event_converter import paired, rows_have
+from forebay.table.changelog.converters.json_texts import TextReader, json_texts, key_rows, wanted_fields
+from forebay.table.changelog.shape import RowKind
 
 
 class UpsertJsonReader:

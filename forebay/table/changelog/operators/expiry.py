@@ -9,12 +9,30 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from forebay.table.changelog.operators.events import Events
-from forebay.table.changelog.operators.ordering import FIRST
-from forebay.table.changelog.state.entries import COUNT, TOUCHED
+from forebay.table.changelog.operators.events import FIRST, Events, TouchedKeys
 from forebay.table.changelog.state.manifest import Manifest
-from forebay.table.changelog.state.segments import Ints, Segment
-from forebay.table.changelog.state.snapshot import Entries
+from forebay.table.changelog.state.segments import COUNT, TOUCHED, Ints, Segment
+from forebay.table.changelog.state.shard import Entries
+
+# -- Computes the times of entries, for a state with a time to live.
+
+
+def entry_times(keys: TouchedKeys, groups: Ints, size: int, expired: npt.NDArray[np.bool_]) -> Ints:
+    """Return the time of the last event of each group of members.
+
+    Args:
+        keys: The touched keys, of a state with a time to live.
+        groups: The group of each member (entries, then events): the number of its key, or of its row.
+        size: The number of groups.
+        expired: Whether each entry has expired; an expired entry does not count.
+    """
+    times = np.full(size, FIRST)
+    stored = len(keys.entries)
+    if keys.events.touched is not None:
+        np.maximum.at(times, groups[stored:], keys.events.touched)
+    if keys.entries.touched is not None:
+        np.maximum.at(times, groups[:stored][~expired], keys.entries.touched[~expired])
+    return times
 
 
 @dataclass(frozen=True)

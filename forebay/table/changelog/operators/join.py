@@ -15,15 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.table.changelog.operators.counted_rows import CountedRows
-from forebay.table.changelog.operators.events import Events
+from forebay.table.changelog.operators.events import Events, touched_keys
 from forebay.table.changelog.operators.expiry import Expiry
-from forebay.table.changelog.operators.result import Result, change_batch
-from forebay.table.changelog.operators.row_groups import RowGroups, row_groups
-from forebay.table.changelog.operators.touched_keys import touched_keys
-from forebay.table.changelog.row_kind import RowKind
+from forebay.table.changelog.operators.micro_batch import Result, change_batch
+from forebay.table.changelog.operators.retract import CountedRows, RowGroups, row_groups
+from forebay.table.changelog.shape import RowKind
 from forebay.table.changelog.state.segments import Ints
-from forebay.table.changelog.state.snapshot import Entries
+from forebay.table.changelog.state.shard import Entries
 
 How = Literal["inner", "left", "semi", "anti"]
 

@@ -9,22 +9,224 @@ order of changes is the row of the key.
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from forebay.errors import DataError
-from forebay.table.changelog.operators.counted_rows import CountedRows
-from forebay.table.changelog.operators.equality import equal_rows
-from forebay.table.changelog.operators.events import Events, shown_key
-from forebay.table.changelog.operators.expiry import Expiry
-from forebay.table.changelog.operators.ordering import last_of
-from forebay.table.changelog.operators.result import Result, changes_of_winners
-from forebay.table.changelog.operators.row_groups import row_groups
-from forebay.table.changelog.operators.touched_keys import touched_keys
+from forebay.table.changelog.operators.events import (
+    FIRST,
+    KEY,
+    Events,
+    TouchedKeys,
+    equal_rows,
+    last_of,
+    order_ranks,
+    row_keys,
+    shown_key,
+    touched_keys,
+)
+from forebay.table.changelog.operators.expiry import Expiry, entry_times
+from forebay.table.changelog.operators.micro_batch import Result, changes_of_winners, entry_batch
 from forebay.table.changelog.state.segments import Ints
-from forebay.table.changelog.state.snapshot import Entries
+from forebay.table.changelog.state.shard import Entries
+
+# -- Groups of equal rows of a key: the entry that is stored, if any, and the events that add or retract the row.
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """Groups of members (entries and events, see `TouchedKeys`) that are the same row of a key.
+
+    Args:
+        groups: The group of each member.
+        codes: The code of the key of each group.
+        row_hashes: The row hash of each group.
+        ordinals: The ordinal of the row of each group.
+        entries: The stored entry of each group; -1 if there is none.
+    """
+
+    groups: Ints
+    codes: Ints
+    row_hashes: Ints
+    ordinals: Ints
+    entries: Ints
+
+    def __len__(self) -> int:
+        """The number of groups."""
+        return len(self.codes)
+
+    def ordinal_column(self, keys: TouchedKeys) -> Ints:
+        """Return the column `ORDINAL` of the entries of the groups."""
+        return keys.ordinals[self.codes] * KEY + self.ordinals
+
+
+def row_groups(keys: TouchedKeys) -> RowGroups:
+    """Group members by key and identity. Rows with equal hashes are compared column by column."""
+    stored = len(keys.entries)
+    hashes = np.concatenate([keys.entries.row_hashes, keys.events.row_hashes])
+    order = np.lexsort((hashes, keys.codes))  # stable: an entry comes before its events
+    codes, arranged = keys.codes[order], hashes[order]
+    starts = np.ones(len(order), np.bool_)
+    if len(order):
+        starts[1:] = (codes[1:] != codes[:-1]) | (arranged[1:] != arranged[:-1])
+    numbers = np.cumsum(starts) - 1
+    groups = np.empty(len(order), np.int64)
+    groups[order] = numbers
+    leaders = order[starts]
+    followers = order[~starts]
+    names = keys.events.layout.identity
+    bad = np.empty(0, np.int64)
+    if len(followers):
+        led = leaders[groups[followers]]
+        equal = equal_rows(keys.take(followers, names), keys.take(led, names))
+        bad = np.unique(groups[followers[~equal]])
+    entries = np.full(len(leaders), -1)
+    entries[groups[:stored]] = np.arange(stored)
+    ordinals = np.zeros(len(leaders), np.int64)
+    has = entries >= 0
+    ordinals[has] = keys.entries.ordinals[entries[has]] % KEY
+    found = RowGroups(groups, keys.codes[leaders], hashes[leaders], ordinals, entries)
+    return _told_apart(keys, found, bad) if len(bad) else found
+
+
+def _told_apart(keys: TouchedKeys, found: RowGroups, bad: Ints) -> RowGroups:
+    """Divide groups whose rows have equal hashes but differ. Rare, so row by row in Python."""
+    stored = len(keys.entries)
+    members = np.flatnonzero(np.isin(found.groups, bad))  # entries first
+    rows = row_keys(keys.take(members, keys.events.layout.identity))
+    groups, codes, hashes = found.groups.copy(), found.codes.tolist(), found.row_hashes.tolist()
+    ordinals, entries = found.ordinals.tolist(), found.entries.tolist()
+    known: dict[tuple[int, Hashable], int] = {}
+    taken: dict[int, set[int]] = {}
+    # Entries first, then events by their rows: a replay with the events in another order gives the same ordinals.
+    by_row = sorted(zip(members.tolist(), rows, strict=True), key=lambda one: (one[0] >= stored, repr(one[1])))
+    for member, row in by_row:
+        shared = int(found.groups[member])
+        group = known.get((shared, row))
+        if group is None:
+            used = taken.setdefault(shared, set())
+            if not used:
+                group = shared
+            else:
+                group = len(codes)
+                codes.append(codes[shared])
+                hashes.append(hashes[shared])
+                ordinals.append(0)
+                entries.append(-1)
+            ordinal = int(keys.entries.ordinals[member] % KEY) if member < stored else _free(used)
+            used.add(ordinal)
+            ordinals[group] = ordinal
+            entries[group] = member if member < stored else -1
+            known[shared, row] = group
+        groups[member] = group
+    return RowGroups(groups, *(np.array(column, np.int64) for column in (codes, hashes, ordinals, entries)))
+
+
+def _free(used: set[int]) -> int:
+    return next(ordinal for ordinal in range(KEY) if ordinal not in used)
+
+
+# -- A signed multiset: how often each row of the touched keys was added minus how often it was retracted.
+
+
+class CountedRows:
+    """The rows of the touched keys with their counts, before and after the events of a micro-batch.
+
+    Args:
+        keys: The touched keys.
+        groups: The rows, each as a group of equal members (stored entries and events).
+        expired: Whether each entry has expired; an expired entry counts 0.
+        version: The id of the micro-batch.
+        by_first: Whether a row takes its place in the order of changes from its first ADD, instead of its last one.
+
+    Attributes:
+        before: The count of each row before the micro-batch.
+        after: The count of each row after it.
+        order_before: The rank of each row in the order of changes before the micro-batch.
+        order_after: The rank of each row after it.
+        source: The member to read each row from: its last (or first) ADD, else its entry, else a retraction.
+        any_event: The first event of each row; -1 if it has none.
+        expired: How many rows expired.
+    """
+
+    def __init__(
+        self,
+        keys: TouchedKeys,
+        groups: RowGroups,
+        expired: npt.NDArray[np.bool_],
+        version: int,
+        *,
+        by_first: bool = False,
+    ) -> None:
+        self.keys, self.groups = keys, groups
+        entries, events = keys.entries, keys.events
+        stored, has = len(entries), groups.entries >= 0
+        of_events = groups.groups[stored:]
+        size = len(groups)
+        self.before = np.zeros(size, np.int64)
+        self.before[has] = entries.counts[groups.entries[has]]
+        gone = np.zeros(size, np.bool_)
+        gone[has] = expired[groups.entries[has]]
+        self.expired = int(gone.sum())
+        added = np.bincount(of_events, weights=events.signs, minlength=size).astype(np.int64)
+        self.after = np.where(gone, 0, self.before) + added
+        self._orders = events.layout.order_columns(events.orders, len(events), version)
+        self._stored_orders = entries.orders([column.type for column in self._orders])
+        ranks = order_ranks(self._stored_orders, self._orders)
+        self.order_before = np.full(size, FIRST)
+        self.order_before[has] = ranks[:stored][groups.entries[has]]
+        # The member whose payload and order count: the ADD, else the entry, else a retraction.
+        places = np.arange(len(events))
+        adds = np.flatnonzero(events.signs > 0)
+        arriving = ranks[stored:]
+        add = last_of(of_events, size, adds, ~arriving if by_first else arriving, events.row_hashes)
+        self.order_after = np.where(gone, FIRST, self.order_before)
+        place = np.where(add >= 0, arriving[add] if len(arriving) else FIRST, FIRST)
+        better = place < self.order_after if by_first else place >= self.order_after
+        newer = (add >= 0) & (better | gone | (self.before <= 0))
+        self.source = np.where(gone, -1, groups.entries)
+        self.source[newer] = add[newer] + stored
+        self.order_after[newer] = arriving[add[newer]]
+        bare = np.flatnonzero(self.source < 0)
+        any_event = np.full(size, -1)
+        any_event[of_events[::-1]] = places[::-1]
+        held = bare[any_event[bare] >= 0]
+        self.source[held] = any_event[held] + stored
+        self.order_after[held] = arriving[any_event[held]]
+        self._gone, self._has, self.any_event, self._expired = gone, has, any_event, expired
+
+    def entries(self) -> pa.RecordBatch:
+        """Return the entries that changed, for the state."""
+        keys, groups = self.keys, self.groups
+        events = keys.events
+        touched = self.any_event >= 0
+        moved = self.source != groups.entries
+        changed = (self.after != self.before) | (moved & (self.after != 0))
+        if events.layout.timed:
+            changed |= touched
+        changed |= self._gone
+        changed &= self._has | (self.after != 0)
+        which = np.flatnonzero(changed)
+        source = np.where(self.source[which] >= 0, self.source[which], groups.entries[which])
+        times = None
+        if events.layout.timed:
+            times = entry_times(keys, groups.groups, len(groups), self._expired)[which]
+        return entry_batch(
+            events.layout,
+            keys.orders(source, self._stored_orders, self._orders),
+            keys.take(source, tuple(events.layout.payload.names)),
+            keys.hashes[groups.codes[which]],
+            groups.row_hashes[which],
+            groups.ordinal_column(keys)[which],
+            self.after[which],
+            times,
+        )
+
 
 _log = logging.getLogger(__name__)
 

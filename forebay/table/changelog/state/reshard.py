@@ -25,11 +25,17 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, FatalError
 from forebay.state.state_store import OPTION, StateStore
 from forebay.table.changelog.state.facts import SegmentInfo, damaged
-from forebay.table.changelog.state.location import OperatorState
 from forebay.table.changelog.state.manifest import Manifest, OperatorInfo
-from forebay.table.changelog.state.merging import Part, merge
 from forebay.table.changelog.state.segments import Segment, StoredSegments
-from forebay.table.changelog.state.shard import info_name, manifest_name, reshard_name, shard_prefix
+from forebay.table.changelog.state.shard import (
+    OperatorState,
+    Part,
+    info_name,
+    manifest_name,
+    merge,
+    reshard_name,
+    shard_prefix,
+)
 
 Runs = Sequence[Sequence[SegmentInfo]]
 

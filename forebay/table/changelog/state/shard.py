@@ -6,18 +6,255 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.state.state_store import OPTION, StateStore
+from forebay.state.open_state_store import open_state_store
+from forebay.state.state_store import OPTION, RetryingStateStore, StateStore
+from forebay.stores.store import StorageOptions
 from forebay.table.changelog.state.facts import SegmentInfo, damaged
 from forebay.table.changelog.state.manifest import Manifest, OperatorInfo
-from forebay.table.changelog.state.merging import Part, in_memory_run, is_merged, merge, run_rows
-from forebay.table.changelog.state.segments import Segment, SegmentFiles, sorted_by_key
+from forebay.table.changelog.state.segments import (
+    BYTES,
+    COUNT,
+    KEY_HASH,
+    ORDER,
+    ORDINAL,
+    ROW_HASH,
+    ROWS,
+    TOUCHED,
+    Ints,
+    Segment,
+    SegmentFiles,
+    StoredSegments,
+    sorted_by_key,
+    split_rows,
+)
+
+# -- Looks up the entries of keys in all runs of an opened version of a shard.
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Entries that `lookup` found, sorted by key hash, row hash and ordinal; tombstones are left out.
+
+    The fields hold hashes, ordinals, counts and times; `take` reads the other columns.
+    """
+
+    key_hashes: Ints
+    row_hashes: Ints
+    ordinals: Ints
+    counts: Ints
+    touched: Ints | None
+    _segments: Sequence[Segment]
+    _owners: Ints
+    _places: Ints
+
+    def __len__(self) -> int:
+        return len(self.key_hashes)
+
+    def take(self, which: Ints, fields: Sequence[pa.Field]) -> list[pa.Array]:
+        """Return columns of the entries `which`, in this order. Columns that a segment lacks are NULL."""
+        owners, places = self._owners[which], self._places[which]
+        by_owner = np.argsort(owners, kind="stable")
+        back = np.empty(len(which), np.int64)
+        back[by_owner] = np.arange(len(which))
+        cuts = np.flatnonzero(np.diff(owners[by_owner])) + 1
+        groups = [group for group in np.split(by_owner, cuts) if len(group)]
+        taken = []
+        for group in groups:
+            segment = self._segments[owners[group[0]]]
+            taken.append(segment.take(places[group], fields))
+            segment.unload()
+        if not taken:
+            return [pa.nulls(0, field.type) for field in fields]
+        order = pa.array(back)
+        return [pa.concat_arrays(parts).take(order) for parts in zip(*taken, strict=True)]
+
+    def orders(self, types: Sequence[pa.DataType]) -> list[pa.Array]:
+        """Return the columns that order the rows of a key, for all entries."""
+        fields = [pa.field(f"{ORDER}{place}", kind) for place, kind in enumerate(types)]
+        return self.take(np.arange(len(self)), fields)
+
+
+def lookup(runs: Sequence[Sequence[Segment]], hashes: Ints, *, timed: bool) -> Entries:
+    """Return the newest version of each entry of some keys.
+
+    Args:
+        runs: The runs of the shard, oldest first.
+        hashes: Key hashes, sorted, without duplicates.
+        timed: Whether entries have a time.
+    """
+    names = [KEY_HASH, ROW_HASH, ORDINAL, COUNT, *([TOUCHED] if timed else [])]
+    empty = np.empty(0, np.int64)
+    segments: list[Segment] = []
+    found: list[list[Ints]] = [[empty] for _ in range(len(names) + 2)]
+    for segment in (segment for run in reversed(runs) for segment in run):
+        places = segment.find(hashes)[0] if len(hashes) else empty
+        if len(places):
+            columns = [segment.ints(name)[places] for name in names]
+            for column, part in zip(found, [np.full(len(places), len(segments)), places, *columns], strict=True):
+                column.append(part)
+            segments.append(segment)
+        segment.unload()
+    owners, places, keys, rows, ordinals, counts, *touched = (
+        np.concatenate(column).astype(np.int64, copy=False) for column in found
+    )
+    kept = newest(keys, rows, ordinals)
+    kept = kept[counts[kept] != 0]
+    return Entries(
+        keys[kept],
+        rows[kept],
+        ordinals[kept],
+        counts[kept],
+        touched[0][kept] if timed else None,
+        segments,
+        owners[kept],
+        places[kept],
+    )
+
+
+def newest(keys: Ints, rows: Ints, ordinals: Ints) -> Ints:
+    """Return the index of the first, which is the newest, entry of each key, row and ordinal, sorted by these three."""
+    by_identity = (ordinals, rows, keys) if ordinals.any() else (rows, keys)
+    order = np.lexsort(by_identity)  # stable
+    if not len(order):
+        return order
+    first = np.ones(len(order), np.bool_)
+    first[1:] = False
+    for column in by_identity:
+        arranged = column[order]
+        first[1:] |= arranged[1:] != arranged[:-1]
+    return order[first]
+
+
+# -- Merges runs of segments into one run, in bounded memory.
+
+
+SMALL: Final = 4096
+"""Runs of at most this many entries are merged with each new run, so that small micro-batches leave few runs."""
+
+SMALL_BYTES: Final = 4 << 20
+"""Runs with more bytes than this are not small, even if they have few entries."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A segment of a run to merge, opened only while its range is merged.
+
+    Args:
+        first: The least key hash of the segment.
+        last: The greatest key hash.
+        open: Opens the segment.
+    """
+
+    first: int
+    last: int
+    open: Callable[[], Segment]
+
+
+def merge(
+    runs: Sequence[Sequence[Part]],
+    schema: pa.Schema,
+    write: Callable[[pa.RecordBatch], SegmentInfo],
+    *,
+    keep_tombstones: bool,
+) -> tuple[SegmentInfo, ...]:
+    """Merge several runs into one, and return the segments that were written.
+
+    Args:
+        runs: The runs to merge, newest first.
+        schema: The columns to write; columns that a segment lacks become NULL.
+        write: Writes a segment.
+        keep_tombstones: Whether to write tombstones, because an older run may still have the entries that they hide.
+    """
+    written: list[SegmentInfo] = []
+    waiting: list[pa.RecordBatch] = []
+
+    def flush() -> None:
+        if waiting:
+            written.extend(write(part) for part in split_rows(pa.concat_batches(waiting)))
+            waiting.clear()
+
+    for low, high in key_ranges(runs):
+        kept = newest_entries(entries_between(runs, low, high, schema), keep_tombstones=keep_tombstones)
+        if kept.num_rows:
+            waiting.append(kept)
+        if sum(part.num_rows for part in waiting) >= ROWS or sum(part.nbytes for part in waiting) >= BYTES:
+            flush()
+    flush()
+    return tuple(written)
+
+
+def key_ranges(runs: Sequence[Sequence[Part]]) -> Iterator[tuple[int | None, int | None]]:
+    """Yield ranges of key hashes `[low, high)` that cover all entries, in ascending order; None is no bound.
+
+    A range holds at most one segment of each run, so a caller that reads the entries of one range after another needs
+    memory for one segment of each run.
+    """
+    cuts = sorted({part.first for run in runs for part in run})
+    if cuts:
+        yield from zip([None, *cuts[1:]], [*cuts[1:], None], strict=True)
+
+
+def entries_between(
+    runs: Sequence[Sequence[Part]], low: int | None, high: int | None, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return the entries of all runs whose key hashes are in a range; those of the first run come first.
+
+    Args:
+        runs: The runs, newest first.
+        low: The least key hash; None is no bound.
+        high: The key hash above the greatest one; None is no bound.
+        schema: The columns; those that a segment lacks become NULL.
+    """
+    pieces = []
+    for part in (part for run in runs for part in run):
+        if (low is not None and part.last < low) or (high is not None and part.first >= high):
+            continue
+        segment = part.open()
+        start = 0 if low is None else int(np.searchsorted(segment.hashes, low, side="left"))
+        stop = len(segment.hashes) if high is None else int(np.searchsorted(segment.hashes, high, side="left"))
+        columns = [segment.column(field).slice(start, stop - start) for field in schema]
+        pieces.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return pa.concat_batches(pieces) if pieces else pa.RecordBatch.from_pylist([], schema)
+
+
+def newest_entries(entries: pa.RecordBatch, *, keep_tombstones: bool) -> pa.RecordBatch:
+    """Return the newest version of each entry, sorted. Newer entries come first in `entries`."""
+    keys, rows, ordinals = (entries.column(name).to_numpy() for name in (KEY_HASH, ROW_HASH, ORDINAL))
+    kept = newest(keys, rows, ordinals)
+    if not keep_tombstones:
+        kept = kept[entries.column(COUNT).to_numpy()[kept] != 0]
+    return entries.take(pa.array(kept))
+
+
+def in_memory_run(entries: pa.RecordBatch) -> list[Part]:
+    """Return sorted entries as a run of one segment that is not a file."""
+    segment = Segment(entries)
+    return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), lambda: segment)]
+
+
+def is_merged(run: Sequence[SegmentInfo], rows: int) -> bool:
+    """Return whether a run is merged with the newer runs, which have `rows` entries together.
+
+    A run that is not merged has at least a quarter more entries than all newer runs, so the number of runs grows only
+    with the logarithm of the number of entries.
+    """
+    small = run_rows(run) <= SMALL and sum(segment.size for segment in run) <= SMALL_BYTES
+    return small or 4 * run_rows(run) <= 5 * rows
+
+
+def run_rows(run: Sequence[SegmentInfo]) -> int:
+    """Return the number of entries of a run."""
+    return sum(segment.rows for segment in run)
+
 
 _log = logging.getLogger(__name__)
 
@@ -332,3 +569,70 @@ def _shown(info: OperatorInfo) -> str:
 
 def _names(runs: Sequence[Sequence[SegmentInfo]]) -> set[str]:
     return {segment.name for run in runs for segment in run}
+
+
+# -- The location and settings of the state of one operator of one query.
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    """The state of an operator. It is pickled to the tasks; secrets stay references.
+
+    Args:
+        location: A directory that all machines share, or `s3://bucket/prefix`.
+        name: The name of the operator, which is a directory below the location.
+        storage: Settings of S3, as `stateStorage.*` of a stream.
+        shards: The number of shards; None if it is not known yet.
+        generation: How often the state was resharded.
+        inside: The directory of this generation's shards, below the directory of the operator.
+        retained: How many versions before the current one stay readable, as `spark.sql.streaming.minBatchesToRetain`.
+    """
+
+    location: str
+    name: str
+    storage: Mapping[str, object] = field(default_factory=dict)
+    shards: int | None = None
+    retained: int = 100
+    generation: int = 0
+    inside: str = ""
+
+    @property
+    def directory(self) -> str:
+        """The directory of the operator below the location, ending in a slash."""
+        return f"{self.name}/"
+
+    def store(self) -> StateStore:
+        """Return the state store, which repeats failed requests, without any request to it.
+
+        Raises:
+            ConfigurationError: The store cannot keep state, or an option is unknown.
+        """
+        return RetryingStateStore(open_state_store(self.location, StorageOptions(self.storage)))
+
+    def shard(self, number: int) -> Shard:
+        """Return a shard, without any request to the store."""
+        store = self.store()
+        return Shard(
+            store,
+            StoredSegments(store),
+            self.directory,
+            number,
+            self.retained,
+            generation=self.generation,
+            inside=self.inside,
+        )
+
+    def info(self) -> OperatorInfo | None:
+        """Return the `OperatorInfo` of the last generation: what the state belongs to. None: there is no state yet."""
+        store, found = self.store(), None
+        for generation in count():
+            name = info_name(self.directory, generation)
+            data = store.get(name)
+            if data is None:
+                break
+            found = OperatorInfo.from_bytes(data, name)
+        return found
+
+    def at(self, info: OperatorInfo) -> OperatorState:
+        """Return the same state with the shards of the generation that `info` describes."""
+        return replace(self, shards=info.shards, generation=info.generation, inside=info.directory)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError
-from forebay.sources.files.listing import globs
+from forebay.sources.files import listing
 
 
 def matches(pattern: str, name: str) -> bool:
-    return globs.name_matcher(pattern)(name)
+    return listing.name_matcher(pattern)(name)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_does_not_match(pattern, name):
 @pytest.mark.parametrize("pattern", ["{a", "[a", "[]", "a\\", "*\\", "{a,{b}", "[z-a]", "[?--]", "[^]", "[a\\"])
 def test_a_pattern_that_is_not_closed_is_refused_by_name(pattern):
     with pytest.raises(ConfigurationError, match=re.escape(repr(pattern))):
-        globs.name_matcher(pattern)
+        listing.name_matcher(pattern)
 
 
 @pytest.mark.parametrize(
@@ -92,20 +92,20 @@ def test_a_pattern_that_is_not_closed_is_refused_by_name(pattern):
     ],
 )
 def test_only_braces_with_a_slash_are_written_out(pattern, expanded):
-    assert globs.expand(pattern) == expanded
+    assert listing.expand(pattern) == expanded
 
 
 @given(st.text(min_size=1).filter(lambda text: "/" not in text))
 def test_an_escaped_name_matches_itself_and_is_plain(name):
-    assert globs.literal_name(globs.escape(name)) == name
-    assert matches(globs.escape(name), name)
+    assert listing.literal_name(listing.escape(name)) == name
+    assert matches(listing.escape(name), name)
 
 
 @given(st.text(alphabet="ab*?[]{},\\^!-.", max_size=8))
 def test_any_pattern_compiles_or_is_refused(pattern):
     try:
-        globs.name_matcher(pattern)
-        globs.expand(pattern)
+        listing.name_matcher(pattern)
+        listing.expand(pattern)
     except ConfigurationError as error:
         text = str(error)
     else:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.sources.files.listing.file_index import FileIndex, list_files
-from forebay.sources.files.listing.listing import ListOptions, is_data_name, is_hidden
+from forebay.sources.files.file_index import FileIndex, list_files
+from forebay.sources.files.listing import ListOptions, is_data_name, is_hidden
 from forebay.stores import local
 
 ODD = ["a b", "😀", "p%2Fq", "two\nlines", "br[1]", "cu{a,b}", "st*r?", "back\\slash", "h#x", "a:b", "é", "'\"$"]
@@ -353,7 +353,7 @@ def test_local_files_need_no_fsspec(tree):
     root = tree({"a=1/x": "", "a=2/y": ""})
     program = (
         "import sys; sys.modules['fsspec'] = None\n"
-        "from forebay.sources.files.listing.file_index import list_files\n"
+        "from forebay.sources.files.file_index import list_files\n"
         "from forebay.stores.stored_file import StoredFile\n"
         f"index = list_files([{root!r}])\n"
         "print([StoredFile(file).open().read() for file in index.files], index.partition_schema.names)\n"

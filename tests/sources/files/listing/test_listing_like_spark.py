@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError
-from forebay.formats.values.zones import UTC
-from forebay.sources.files.listing.file_index import FileIndex, list_files
-from forebay.sources.files.listing.listing import ListOptions
-from forebay.sources.files.listing.partition_values import NULL_NAME, partition_value
+from forebay.formats.values.dates import UTC
+from forebay.sources.files.file_index import FileIndex, list_files
+from forebay.sources.files.listing import ListOptions
+from forebay.sources.files.partitions import NULL_NAME, partition_value
 from forebay.stores.file_status import spark_file_name, spark_file_path
 from forebay.stores.stored_file import StoredFile
 

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, unwrap
-from forebay.formats.values.zones import UTC, zone
-from forebay.sources.files.listing.file_index import list_files
-from forebay.sources.files.listing.listing import ListOptions
-from forebay.sources.files.listing.partition_values import NULL_NAME, infer_type, partition_value, unescape
-from forebay.sources.files.listing.partitions import merge_schema, partitions
+from forebay.formats.values.dates import UTC, zone
+from forebay.sources.files.file_index import list_files
+from forebay.sources.files.listing import ListOptions
+from forebay.sources.files.partitions import NULL_NAME, infer_type, merge_schema, partition_value, partitions, unescape
 
 
 def column(*directories: str, **options) -> list[object]:

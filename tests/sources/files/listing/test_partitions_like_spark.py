@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError
-from forebay.sources.files.listing.partition_values import NULL_NAME
-from forebay.sources.files.listing.partitions import partitions
+from forebay.sources.files.partitions import NULL_NAME, partitions
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from forebay.errors import ConfigurationError, DataError, DataLossError, RetriableError
-from forebay.sources.files.listing import sink_log
-from forebay.sources.files.listing.file_index import list_files
-from forebay.sources.files.listing.listing import ListOptions
-from forebay.sources.files.listing.partition_values import unescape
+from forebay.sources.files import listing as sink_log
+from forebay.sources.files.file_index import list_files
+from forebay.sources.files.listing import ListOptions
+from forebay.sources.files.partitions import unescape
 
 
 def line(path: str, action: str = "add") -> str:

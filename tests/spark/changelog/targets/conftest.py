@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import LongType
 
 from forebay.spark.changelog.targets.changes import DELETED, SEQUENCE, Changes
-from forebay.spark.changelog.targets.postgres.target import PostgresTarget
+from forebay.spark.changelog.targets.postgres import PostgresTarget
 from forebay.testkit.servers.postgres import postgres_server
 
 _numbers = itertools.count()

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import lit
 
 from forebay.errors import ForebayError
-from forebay.spark.changelog.declaring import from_changes
-from forebay.spark.changelog.targets.apply import apply_changes
+from forebay.spark.changelog.converting import from_changes
 from forebay.spark.changelog.targets.delta import DeltaTarget
+from forebay.spark.changelog.targets.target import apply_changes
 
 CHANGES = "id int, v string, _change_type string, _split string, _pos long"
 

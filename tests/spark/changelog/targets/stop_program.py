@@ -12,9 +12,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from forebay.spark.changelog.targets.apply import apply_changes
 from forebay.spark.changelog.targets.changes import Changes
-from forebay.spark.changelog.targets.target import Target
+from forebay.spark.changelog.targets.target import Target, apply_changes
 
 
 class Waits(Target):

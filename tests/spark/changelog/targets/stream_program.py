@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 import forebay
 from forebay.sources.rate import RateSource
-from forebay.spark.changelog.targets.apply import apply_changes
-from forebay.spark.changelog.targets.postgres.target import PostgresTarget
+from forebay.spark.changelog.targets.postgres import PostgresTarget
+from forebay.spark.changelog.targets.target import apply_changes
 from forebay.testkit.kills import Killable, KillList
 
 

@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from forebay.errors import ConfigurationError, unwrap
-from forebay.spark.changelog.declaring import from_changes
+from forebay.spark.changelog.converting import from_changes
 from forebay.spark.changelog.materialize import materialize
-from forebay.spark.changelog.targets.apply import apply_changes
+from forebay.spark.changelog.targets.target import apply_changes
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.spark.changelog.declaring import from_changes
+from forebay.spark.changelog.converting import from_changes
 from forebay.spark.changelog.targets.archive import ArchiveTarget, read_archive, write_archive
 
 CHANGES = "id int, v string, _change_type string, _split string, _pos long"

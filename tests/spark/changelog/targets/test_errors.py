@@ -9,7 +9,7 @@ from psycopg import errors
 
 from forebay.errors import ConfigurationError, DataError, FatalError, ForebayError, RetriableError
 from forebay.options import Secret
-from forebay.spark.changelog.targets.postgres.errors import connected, typed_error
+from forebay.spark.changelog.targets.postgres_inspection import connected, typed_error
 
 WAIT = {"08", "40", "53", "57", "58", "72", "55006", "55P03", "HV00N"}
 """The classes and states that end without a correction of the job or the server."""

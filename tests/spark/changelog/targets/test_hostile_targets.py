@@ -17,7 +17,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField
 
 from forebay.errors import ConfigurationError, FatalError
 from forebay.spark.changelog.targets.archive import ArchiveTarget, read_archive
-from forebay.spark.changelog.targets.postgres.target import PostgresTarget
+from forebay.spark.changelog.targets.postgres import PostgresTarget
 
 COUNT = [200, pytest.param(20_000, marks=pytest.mark.soak)]
 """Names, of which a round has five."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from forebay.spark.changelog.targets.postgres.target import CopyPartition
+from forebay.spark.changelog.targets.postgres import CopyPartition
 from forebay.testkit.kills import Kill, KillList, run_until_done
 
 WRITER = Path(__file__).parent / "writer_program.py"

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
-from forebay.spark.changelog.targets.postgres.target import PostgresTarget
+from forebay.spark.changelog.targets.postgres import PostgresTarget
 
 CHANGES = "id int, v string, _change_type string, _split string, _pos long"
 UTC = dt.timezone.utc  # noqa: UP017 - as the server gives it
@@ -194,7 +194,7 @@ def test_a_staging_table_that_a_dead_driver_left_is_dropped(spark, table):
 
 def _leave_staging(table, df):
     """Make a staging table as a driver does that is killed before it merges."""
-    from forebay.spark.changelog.targets.postgres.statements import staging_name
+    from forebay.spark.changelog.targets.postgres_statements import staging_name
 
     name, _ = staging_name(table.name, "q")
     table.sql(f'CREATE UNLOGGED TABLE "{name}" (id int)')

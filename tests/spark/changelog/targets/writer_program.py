@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField
 
 from forebay.spark.changelog.targets.changes import DELETED, END_AT, SEQUENCE, START_AT, Changes
-from forebay.spark.changelog.targets.postgres.target import PostgresTarget
+from forebay.spark.changelog.targets.postgres import PostgresTarget
 
 FIELDS = (StructField("id", IntegerType()), StructField("v", StringType()))
 BATCHES = (

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.values.ddl import parse_schema
-from forebay.table.changelog.converters.debezium_json import DebeziumJsonReader, DebeziumJsonWriter
+from forebay.table.changelog.converters.debezium import DebeziumJsonReader, DebeziumJsonWriter
 from forebay.table.changelog.converters.event_converter import EventConverter
-from forebay.table.changelog.converters.json_writer import json_texts
+from forebay.table.changelog.converters.json_texts import json_texts
 from forebay.table.changelog.converters.maxwell_json import MaxwellJsonReader, MaxwellJsonWriter
 from forebay.table.changelog.converters.upsert_json import UpsertJsonReader, UpsertJsonWriter
-from forebay.table.changelog.row_kind import CHANGE_TYPES
+from forebay.table.changelog.shape import CHANGE_TYPES
 
 DDL = """id INT, name STRING, price DECIMAL(12,3), ratio DOUBLE, small FLOAT, at TIMESTAMP, local TIMESTAMP_NTZ,
 day DATE, raw BINARY, ok BOOLEAN, tags ARRAY<STRING>, counts MAP<STRING, BIGINT>,

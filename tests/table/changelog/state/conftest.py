@@ -13,13 +13,10 @@ import pytest
 from forebay.table.changelog.operators.events import Layout
 from forebay.table.changelog.operators.micro_batch import run_micro_batch
 from forebay.table.changelog.operators.retract import Retract
-from forebay.table.changelog.state.entries import FIXED, KEY_HASH, KIND, ROW_HASH
 from forebay.table.changelog.state.facts import SegmentInfo
-from forebay.table.changelog.state.location import OperatorState
 from forebay.table.changelog.state.manifest import OperatorInfo
-from forebay.table.changelog.state.segments import Segment
-from forebay.table.changelog.state.shard import Change, Shard
-from forebay.table.changelog.state.snapshot import lookup
+from forebay.table.changelog.state.segments import FIXED, KEY_HASH, KIND, ROW_HASH, Segment
+from forebay.table.changelog.state.shard import Change, OperatorState, Shard, lookup
 
 PAYLOAD = pa.schema([("k", pa.int64()), ("v", pa.string())])
 MIX = 0x9E3779B97F4A7C15
@@ -124,7 +121,8 @@ def small(monkeypatch):
     """Make segments and runs small, so that few entries have many of them."""
 
     def set_limits(rows=16, size=1 << 20, small=8):
-        from forebay.table.changelog.state import merging, segments
+        from forebay.table.changelog.state import segments
+        from forebay.table.changelog.state import shard as merging
 
         for module in (merging, segments):
             monkeypatch.setattr(module, "ROWS", rows)

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.table.changelog.state import merging, segments, shard
-from forebay.table.changelog.state.snapshot import lookup
+from forebay.table.changelog.state import segments, shard
+from forebay.table.changelog.state import shard as merging
+from forebay.table.changelog.state.shard import lookup
 
 NAMES = st.tuples(st.integers(-3, 3), st.integers(0, 4))
 MICRO_BATCHES = st.lists(st.dictionaries(NAMES, st.integers(-1, 2), max_size=12), min_size=1, max_size=14)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns: their names compared as Spark does, texts converted in bulk, structs field by field."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.errors import ConfigurationError
+
+# -- Compares column names as Spark does.
+
+
+def folded(name: str, case_sensitive: bool) -> str:
+    """Return a column name for comparison: in lower case unless `spark.sql.caseSensitive` is set."""
+    return name if case_sensitive else name.lower()
+
+
+def ambiguous(column: str, found: Iterable[str], path: str) -> ConfigurationError:
+    """Return the error for a column of the schema that matches several columns of a file."""
+    return ConfigurationError(
+        f"the column {column!r} of the schema matches several columns of {path}: " + ", ".join(map(repr, found)),
+        advice="if these differ in case only, set caseSensitive=true; otherwise remove the column from the schema",
+    )
+
+
+def same_names(fields: Iterable[pa.Field], case_sensitive: bool, inside: str = "") -> str | None:
+    """Return a text that names the first two columns with the same name, at any depth; None if all names differ.
+
+    `inside` is the path of the struct that contains the fields; empty for the columns of a table.
+    """
+    names: dict[str, str] = {}
+    for field in fields:
+        name = folded(field.name, case_sensitive)
+        if name in names:
+            where = f" in {inside!r}" if inside else ""
+            return f"two columns have the same name{where}: {names[name]!r} and {field.name!r}"
+        names[name] = field.name
+        found = _same_inside(field.type, case_sensitive, field.name)
+        if found is not None:
+            return found
+    return None
+
+
+def _same_inside(data_type: pa.DataType, case_sensitive: bool, name: str) -> str | None:
+    if isinstance(data_type, pa.StructType):
+        return same_names(data_type, case_sensitive, name)
+    if isinstance(data_type, pa.MapType):
+        key = _same_inside(data_type.key_type, case_sensitive, name)
+        return key or _same_inside(data_type.item_type, case_sensitive, name)
+    return _same_inside(data_type.value_type, case_sensitive, name) if isinstance(data_type, pa.ListType) else None
+
+
+def check_names(fields: Iterable[pa.Field], path: str, *, case_sensitive: bool, hint: str = "") -> None:
+    """Raise a ConfigurationError if two columns of a file have the same name, as Spark does.
+
+    `hint` is added to the advice of the error.
+    """
+    found = same_names(fields, case_sensitive)
+    if found is not None:
+        raise ConfigurationError(f"in {path}, {found}", advice=f"give a schema without these columns{hint}")
+
+
+# -- Converts columns of structs field by field, for ORC and Parquet.
+
+
+Convert: TypeAlias = Callable[[pa.Array], pa.Array]
+"""A function that converts an array to another array of the same length. None in its place keeps the array."""
+
+
+def struct_of(children: Sequence[tuple[int | str | None, Convert | None]], target: pa.StructType) -> Convert:
+    """Return the conversion of structs to the type `target`.
+
+    `children` has, for each field of `target`, its index or name in the file, None if the file lacks it, and its
+    conversion.
+    """
+    fields = list(target)
+
+    def convert(array: pa.Array) -> pa.Array:
+        inside = []
+        for field, (place, step) in zip(fields, children, strict=True):
+            if place is None:
+                inside.append(pa.nulls(len(array), field.type))
+            else:
+                values = cast("pa.StructArray", array).field(place)
+                inside.append(values if step is None else step(values))
+        mask = pc.is_null(array) if array.null_count else None
+        return pa.StructArray.from_arrays(inside, fields=fields, mask=mask)
+
+    return convert
+
+
+# -- Converts columns of texts in bulk or one by one, and checks which bytes a column contains.
+
+
+Converted = tuple["pa.Array", Sequence[int]]
+"""The values (null for a null or malformed token), and the rows with a malformed token, ascending."""
+
+Converter = Callable[["pa.Array"], Converted]
+
+Plain = tuple[str, Callable[["pa.Array"], "pa.Array"]]
+"""A regular expression for tokens that Arrow reads as Spark does, and the function that converts them in bulk."""
+
+
+def token_view(tokens: pa.Array) -> memoryview:
+    """Return a view of the bytes of all tokens (texts of values), concatenated, without a copy."""
+    _, offsets, data = tokens.buffers()
+    if data is None or offsets is None or not len(tokens):
+        return memoryview(b"")
+    (start,) = struct.unpack_from("=i", offsets, 4 * tokens.offset)
+    (end,) = struct.unpack_from("=i", offsets, 4 * (tokens.offset + len(tokens)))
+    return memoryview(data)[start:end]
+
+
+def token_bytes(tokens: pa.Array) -> bytes:
+    """Return a copy of the bytes of all tokens, concatenated."""
+    return token_view(tokens).tobytes()
+
+
+def consists_of(tokens: pa.Array, allowed: bytes) -> bool:
+    """Return whether the tokens contain no bytes other than `allowed`."""
+    return not token_bytes(tokens).translate(None, allowed)
+
+
+def cast_or_parse(
+    tokens: pa.Array,
+    wanted: pa.DataType,
+    parse: Callable[[str], object],
+    plains: Sequence[Plain] = (),
+    *,
+    castable: bool = True,
+) -> Converted:
+    """Cast a whole column if Arrow can do it as Spark does (`castable`); else, or if the cast fails, use `by_value`."""
+    if castable:
+        try:
+            return tokens.cast(wanted), ()
+        except pa.ArrowInvalid:
+            pass
+    return by_value(tokens, wanted, parse, plains)
+
+
+def by_value(
+    tokens: pa.Array, value_type: pa.DataType, parse: Callable[[str], object], plains: Sequence[Plain] = ()
+) -> Converted:
+    """Convert tokens that match an expression of `plains` in bulk, and the others one by one with `parse`.
+
+    `parse` returns None for a malformed token.
+    """
+    rest = tokens.is_valid()
+    values: pa.Array = pa.nulls(len(tokens), value_type)
+    for expression, convert in plains:
+        plain = pc.and_(rest, pc.fill_null(pc.match_substring_regex(tokens, expression), False))
+        if plain.true_count:
+            values = pc.if_else(plain, convert(pc.if_else(plain, tokens, pa.scalar(None, tokens.type))), values)
+            rest = pc.and_(rest, pc.invert(plain))
+    rows = pc.indices_nonzero(rest).to_pylist()
+    if not rows:
+        return values, ()
+    texts = pc.filter(tokens, rest).to_pylist()
+    known = {text: parse(text) for text in set(texts)}
+    found = [known[text] for text in texts]
+    values = pc.replace_with_mask(values, rest, pa.array(found, value_type))
+    return values, [row for row, value in zip(rows, found, strict=True) if value is None]

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Assigns slices of splits to tasks: by the source's own `tasks()`, or by size, cutting large splits, packing small."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import os
+from array import array
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.errors import ContractError
+from forebay.framework.coordination.discovering import fixed_ends, unread
+from forebay.framework.coordination.validation import checked_splits
+from forebay.framework.discovery import OPEN_COST, DiscoveryEnumerator
+from forebay.framework.microbatch.assigned_splits import PlanningContext
+from forebay.framework.microbatch.split_provider import create_enumerator
+from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.connector_errors import closing
+from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
+from forebay.framework.source import Source
+from forebay.framework.split import Split
+from forebay.retry import RetryPolicy
+
+
+def spread(
+    enumerator: DiscoveryEnumerator | None,
+    splits: Sequence[Split],
+    options: HostOptions,
+    cores: int,
+    *,
+    uncut: Collection[str] = (),
+) -> Sequence[tuple[Split, ...]]:
+    """Return the slices of splits that each task reads, one tuple per task. May block: call it with `ConnectorCalls`.
+
+    Args:
+        enumerator: Provides `tasks`, `size` and `slices`; None = a raw `SplitEnumerator`, which has none of them.
+        splits: The splits to read, maybe a lazy sequence: they are accessed one at a time, and not kept in a list.
+        options: The host's options; only `num_partitions` is used.
+        cores: The number of tasks that can run at once.
+        uncut: Ids of splits that must not be cut into slices.
+
+    Raises:
+        ContractError: The enumerator's own tasks do not read every split, or a slice has another id than its split.
+    """
+    if enumerator is None:
+        return pack(splits, Sizes.of([None] * len(splits)), options.num_partitions or cores)
+    if (own := chosen(enumerator.tasks(splits), splits)) is not None:
+        return own
+    size = enumerator.size
+    sizes = Sizes.of(map(size, splits))
+    partitions = options.num_partitions or count_partitions(sizes, cores)
+    parts = cut(
+        splits,
+        sizes,
+        lambda split, count: [split] if split.id in uncut else enumerator.slices(split, count),
+        partitions,
+        least=1 if options.num_partitions else OPEN_COST,
+    )
+    return pack(parts, sizes if parts is splits else Sizes.of(map(size, parts)), partitions)
+
+
+MOST_BYTES = 1 << 30
+"""Maximum bytes of one task, to bound the cost of a retry; `numPartitions` overrides it."""
+
+
+MOST_SPLITS = 32_768
+"""Maximum splits of one task, to bound its memory: about 40 MB; `numPartitions` overrides it."""
+
+
+def count_partitions(sizes: Sizes, parallelism: int) -> int:
+    """Return the number of tasks for splits of these sizes: `parallelism`, or a multiple of it for large inputs."""
+    total = sum(sizes.bytes) if sizes.known else 0
+    least = max(-(-total // MOST_BYTES), -(-len(sizes.bytes) // MOST_SPLITS))
+    return parallelism * max(1, -(-least // parallelism))
+
+
+def cut(
+    splits: Sequence[Split],
+    sizes: Sizes,
+    slices: Callable[[Split, int], Sequence[Split]],
+    partitions: int,
+    *,
+    least: int = OPEN_COST,
+) -> Sequence[Split]:
+    """Cut the splits that are larger than one of `partitions` equal shares.
+
+    Args:
+        splits: The splits to read.
+        sizes: The sizes of the splits.
+        slices: Cuts a split into about the given number of slices.
+        partitions: The number of tasks.
+        least: Minimum bytes of one share, if sizes are known.
+
+    Returns:
+        All slices in order; `splits` itself if none is cut.
+
+    Raises:
+        ContractError: A slice has another id than its split, or `slices` returned no slice.
+    """
+    share = max(1, least if sizes.known else 1, sum(sizes.bytes) // max(1, partitions))
+    places, parts = array("q"), list[Split]()
+    for place, size in enumerate(sizes.bytes):
+        if size <= share:
+            places.append(place)
+            continue
+        for part in _checked(splits[place], slices(splits[place], -(-size // share))):
+            parts.append(part)
+            places.append(-len(parts))
+    return PartlyCut(splits, places, parts) if parts else splits
+
+
+def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> list[tuple[Split, ...]] | None:
+    """Check and return `tasks`, the result of the enumerator's `tasks(slices)`; None if it is None.
+
+    Raises:
+        ContractError: `tasks` contains a split that is not in `slices`, or leaves out one that is not empty.
+    """
+    if tasks is None:
+        return None
+    wanted, given = {one.id for one in slices}, {one.id for task in tasks for one in task}
+    # `tasks()` may leave out empty slices.
+    missing = {one.id for one in slices if one.end is None or one.end != one.position} - given
+    wrong = next(iter(sorted(given - wanted) or sorted(missing)), None)
+    if wrong is not None:
+        raise ContractError(
+            f"tasks() {'left out' if wrong in wanted else 'added'} the split {wrong!r}",
+            split=wrong,
+            rule="DIS-2",
+            advice="in the connector, let tasks() return each slice that it is given, whole or cut with "
+            "split.slice(position, end)",
+        )
+    return [tuple(task) for task in tasks if task]
+
+
+def _checked(split: Split, slices: Sequence[Split]) -> Sequence[Split]:
+    wrong = next((one for one in slices if one.id != split.id), None)
+    if wrong is not None or not slices:
+        raise ContractError(
+            f"slices() returned a slice with the id {wrong.id!r}"
+            if wrong is not None
+            else "slices() returned no slice",
+            split=split.id,
+            rule="SPL-1",
+            advice="in the connector, let slices() cut with split.slice(position, end): each slice keeps the split's "
+            "id, and together they cover the split",
+        )
+    return slices
+
+
+# -- Packs slices of splits into tasks of even size. It uses little memory: a bounded read may have millions of splits.
+
+
+_MOST = 1 << 60
+"""Maximum for the estimated bytes of a split, so that they fit into a signed 64-bit integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Estimated bytes of splits. An unknown size counts as the mean of the known ones, or as `OPEN_COST` without any.
+
+    Args:
+        bytes: The estimated bytes of each split.
+        known: Whether the size of at least one split is known.
+    """
+
+    bytes: array[int]
+    known: bool
+
+    @classmethod
+    def of(cls, sizes: Iterable[int | None]) -> Self:
+        """Return the `Sizes` of splits from the estimated bytes of each; None = unknown."""
+        result, unknown = array("q"), array("q")
+        for size in sizes:
+            if size is None:
+                unknown.append(len(result))
+            result.append(min(max(0, size or 0), _MOST))
+        known = len(result) - len(unknown)
+        mean = sum(result) // known if known else OPEN_COST
+        for place in unknown:
+            result[place] = mean
+        return cls(result, known > 0)
+
+
+class PartlyCut(Sequence[Split]):
+    """The splits of a sequence, with slices in place of some of them.
+
+    Args:
+        splits: The splits.
+        places: For each item, in order: the index of a split in `splits`, or `-1 - index` of a slice in `slices`.
+        slices: The slices.
+    """
+
+    def __init__(self, splits: Sequence[Split], places: Sequence[int], slices: Sequence[Split]) -> None:
+        self._splits = splits
+        self._places = places
+        self._slices = slices
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Split]: ...
+
+    def __getitem__(self, index: int | slice) -> Split | Sequence[Split]:
+        if isinstance(index, slice):
+            return PartlyCut(self._splits, self._places[index], self._slices)
+        place = self._places[index]
+        return self._splits[place] if place >= 0 else self._slices[-1 - place]
+
+
+class Tasks(Sequence[tuple[Split, ...]]):
+    """The slices of each task, in order. Each access makes a new tuple; adjacent slices of one split are joined.
+
+    Args:
+        slices: The slices of all tasks.
+        places: For each task, the ascending indexes of its slices in `slices`.
+    """
+
+    def __init__(self, slices: Sequence[Split], places: Sequence[Sequence[int]]) -> None:
+        self._slices = slices
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Split, ...]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[Split, ...]]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[Split, ...] | Sequence[tuple[Split, ...]]:
+        if isinstance(index, slice):
+            return Tasks(self._slices, self._places[index])
+        return _joined(self._slices[place] for place in self._places[index])
+
+
+def pack(slices: Sequence[Split], sizes: Sizes, partitions: int) -> Tasks:
+    """Return at most `partitions` tasks of even estimated bytes, in the order of their first slice. Deterministic.
+
+    Slices are assigned in descending size, each to the smallest task so far: the largest task has at most 4/3 of the
+    optimum. The slices of a task keep their order; adjacent slices of one split are joined.
+    """
+    tasks = [array("q") for _ in range(min(max(1, partitions), len(slices)))]
+    loads = [(0, number) for number in range(len(tasks))]
+    for place in _descending(sizes.bytes):
+        load, number = heapq.heappop(loads)
+        tasks[number].append(place)
+        heapq.heappush(loads, (load + sizes.bytes[place] + OPEN_COST, number))
+    ordered = [array("q", sorted(task)) for task in tasks]
+    return Tasks(slices, sorted(ordered, key=lambda task: task[0]))
+
+
+def _descending(sizes: array[int]) -> Iterable[int]:
+    """Return the indexes of `sizes`, sorted by descending size; equal sizes keep their order."""
+    # Arrow sorts stably, and its result has 8 bytes per index. `pa.array` would import pandas, which takes 0.17 s.
+    negated = array("q", (-size for size in sizes))
+    found = pc.sort_indices(pa.Array.from_buffers(pa.int64(), len(negated), [None, pa.py_buffer(negated)])).buffers()[1]
+    return () if found is None else memoryview(found).cast("Q")[: len(sizes)]
+
+
+def _joined(slices: Iterable[Split]) -> tuple[Split, ...]:
+    result: list[Split] = []
+    for one in slices:
+        before = result[-1] if result else None
+        if (
+            before is not None
+            and before.id == one.id
+            and before.end is not None
+            and before.end == one.position
+            and dataclasses.replace(before, end=one.end) == dataclasses.replace(one, position=before.position)
+        ):
+            result[-1] = dataclasses.replace(before, end=one.end)
+        else:
+            result.append(one)
+    return tuple(result)
+
+
+# -- Plans a bounded read: discovers all splits, fixes their ends, and assigns slices of them to tasks.
+
+
+def plan_bounded(
+    source: Source,
+    options: HostOptions,
+    *,
+    parallelism: int | None = None,
+    runtime: Runtime | None = None,
+) -> Sequence[tuple[Split, ...]]:
+    """Return the slices of splits that each task reads, one tuple per task; no task if there is nothing to read.
+
+    Each access makes a new tuple, so that millions of splits of a lazy discovery are never in memory at once.
+
+    An unbounded source is read up to its latest positions. A split whose latest position is unknown has no end, and is
+    read until it is caught up.
+
+    Args:
+        source: The source.
+        options: The host's options; `num_partitions`, `retries` and `planning_timeout` are used.
+        parallelism: The number of tasks if `num_partitions` is not set, usually the cores of the cluster; by default
+            the cores of this machine. Very large inputs get a multiple of it.
+        runtime: Threads and time.
+
+    Raises:
+        ForebayError: The source raised it; the names of source and split are added.
+        FatalError: The source raised an exception of another class, or did not answer within `planning_timeout`.
+        ContractError: The source broke a rule: repeated split ids, positions of an unknown kind, wrong types.
+    """
+    runtime = runtime or ThreadRuntime()
+    timeout = options.planning_timeout.total_seconds()
+    calls = ConnectorCalls(source.name, runtime, retry=RetryPolicy.of(options), timeout=timeout)
+    context = PlanningContext(source.name, runtime, timeout=timeout)
+    enumerator = create_enumerator(source, context, calls)
+    cores = parallelism or os.cpu_count() or 1
+    if isinstance(enumerator, DiscoveryEnumerator):
+        return _plan_discovery(source, enumerator, options, cores, calls)
+    splits = unread(source, context.plan(enumerator, bounded=source.bounded))
+    return spread(None, splits, options, cores)
+
+
+def _plan_discovery(
+    source: Source, enumerator: DiscoveryEnumerator, options: HostOptions, cores: int, calls: ConnectorCalls
+) -> Sequence[tuple[Split, ...]]:
+    with closing(source.name, lambda: calls.call("close()", enumerator.close)):
+        splits = checked_splits(source, calls.call("discover()", lambda: enumerator.discover({}, first=True)))
+        ends = calls.call("latest()", lambda: enumerator.latest(splits)) if splits else {}
+        splits = unread(source, fixed_ends(source, splits, ends))
+        return calls.call("tasks(), size() or slices()", lambda: spread(enumerator, splits, options, cores))

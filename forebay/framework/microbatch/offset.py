@@ -1,0 +1,486 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remembers the splits that a stream has read to their end, so that no discovery adds them again (S15)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, TypeVar, overload
+
+from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.digests import SplitDigests
+from forebay.framework.split import Json, Position, Split, normalise
+from forebay.state.state_store import is_safe_name
+from forebay.version import __version__
+
+# -- The offset of a micro-batch, self-contained, as canonical JSON (S1, S2).
+#
+# ```
+# {"v": 1, "id": …, "source": …, "n": 7, "splits": [[id, to, from?, fields?], …], "done": …, "enum": …, "options": …}
+# ```
+# `from` is omitted if it equals `to`, and `fields` if they are empty. `to` is `true` for `UnknownEnd.WHOLE`, `false`
+# for `UnknownEnd.NEGOTIATED`, and `null` at the start of a split. `v` is 2 in offsets with `digests`.
+
+
+VERSION: Final = 1
+"""Version of offsets without digests; an older release refuses a newer version."""
+
+DIGESTS: Final = 2
+"""Version of offsets with digests: a release that ignores digests would read the finished splits again."""
+
+BEFORE_FIRST: Final = -1
+"""The number of the offset before the first micro-batch."""
+
+
+class UnknownEnd(Enum):
+    """How far a micro-batch reads a split if the end position is unknown when the micro-batch is planned."""
+
+    WHOLE = "to its own end"
+    """The split is read to its own end."""
+    NEGOTIATED = "as far as was claimed"
+    """The attempts of a task negotiate the end while they read (S14)."""
+
+
+To = Position | UnknownEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One split of a micro-batch, with the positions from which and up to which it is read.
+
+    Args:
+        split: The split at the position where the micro-batch begins; its `end` is None if it has no fixed end.
+        to: The position where the micro-batch stops, exclusive, or an `UnknownEnd`; None = the split's start, so
+            nothing is read.
+    """
+
+    split: Split
+    to: To | None
+
+    @property
+    def empty(self) -> bool:
+        """Whether this micro-batch reads nothing of the split."""
+        return bool(self.to == self.split.position)
+
+    @property
+    def ends(self) -> bool:
+        """Whether this micro-batch reads the split to its end."""
+        return self.to is UnknownEnd.WHOLE or (self.split.end is not None and self.to == self.split.end)
+
+    @property
+    def rows(self) -> int | None:
+        """The difference of the two positions if both are integers, else None.
+
+        It is a number of rows only if positions count rows.
+        """
+        start = 0 if self.split.position is None else self.split.position
+        if not isinstance(start, int) or not isinstance(self.to, int):
+            return None
+        return max(0, self.to - start)
+
+    def slice(self) -> Split:
+        """Return the part of the split that this micro-batch reads."""
+        if isinstance(self.to, UnknownEnd):
+            return self.split
+        return self.split.slice(self.split.position, self.to)
+
+
+@dataclass(frozen=True)
+class Offset:
+    """One micro-batch: what it reads, and the state from which the next micro-batch is planned.
+
+    Args:
+        source: The format name; an offset of another source is refused.
+        n: The number of the micro-batch, from 0; `BEFORE_FIRST` in the offset before the first one.
+        query: The random id of the query, made with the first micro-batch; empty before.
+        splits: The splits that are not finished before this micro-batch, including those that end in it.
+        enumerator: The snapshot of the enumerator.
+        options: The texts of options that must not change between runs.
+        schema: The columns and their types if they were inferred when the query began; else empty.
+        version: The release of forebay that wrote the offset.
+        unlimited: Whether tasks ignore limits when they negotiate ends; limits were not applied in planning either.
+        event_time: A report of what alignment did, for people to read; nothing is planned from it.
+    """
+
+    source: str
+    n: int = BEFORE_FIRST
+    query: str = ""
+    splits: Sequence[Planned] = ()
+    enumerator: Json = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    schema: str = ""
+    version: str = __version__
+    unlimited: bool = False
+    event_time: Json = None
+
+
+def own_ends(splits: Iterable[Planned]) -> dict[str, Position]:
+    """Return, by id, the ends of the splits that a micro-batch reads to an end of their own."""
+    return {
+        planned.split.id: planned.to
+        for planned in splits
+        if planned.ends and planned.to is not None and not isinstance(planned.to, UnknownEnd)
+    }
+
+
+def dump_offset(offset: Offset) -> dict[str, Json]:
+    """Return an offset as JSON values; equal offsets give equal values. For any thread."""
+    data: dict[str, Json] = {"v": VERSION, "source": offset.source, "n": offset.n}
+    if offset.n == BEFORE_FIRST:
+        return data
+    data |= {"id": offset.query, "forebay": offset.version, "splits": [dump_planned(each) for each in offset.splits]}
+    optional: dict[str, Json] = {
+        "enum": offset.enumerator,
+        "options": dict(offset.options),
+        "schema": offset.schema,
+        "all": offset.unlimited,
+        "eventTime": offset.event_time,
+    }
+    return data | {name: value for name, value in optional.items() if value}
+
+
+def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
+    """Return the offset from the JSON values that `dump_offset` returned. `source` is the format name of the reader.
+
+    Raises:
+        ConfigurationError: The offset is damaged, of a newer release of forebay, or of another source.
+        ContractError: The connector's split class cannot read the stored fields or their version (SER-1).
+    """
+    head = check_head(data, source)
+    n = head.get("n")
+    try:
+        if isinstance(n, bool) or not isinstance(n, int) or n < BEFORE_FIRST:
+            raise ValueError(f"the number n of the micro-batch is {n!r}")  # noqa: TRY301 - all damage is reported in the same way
+        if n == BEFORE_FIRST:
+            return Offset(source)
+        splits = [load_planned(entry, split_class) for entry in _list(head["splits"], "splits")]
+        if len({each.split.id for each in splits}) != len(splits):
+            raise ValueError("a split occurs twice")  # noqa: TRY301 - as above
+        return Offset(
+            source,
+            n,
+            _text(head["id"], "id"),
+            splits,
+            head.get("enum"),
+            {_text(name, "option"): _text(value, "option") for name, value in head.get("options", {}).items()},
+            _text(head.get("schema", ""), "schema"),
+            _text(head.get("forebay", ""), "forebay"),
+            head.get("all") is True,
+            head.get("eventTime"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged(source, f"{type(error).__name__}: {error}") from error
+    except ContractError as error:
+        if error.rule == "SER-1":  # the connector changed, and can be corrected
+            raise error.with_context(source=source) from None
+        raise damaged(source, str(error.message)) from error
+
+
+def dump_planned(planned: Planned) -> list[Json]:
+    """Return one split of a micro-batch as its entry in the list `splits` of the offset's JSON."""
+    split, to = planned.split, planned.to
+    fields = split_fields(split)
+    entry: list[Json] = [split.id, to is UnknownEnd.WHOLE if isinstance(to, UnknownEnd) else _json(to)]
+    if not planned.empty:
+        entry.append(_json(split.position))
+    if fields:
+        entry.append(fields)
+    return entry
+
+
+def split_fields(split: Split) -> dict[str, Json]:
+    """Return the JSON fields of a split, without its id and position, and without the version if it is 1."""
+    fields = {name: value for name, value in split.to_json().items() if name not in ("id", "position")}
+    if fields["v"] == 1:
+        del fields["v"]
+    return fields
+
+
+def load_planned(entry: Sequence[Any], split_class: type[Split]) -> Planned:
+    """Return the planned split from an entry that `dump_planned` returned.
+
+    Raises:
+        ValueError: The entry is damaged.
+    """
+    split_id, to, *rest = _list(entry, "the entry of a split")
+    fields: Mapping[str, Any] = rest.pop() if rest and isinstance(rest[-1], Mapping) else {}
+    if len(rest) > 1:
+        raise ValueError(f"the entry of the split {split_id!r} is not [id, to, from?, fields?]: {entry!r:.200}")
+    position = rest[0] if rest else to
+    if isinstance(position, bool):
+        raise ValueError(f"the entry of the split {split_id!r} has no start position")  # noqa: TRY004 - a damaged text
+    stored = {"v": 1, **fields, "id": split_id}
+    split = split_class.from_json({**stored, "position": position})
+    if stored["v"] != split_class.version and to is not None and not isinstance(to, bool):
+        to = split_class.from_json({**stored, "position": to}).position  # `upgrade` converts positions too
+    if isinstance(to, bool):
+        return Planned(split, UnknownEnd.WHOLE if to else UnknownEnd.NEGOTIATED)
+    return Planned(split, None if to is None else normalise(to, split.id))
+
+
+def _json(position: To | None) -> Json:
+    assert not isinstance(position, UnknownEnd)  # noqa: S101 - the caller has written it
+    return list(position) if isinstance(position, tuple) else position
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, not a text")
+    return value
+
+
+def _list(value: object, name: str) -> Sequence[Any]:
+    # A text is a sequence too, and not accepted.
+    if not isinstance(value, list):
+        raise TypeError(f"{name} is {value!r}, not a list")
+    return value
+
+
+def check_head(data: object, source: str) -> Mapping[str, Any]:
+    """Check that `data` is an offset of this source in a known version, and return it.
+
+    Raises:
+        ConfigurationError: `data` is an offset of a newer release or of another source, or not an offset of forebay.
+    """
+    if not isinstance(data, Mapping) or "v" not in data:
+        raise ConfigurationError(
+            "the checkpoint was not written by forebay: its offset has no version",
+            source=source,
+            option="checkpointLocation",
+            advice="start with a new checkpoint location, or read the old one with the source that wrote it",
+        )
+    version, owner = data["v"], data.get("source")
+    if isinstance(version, bool) or (isinstance(version, int) and version < VERSION):
+        raise damaged(source, f"its format version is {version!r}, and the lowest one is {VERSION}")
+    if not isinstance(version, int) or version > DIGESTS:
+        raise ConfigurationError(
+            f"the checkpoint was written by a newer forebay ({data.get('forebay', 'unknown')}): its offsets have the "
+            f"format version {version!r}, and forebay {__version__} reads versions up to {DIGESTS}",
+            source=source,
+            option="checkpointLocation",
+            advice="run the newer forebay, or start with a new checkpoint location",
+        )
+    if owner != source:
+        raise ConfigurationError(
+            f"the checkpoint was written by the source {owner!r}, not by {source!r}",
+            source=source,
+            option="checkpointLocation",
+            advice=f"read it with format({owner!r}), or start with a new checkpoint location",
+        )
+    query = data.get("id", "")  # a directory below stateLocation
+    if query != "" and (not is_safe_name(query) or "/" in query):
+        raise damaged(source, f"its id is {query!r:.300}")
+    return data
+
+
+def damaged(source: str, what: str) -> ConfigurationError:
+    """Return the error for an offset that has been damaged since it was written; `what` describes the damage."""
+    return ConfigurationError(
+        f"the offset in the checkpoint is damaged: {what}",
+        source=source,
+        option="checkpointLocation",
+        advice="restore the offset file, or start with a new checkpoint location",
+    )
+
+
+_LONG = 4096
+"""Maximum characters of a list that is not compressed, so that people can read it."""
+
+
+def canonical(data: Json) -> str:
+    """Return the canonical JSON text of a value: Spark compares offsets as texts."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def compact(value: Json) -> Json:
+    """Return a JSON value unchanged if its text is short, else `{"z": compressed text}`. For any thread."""
+    text = canonical(value)
+    if len(text) <= _LONG:
+        return value
+    return {"z": base64.b85encode(zlib.compress(text.encode(), 6)).decode("ascii")}
+
+
+def expand(value: Json) -> Json:
+    """Return the original JSON value of a value that `compact` returned.
+
+    Raises:
+        ValueError: The compressed text is damaged.
+    """
+    if not (isinstance(value, dict) and value.keys() == {"z"}):
+        return value
+    try:
+        expanded: Json = json.loads(zlib.decompress(base64.b85decode(value["z"])))
+    except (zlib.error, TypeError) as error:
+        raise ValueError(f"a compressed list cannot be read: {error}") from error
+    return expanded
+
+
+def length(value: Json) -> int:
+    """Return the number of characters of a JSON value in an offset."""
+    return len(canonical(value))
+
+
+T = TypeVar("T")
+
+_SEGMENT: Final = "\0"
+"""Prefix of the id of an entry that is a segment of digests instead of a split."""
+
+
+class FinishedSplits(Mapping[str, Split]):
+    """Finished splits by id, each rebuilt only when it is accessed.
+
+    The mapping holds whole splits. Splits that were condensed to digests are in `digests` only. Both are changed on
+    the planning thread only, and never while a discovery reads them on another thread.
+
+    Args:
+        split_class: The class of the splits.
+        entries: `[id, fields]` of each split, as returned by `entries()`.
+        digests: The enumerator's digests, which recognise condensed splits; emptied by the constructor. None = there
+            are none.
+    """
+
+    def __init__(
+        self,
+        split_class: type[Split],
+        entries: Iterable[Sequence[Any]] = (),
+        digests: SplitDigests | None = None,
+    ) -> None:
+        self._split_class = split_class
+        self._fields: dict[str, Mapping[str, Any]] = {}
+        self.digests = SplitDigests() if digests is None else digests
+        self.digests.load([])
+        self.load(entries)
+        self.added: list[str] = []
+        """Ids added since the last `mark_written`."""
+        self._forgotten: list[str] = []
+
+    def __getitem__(self, split_id: str) -> Split:
+        return self._split_class.from_json({"v": 1, **self._fields[split_id], "id": split_id})
+
+    def __contains__(self, split_id: object) -> bool:
+        return split_id in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    @property
+    def count(self) -> int:
+        """The number of remembered splits, including condensed ones."""
+        return len(self._fields) + len(self.digests)
+
+    @property
+    def forgotten(self) -> list[str]:
+        """Ids removed since the last `mark_written`, including those of digest segments."""
+        return [*self._forgotten, *(_SEGMENT + name for name in self.digests.dropped)]
+
+    def ids(self) -> list[str]:
+        """Return the ids of all entries: splits and digest segments."""
+        return [*self._fields, *(_SEGMENT + name for name in self.digests.entries())]
+
+    def holds(self, entry_id: str) -> bool:
+        """Return whether there is an entry, a split or a digest segment, with this id."""
+        return entry_id in self._fields or self.digests.holds(entry_id.removeprefix(_SEGMENT))
+
+    def load(self, entries: Iterable[Sequence[Any]]) -> None:
+        """Add splits from entries as the method `entries` returns them."""
+        for entry in entries:
+            self._fields[str(entry[0])] = entry[1] if len(entry) > 1 else {}
+
+    def load_digests(self) -> None:
+        """Move the entries that are digest segments into `digests`. Called after all entries were added by `load`.
+
+        Raises:
+            ValueError: A segment is damaged.
+        """
+        found = [self._fields.pop(one) for one in list(self._fields) if one.startswith(_SEGMENT)]
+        if found:
+            self.digests.load([[one.get("until"), one.get("splits"), one.get("text")] for one in found])
+
+    def condense(self) -> None:
+        """Replace splits by digests, except those added since `mark_written`: `finished()` still gets these whole."""
+        just_now = set(self.added)
+        self.drop(self.digests.add(self[one] for one in list(self._fields) if one not in just_now))
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Remove the splits with these ids."""
+        for split_id in ids:
+            self._fields.pop(split_id, None)
+
+    def add(self, splits: Iterable[Split]) -> None:
+        """Remember finished splits."""
+        for split in splits:
+            self._fields[split.id] = split_fields(split)
+            self.added.append(split.id)
+
+    def forget(self, below_horizon: Callable[[Split], bool]) -> None:
+        """Remove the splits below the horizon, which no discovery can find again.
+
+        Splits added since `mark_written` stay: `finished()` still gets these.
+        """
+        just_now = set(self.added)
+        gone = [one for one in self._fields if one not in just_now and below_horizon(self[one])]
+        self.drop(gone)
+        self._forgotten.extend(gone)
+
+    def entries(self, ids: Iterable[str] | None = None) -> list[Json]:
+        """Return the entries with these ids, sorted by id; without `ids`, the entries of all whole splits."""
+        fields = self._fields
+        if ids is not None:
+            ids = list(ids)
+            if any(one.startswith(_SEGMENT) for one in ids):
+                fields = fields | {_SEGMENT + name: entry for name, entry in self.digests.entries().items()}
+        wanted = fields if ids is None else (split_id for split_id in ids if split_id in fields)
+        return [[split_id, dict(fields[split_id])] if fields[split_id] else [split_id] for split_id in sorted(wanted)]
+
+    def mark_written(self) -> None:
+        """Clear the lists of changes. Called when an offset that contains the changes was committed."""
+        self.added, self._forgotten = [], []
+        self.digests.dropped.clear()
+
+
+class LazySequence(Sequence[T]):
+    """A sequence whose items are built only when they are accessed."""
+
+    @abstractmethod
+    def item(self, index: int) -> T:
+        """Return the item at an index that is not negative."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return [self.item(one) for one in range(*index.indices(len(self)))]
+        return self.item(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self.item, range(len(self)))
+
+
+class EndedSplits(LazySequence[Split]):
+    """A sequence of finished splits for an enumerator: those in `done`, then those in `more`.
+
+    Nothing may be removed from `done` while the sequence is used.
+    """
+
+    def __init__(self, done: FinishedSplits, more: Sequence[Split] = ()) -> None:
+        self._done = done
+        self._ids = list(done)
+        self._more = more
+
+    def __len__(self) -> int:
+        return len(self._ids) + len(self._more)
+
+    def item(self, index: int) -> Split:
+        """Return the split at an index."""
+        remembered = len(self._ids)
+        return self._done[self._ids[index]] if index < remembered else self._more[index - remembered]

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Streams of files: finds new files, and deletes or archives files that were read."""

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes local files atomically, and locks directories for one process."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import uuid
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+from forebay.errors import ConfigurationError
+from forebay.stores.local import store_error, wrap_errors
+
+# -- Writes local files atomically, and only if they do not exist.
+
+
+_TEMPORARY = ".tmp"
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+def put_if_absent(path: str, data: bytes, *, without_links: bool = False) -> bool:
+    """Write a file unless it exists; return whether this call wrote it. For any thread.
+
+    Of several writers on any machines exactly one succeeds: a hard link to a complete temporary file makes the name
+    appear with all of its content. `without_links` allows a file system without hard links, on which two simultaneous
+    writers may both succeed.
+
+    Raises:
+        ConfigurationError: The permission to write there is missing, or the file system has no hard links.
+        RetriableError: The write failed.
+    """
+    with wrap_errors(path, "write"):
+        temporary = _write_beside(Path(path), data)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if not without_links or error.errno not in _NO_LINKS:
+                raise
+            if Path(path).exists():
+                return False
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_directory(temporary.parent)
+    return True
+
+
+def remove_unfinished(directory: Path, prefix: str) -> None:
+    """Remove the temporary files of killed writers; the caller must be the only writer of files with this prefix.
+
+    Raises:
+        ConfigurationError: The permission to write there is missing.
+        RetriableError: The directory could not be read or written.
+    """
+    with wrap_errors(str(directory), "write"):
+        for entry in list(directory.iterdir()):
+            if entry.name.startswith(f".{prefix}") and entry.suffix == _TEMPORARY:
+                entry.unlink(missing_ok=True)
+
+
+def _write_beside(path: Path, data: bytes) -> Path:
+    make_directory(path.parent)
+    temporary = path.parent / f".{path.name[:64]}.{uuid.uuid4().hex}{_TEMPORARY}"
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:  # cleaned up also when interrupted, and raised again
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def make_directory(directory: Path) -> None:
+    """Create a directory and its missing parents; flush the entry of each to disk. For any thread."""
+    if directory.is_dir():
+        return
+    make_directory(directory.parent)
+    with suppress(FileExistsError):
+        directory.mkdir()
+    _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# -- A lock on a directory for one process, also between machines if their shared file system has locks.
+
+
+_NAME = ".lock"
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+
+
+class DirectoryLock:
+    """A lock on a directory. It ends with `release`, with the process, or when this object is deleted. For any thread.
+
+    The kernel releases the lock of a killed process; the file `.lock` stays and names the last owner. Forked processes
+    do not hold the lock.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._finalizer = weakref.finalize(self, _unlock, handle)
+        _held.add(self)
+
+    def release(self) -> None:
+        """Release the lock; further calls do nothing."""
+        self._finalizer()
+
+    def forget_after_fork(self) -> None:
+        """Close the descriptor in a forked child; the parent keeps the lock."""
+        if self._finalizer.detach() is not None:
+            os.close(self._handle)
+
+
+def lock_directory(directory: Path) -> DirectoryLock | None:
+    """Lock a directory, created if necessary, and return the lock; None if its file system has no locks.
+
+    Raises:
+        ConfigurationError: Another process holds the lock, or there is no permission to write there.
+        RetriableError: The directory could not be created or written.
+    """
+    path = directory / _NAME
+    with wrap_errors(str(path), "write"):
+        make_directory(directory)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+    except OSError as error:
+        owner = os.pread(handle, 300, 0).decode(errors="replace")
+        os.close(handle)
+        if error.errno in _NO_LOCKS:
+            return None
+        if isinstance(error, BlockingIOError):
+            # The caller knows the use of the directory, and adds the advice.
+            raise ConfigurationError(f"{directory} is in use by {owner or 'another process'}") from None
+        raise store_error(error, str(path), "write") from error
+    return DirectoryLock(handle)
+
+
+def _unlock(handle: int) -> None:
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
+
+
+def _forget_all() -> None:
+    for lock in list(_held):
+        lock.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_all)
