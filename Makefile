@@ -122,7 +122,7 @@ bench: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's own so
 	@for name in $(BENCH); do PYTHONPATH=$(abspath benchmarks):$(abspath tests/servers) $(PY) -P benchmarks/$$name.py $(BENCH_ARGS) || exit 1; done
 
 bench-kafka: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's own Kafka source (needs Java, about twelve minutes)
-	@PYTHONPATH=$(abspath benchmarks) $(PY) -P benchmarks/kafka_throughput.py $(BENCH_ARGS)
+	@PYTHONPATH=$(abspath benchmarks):$(abspath tests/servers) $(PY) -P benchmarks/kafka_throughput.py $(BENCH_ARGS)
 
 soak: java $(STAMPS)/dev $(STAMPS)/installed $(STAMPS)/no-zip ## Run the long tests: gigabytes, many seeds, fresh environments (needs Java)
 ifdef PYTEST_ARGS

@@ -25,6 +25,7 @@ from changelog_events import SCHEMA, Workload, many_rows_a_key, one_row_a_key
 from changelog_peers import apply_in_pandas_with_state, transform_with_state
 from changelog_state import STORED, show, state_cells
 from cpu import seconds_since, tree
+from flink_jars import FlinkProgram, javac
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -32,7 +33,6 @@ from report import WHERE
 
 from forebay.changelog import from_changes, materialize
 from forebay.inspection.tables import text_table
-from forebay.testkit.servers.flink_jars import FlinkProgram, javac
 
 CORES = 2
 EVENTS_A_BATCH = 100_000

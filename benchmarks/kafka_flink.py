@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from cpu import seconds_since, tree
+from flink_jars import FlinkProgram, kafka_connector_jars
 from kafka_peer import both
 from kafka_topics import KINDS, fill
 from pyspark.sql import SparkSession
@@ -29,7 +30,6 @@ from report import WHERE
 
 from forebay.inspection.tables import text_table
 from forebay.testkit.kafka_broker import KafkaBroker
-from forebay.testkit.servers.flink_jars import FlinkProgram, kafka_connector_jars
 
 CORES = 2
 SMALL = "one-batch"

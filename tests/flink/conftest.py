@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from changelogs.reference import Change
 from changelogs.seeded import Judged, parsed
-
-from forebay.table.changelog.reference import Change
-from forebay.testkit.servers.flink_jars import FlinkProgram, javac
+from flink_jars import FlinkProgram, javac
 
 Flink = Callable[[Sequence[Judged]], list[list[list[Change]]]]
 """What Flink emitted for each case, after each change."""

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import pytest
 from changelogs.cases import cut
+from changelogs.reference import Change, ListMaterializer, SignedMaterializer, columns, fold
 from changelogs.seeded import Judged, selected, strict_case, upsert_case
 from changelogs.vectorised import run_together
 
-from forebay.table.changelog.reference import Change, ListMaterializer, SignedMaterializer, columns, fold
 from forebay.table.changelog.shape import RowKind
 
 pytestmark = pytest.mark.soak

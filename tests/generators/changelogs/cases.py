@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from forebay.table.changelog.reference import Change, Row, Select, columns
+from changelogs.reference import Change, Row, Select, columns
 from forebay.table.changelog.shape import RowKind
 
 KEY = columns(0)

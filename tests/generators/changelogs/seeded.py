@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from changelogs.cases import KEY, PATH, Act, legal, strict, unnumbered, upserts
-from forebay.table.changelog.reference import Change, Select, View, apply_sequential, whole
+from changelogs.reference import Change, Select, View, apply_sequential, whole
 from forebay.table.changelog.shape import RowKind
 
 TYPES = ("BIGINT", "BIGINT", "STRING")

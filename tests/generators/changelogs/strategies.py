@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from changelogs.cases import Act, cut, legal, many_live, strict, unnumbered, upserts
-from forebay.table.changelog.reference import Change, Select
+from changelogs.reference import Change, Select
 
 MAKERS = {"strict": strict, "many_live": many_live, "upserts": upserts}
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from changelogs.reference import Change
 from forebay.table.changelog.operators.events import Layout
 from forebay.table.changelog.operators.micro_batch import Operator, run_micro_batch
 from forebay.table.changelog.operators.retract import Retract
-from forebay.table.changelog.reference import Change
 from forebay.table.changelog.shape import CHANGE_TYPES, RowKind
 from forebay.table.changelog.state.facts import SegmentInfo
 from forebay.table.changelog.state.manifest import OperatorInfo

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from flink_jars import javac
+
 from forebay.errors import ConfigurationError, FatalError
-from forebay.testkit.servers.flink_jars import javac
 from forebay.testkit.servers.kafka_jars import Module, fetched, java
 
 VERSION: Final = "2.19.6"

@@ -9,13 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 from changelogs.cases import KEY, PATH, legal, strict, unnumbered
-from changelogs.strategies import ACTS, PLACES, Case, arrivals
-from changelogs.vectorised import Vectorised
-from hypothesis import Phase, find, given, settings
-from hypothesis import strategies as st
-
-from forebay.table.changelog.operators.retract import Retract
-from forebay.table.changelog.reference import (
+from changelogs.reference import (
     BarrierMaterializer,
     Change,
     How,
@@ -31,6 +25,12 @@ from forebay.table.changelog.reference import (
     join,
     whole,
 )
+from changelogs.strategies import ACTS, PLACES, Case, arrivals
+from changelogs.vectorised import Vectorised
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from forebay.table.changelog.operators.retract import Retract
 from forebay.table.changelog.shape import RowKind
 
 

@@ -9,9 +9,7 @@ from decimal import Decimal
 from typing import Protocol
 
 import pytest
-
-from forebay.errors import DataError
-from forebay.table.changelog.reference import (
+from changelogs.reference import (
     BarrierMaterializer,
     Change,
     JoinReference,
@@ -27,6 +25,8 @@ from forebay.table.changelog.reference import (
     latest_per_key,
     whole,
 )
+
+from forebay.errors import DataError
 from forebay.table.changelog.shape import RowKind
 
 ADD, UB, UA, DEL = RowKind

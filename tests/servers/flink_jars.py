@@ -90,7 +90,7 @@ class FlinkProgram:
 
 def _run(command: Iterable[object]) -> str:
     parts = [str(part) for part in command]
-    done = subprocess.run(parts, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
+    done = subprocess.run(parts, capture_output=True, text=True, check=False)
     if done.returncode:
         text = f"{parts[0]} ended with code {done.returncode}:\n{done.stderr[-4000:]}"
         raise FatalError(text, advice="read these last lines of its error output")
