@@ -79,10 +79,19 @@ _NAMED: Final = 8
 
 def page(histories: Sequence[History]) -> str:
     """Return the HTML page, with a section for each query. Names from outside are escaped."""
-    body = "".join(_query(history) for history in histories)
+    return document("forebay: event time", "".join(_query(history) for history in histories))
+
+
+def document(title: str, body: str) -> str:
+    """Return an HTML page in the style of the reports.
+
+    Args:
+        title: The title, without markup.
+        body: HTML.
+    """
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><title>forebay: event time</title>'
+        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>{body}</body></html>\n"
     )
 

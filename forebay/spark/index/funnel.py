@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -30,6 +30,7 @@ from forebay.table.index.gc import VERSIONS, Collected, collect
 from forebay.table.index.log import KEPT
 from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.runs import recorded
 from forebay.table.index.status import Status, status
 from forebay.table.index.transactions import (
     KINDS,
@@ -167,16 +168,20 @@ class Funnel:
             return found
 
         head, definition = self.index.begin(self.object_type, self._shards, types)
-        check_owner(head, transaction)
-        rows, incoming = prepared(definition, head.shards)
-        known = known_digest(head, transaction)
-        if known is not None:
-            refuse_other_rows(transaction, known, digest_of(rows))
-            committed = Committed(transaction.id, applied=False, number=head.number)
-        else:
-            tasks = shard_tasks(self.index, head, transaction, incoming)
-            results = run_transaction(rows, tasks, self._small)
-            committed = commit(self.index, head, transaction, tasks, results)
+        with recorded(self.index, "commit", transaction.datasource) as run:
+            run.did(since=head.number)
+            check_owner(head, transaction)
+            rows, incoming = prepared(definition, head.shards)
+            known = known_digest(head, transaction)
+            if known is not None:
+                refuse_other_rows(transaction, known, digest_of(rows))
+                run.did(to=head.number)
+                committed = Committed(transaction.id, applied=False, number=head.number)
+            else:
+                tasks = shard_tasks(self.index, head, transaction, incoming)
+                results = run_transaction(rows, tasks, self._small)
+                committed = commit(self.index, head, transaction, tasks, results)
+                run.did(since=committed.number - 1, to=committed.number, counts=committed.counts)
         try:
             self.follow(df.sparkSession)
         except DataError as error:
@@ -354,3 +359,13 @@ def flush_edits(index: IndexStore) -> Committed:
     definition = index.definition(index.head().serving)
     spark = SparkSession.builder.appName("forebay index flush").getOrCreate()
     return Funnel(index.location, definition, storage=index.storage).flush(spark)
+
+
+def spark_key_hashes(definition: ObjectType, keys: Sequence[tuple[Any, ...]]) -> Sequence[int]:
+    """Hash keys for a flush of `IndexDaemon`. Spark starts when the first one is due.
+
+    Args:
+        definition: The definition, with the types of the keys.
+        keys: The values of the key columns of each key.
+    """
+    return key_hashes(SparkSession.builder.appName("forebay index").getOrCreate(), definition, keys)

@@ -20,6 +20,7 @@ from forebay.table.index.edits import EDITS
 from forebay.table.index.log import Entry, damaged_fact
 from forebay.table.index.merge import Merge, Merged, RowEncoder
 from forebay.table.index.pipelines import IndexRun, IndexStore, IndexVersion
+from forebay.table.index.runs import Recording, recorded
 from forebay.table.index.segments import IndexSegment, RunWriter
 from forebay.table.index.states import StateReader
 
@@ -193,6 +194,10 @@ class Follower:
         Raises:
             DataError: A value does not fit the type of its property. The version before goes on to serve.
         """
+        with recorded(self._index, "index", self._pipeline) as run:
+            return self._follow(run, full=full)
+
+    def _follow(self, run: Recording, *, full: bool) -> IndexVersion:
         while True:
             last = self._index.newest_version(self._pipeline)
             if last is None:
@@ -200,12 +205,14 @@ class Follower:
             head = self._index.log.head()
             if head is None or (head.number <= last.data and not full):
                 return last
+            run.did(since=last.data)
             try:
                 version = self._step(last, head, full=full)
             except ForebayError:
                 # Another follower has put a version, and files of the one before were collected meanwhile.
                 newest = self._index.newest_version(self._pipeline)
                 if newest is None or newest.number == last.number:
+                    run.did(to=head.number)
                     raise
                 continue
             if version is None:
@@ -220,6 +227,13 @@ class Follower:
                     version.decision,
                     version.reason,
                     version.count,
+                )
+                run.did(
+                    to=version.data,
+                    decision=version.decision,
+                    reason=version.reason,
+                    shares=version.shares,
+                    counts={"objects": version.count},
                 )
                 return version
 
