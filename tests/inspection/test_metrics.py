@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY, generate_latest
 
 import forebay
 from forebay import HostOptions, RetriableError, SimpleSource
+from forebay.index import Alert, alert_metrics
 from forebay.inspection.metrics import METRICS, QueryMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -173,6 +174,17 @@ def test_the_dashboard_names_only_metrics_that_exist():
     used = set(re.findall(r"\bforebay_\w+", " ".join(re.sub(r"\{[^}]*\}|by \([^)]*\)", "", one) for one in queries)))
     assert used - there == set()
     assert {"forebay_rows_total", "forebay_lag_rows", "forebay_retries_total", "forebay_errors_total"} <= used
+
+
+def test_alerts_of_an_index_are_a_gauge():
+    record = alert_metrics()
+    for breach in (True, False, True):
+        record(Alert("Order", "delay", "index 000001", breach=breach, text="fact 7 waits"))
+        (line,) = re.findall(r"^forebay_index_alert.*$", generate_latest(REGISTRY).decode(), re.MULTILINE)
+        assert line.endswith(f" {float(breach)}")
+    assert {'forebay_object_type="Order"', 'forebay_rule="delay"', 'forebay_subject="index 000001"'} <= set(
+        re.findall(r'\w+="[^"]*"', line)
+    )
 
 
 def test_the_page_has_each_metric():

@@ -51,9 +51,9 @@ def _section(index: IndexStore) -> str:
         first, last = _at(known[0].begin), max(_at(run.begin + run.seconds) for run in known)
         rows: dict[str, list[tuple[datetime, datetime, str]]] = {}
         for run in known:
-            kind = "held" if run.error else "well"
+            kind = "failed" if run.error else "well"
             rows.setdefault(printable(run.subject), []).append((_at(run.begin), _at(run.begin + run.seconds), kind))
-        legend = '<ul><li><span class="c1">&#9608;</span> failed</li><li><span>&#9608;</span> well</li></ul>'
+        legend = '<ul><li><span class="c1">&#9608;</span> failed</li><li><span class="c0">&#9608;</span> well</li></ul>'
         parts.append(f"<h2>Jobs</h2>{spans(rows, min(first, last), last)}{legend}")
         parts.append(_delay(index, known, first, last))
         parts.append(html_table(RUN_HEADER, [run_cells(run) for run in known[:-_SHOWN:-1]]))

@@ -92,8 +92,8 @@ class Alert:
 
     @property
     def at(self) -> str:
-        """When, as people write it."""
-        return datetime.fromtimestamp(self.time, UTC).isoformat(" ", "seconds")
+        """When, in UTC, as people write it."""
+        return datetime.fromtimestamp(self.time, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
     def __str__(self) -> str:
         return (

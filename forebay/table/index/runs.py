@@ -109,8 +109,8 @@ class Run:
 
     @property
     def began(self) -> str:
-        """When it began, as people write it."""
-        return datetime.fromtimestamp(self.begin, UTC).isoformat(" ", "seconds")
+        """When it began, in UTC, as people write it."""
+        return datetime.fromtimestamp(self.begin, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
     @classmethod
     def from_facts(cls, number: int, content: dict[str, Any], name: str) -> Self:

@@ -464,9 +464,9 @@ def test_a_kill_of_the_daemon_at_any_write_loses_nothing(objects_at, daemon_of, 
 
         daemon_of(objects, alerts=[note], limits=Limits(delay=1e-9)).step()
 
-    count = writes_of(lambda: work(prepared(), tmp_path / "none"))
+    objects = prepared()
+    count = writes_of(lambda: work(objects, tmp_path / "none"))
     assert count > 8
-    # The preparation writes in the child that counts too.
     for at in range(1, count + 1):
         objects, log = prepared(), tmp_path / f"{when}{at}"
 
@@ -474,7 +474,7 @@ def test_a_kill_of_the_daemon_at_any_write_loses_nothing(objects_at, daemon_of, 
             arm(at, when)
             work(objects, log)
 
-        os.waitpid(in_child(killed), 0)
+        assert os.waitstatus_to_exitcode(os.waitpid(in_child(killed), 0)[1]) == -signal.SIGKILL
         work(objects, log)
         work(objects, log)
         assert verify(objects.index).is_equal and objects.node().count() == 21
