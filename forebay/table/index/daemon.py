@@ -16,7 +16,7 @@ from random import Random
 from typing import Final, Protocol
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import ForebayError, RetriableError, unwrap
+from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
 from forebay.retry import RetryPolicy
 from forebay.state.open_state_store import open_state_store
 from forebay.state.retrying_state_store import RetryingStateStore
@@ -25,7 +25,7 @@ from forebay.table.index.edits import Edit, due
 from forebay.table.index.flush import KeyHashes, flush
 from forebay.table.index.follower import Follower, Launcher
 from forebay.table.index.gc import collect
-from forebay.table.index.log import KEPT, Entry
+from forebay.table.index.log import Entry
 from forebay.table.index.monitor import Ages, Alerts, Limits, Observed, Pending, Sink, alert_journal, log_alert
 from forebay.table.index.pipelines import IndexStore, IndexVersion
 from forebay.table.index.runs import Run, recorded, runs
@@ -132,12 +132,26 @@ class IndexDaemon:
         self._types: dict[str, _TypeRounds] = {}
 
     def step(self) -> bool:
-        """Do a round; return whether all jobs are well. An error of a job is recorded, and not raised."""
+        """Do a round; return whether all jobs are well. An error of a job is recorded, and not raised.
+
+        Raises:
+            ConfigurationError: Nothing is below the location, or nothing of an object type that was named.
+            RetriableError: The store does not answer.
+        """
+        names = self._names or [each.removesuffix("/") for each in self._store.directories("")]
+        if not names:
+            raise ConfigurationError(
+                f"no object type is below {self.location!r}",
+                option="location",
+                advice="commit a datasource first, or check the location",
+            )
         well = True
-        for name in self._names or [each.removesuffix("/") for each in self._store.directories("")]:
+        for name in names:
             if self.stopping:
                 break
             if name not in self._types:
+                if self._names:
+                    IndexStore(self.location, name, self.storage).head()  # a name that is wrong is refused
                 self._types[name] = _TypeRounds(self, name)
             well = self._types[name].step() and well
         return well
@@ -148,12 +162,15 @@ class IndexDaemon:
         Args:
             until: Asked after each round; the daemon ends when it returns True. None: only `stop` ends it.
             sleep: Waits for seconds.
+
+        Raises:
+            ConfigurationError: See `step`.
         """
         while not self.stopping:
             begun = self.clock.monotonic()
             try:
                 self.step()
-            except ForebayError as error:  # the location itself does not answer
+            except RetriableError as error:
                 _log.error("the round failed, and the next one follows: %s", error)
             if until is not None and until():
                 return
@@ -169,8 +186,7 @@ class _TypeRounds:
     """The rounds of one object type."""
 
     def __init__(self, daemon: IndexDaemon, name: str) -> None:
-        self._daemon = daemon
-        self._clock = daemon.clock
+        self._daemon, self._clock = daemon, daemon.clock
         self._index = IndexStore(daemon.location, name, daemon.storage)
         self._followers = list(daemon.followers(name))
         self._alerts = Alerts(alert_journal(self._index), name, daemon.alerts, daemon.clock)
@@ -191,7 +207,6 @@ class _TypeRounds:
             head = self._index.log.head()
             if head is None:
                 return True
-            self._read_runs()
             for job in self._jobs(head):
                 if self._daemon.stopping:
                     return well
@@ -297,7 +312,8 @@ class _TypeRounds:
             at = self._entries[number]
             if at is not None:
                 found[number] = at
-        self._entries = {number: at for number, at in self._entries.items() if number > head.number - KEPT}
+        served = min(version.data for version in self._newest.values())
+        self._entries = {number: at for number, at in self._entries.items() if number > served}
         return found
 
     def _put_at(self, entry: Entry | None) -> float | None:

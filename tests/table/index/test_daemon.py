@@ -499,6 +499,38 @@ def test_the_command_ends_in_good_order_at_sigterm(objects):
     assert objects.index.newest_version("000001").data == 1
 
 
+def test_names_and_locations_of_nothing_are_refused(objects, daemon_of, tmp_path):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    with pytest.raises(ConfigurationError, match="nothing of 'Other' is below"):
+        daemon_of(objects, object_types=["O", "Other"]).run()
+    with pytest.raises(ConfigurationError, match="no object type is below"):
+        IndexDaemon(str(tmp_path / "empty")).run()
+
+
+def test_a_damaged_run_holds_up_no_job(objects, daemon_of, caplog):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    objects.commit("a", [{"id": 2, "name": "x"}], follow=False)
+    objects.index.store.local_path("O/runs/000000000001.json").write_bytes(b"x")
+    assert not daemon_of(objects).step()
+    assert objects.node().count() == 2 and "O/runs/000000000001.json" in caplog.text
+
+
+def test_facts_that_changed_nothing_are_read_once_and_are_no_delay(objects, daemon_of, clock, sent, monkeypatch):
+    for _ in range(5):
+        objects.commit("a", [{"id": 1, "name": "x"}], follow=False)
+    objects.follow()
+    for number in range(5):
+        objects.commit("a", [{"id": 1, "name": "x"}], transaction=f"again {number}", follow=False)
+    daemon = daemon_of(objects)
+    daemon.step()
+    read = []
+    get = LocalStateStore.get
+    monkeypatch.setattr(LocalStateStore, "get", lambda store, name: read.append(name) or get(store, name))
+    clock.passed += 1000.0
+    assert daemon.step() and sent == []
+    assert [name for name in read if "/log/" in name and name < objects.index.log.name(10)] == []
+
+
 def test_a_flush_of_nothing_is_no_run(objects):
     objects.commit("a", [{"id": 1, "name": "x"}])
     flush(objects.index, lambda definition, keys: [])
