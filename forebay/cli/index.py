@@ -245,7 +245,8 @@ def run_daemon(  # noqa: PLR0913 - options of a command
         key_hashes=_key_hashes,
         followers=partial(_open_search, location, opensearch or [], _storage(option)),
         limits=Limits(delay=delay, duration=duration, edits=edits),
-        alerts=[_say_alert, *([alert_metrics()] if metrics else [])],
+        alerts=[_say_alert],
+        each_round=alert_metrics() if metrics else None,
         every=every,
     )
     if once:

@@ -7,7 +7,7 @@ Needs `opentelemetry-api`, the extra `metrics`. The SDK and the exporter are the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
@@ -67,19 +67,23 @@ def _meter() -> Any:  # noqa: ANN401 - of a library that may be missing
     return get_meter("forebay", __version__)
 
 
-def alert_metrics() -> Callable[[Alert], None]:
-    """Return a function for `alerts` of an `IndexDaemon`: the gauge `forebay.index.alert` is 1 while a rule is broken.
+def alert_metrics() -> Callable[[str, Sequence[Alert]], None]:
+    """Return a function for `each_round` of an `IndexDaemon`: it sets the gauge `forebay.index.alert`.
 
-    Its attributes are `forebay.object_type`, `forebay.rule` and `forebay.subject`.
+    The gauge is 1 while a rule is broken. It has `forebay.object_type`, `forebay.rule` and `forebay.subject`.
 
     Raises:
         ConfigurationError: OpenTelemetry is not installed.
     """
     gauge = _meter().create_gauge("forebay.index.alert", unit="{alert}", description="1: a rule is broken")
+    known: set[tuple[str, str, str]] = set()
 
-    def record(alert: Alert) -> None:
-        what = {"object_type": alert.object_type, "rule": alert.rule, "subject": alert.subject}
-        gauge.set(int(alert.breach), {f"forebay.{name}": value for name, value in what.items()})
+    def record(object_type: str, broken: Sequence[Alert]) -> None:
+        now = {(object_type, alert.rule, alert.subject) for alert in broken}
+        known.update(now)
+        for each in sorted(each for each in known if each[0] == object_type):
+            names = ("forebay.object_type", "forebay.rule", "forebay.subject")
+            gauge.set(int(each in now), dict(zip(names, each, strict=True)))
 
     return record
 

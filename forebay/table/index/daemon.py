@@ -26,7 +26,7 @@ from forebay.table.index.flush import KeyHashes, flush
 from forebay.table.index.follower import Follower, Launcher
 from forebay.table.index.gc import collect
 from forebay.table.index.log import Entry
-from forebay.table.index.monitor import Ages, Alerts, Limits, Observed, Pending, Sink, alert_journal, log_alert
+from forebay.table.index.monitor import Ages, Alert, Alerts, Limits, Observed, Pending, Sink, alert_journal, log_alert
 from forebay.table.index.pipelines import IndexStore, IndexVersion
 from forebay.table.index.runs import Run, recorded, runs
 
@@ -92,6 +92,7 @@ class IndexDaemon:
         followers: Returns the other databases of an object type. Called once for each.
         limits: When there are alerts.
         alerts: Get each alert: functions. Without any, alerts are written to the log.
+        each_round: Gets the name of each object type and its breaches that are not over; `alert_metrics` makes one.
         every: Seconds between two rounds.
         gc_every: Seconds between two collections; None: none.
         retry: Pauses after passing faults.
@@ -109,6 +110,7 @@ class IndexDaemon:
         followers: Callable[[str], Sequence[CatchUp]] | None = None,
         limits: Limits | None = None,
         alerts: Sequence[Sink] = (log_alert,),
+        each_round: Callable[[str, Sequence[Alert]], object] | None = None,
         every: float = 30.0,
         gc_every: float | None = 3600.0,
         retry: RetryPolicy = RETRY,
@@ -121,6 +123,7 @@ class IndexDaemon:
         self.followers = followers or (lambda _: ())
         self.limits = limits or Limits()
         self.alerts = alerts or (log_alert,)
+        self.each_round = each_round
         self.gc_every = gc_every
         self.retry = retry
         self.clock = clock or SystemClock()
@@ -212,7 +215,9 @@ class _TypeRounds:
                     return well
                 well = self._attempt(job) and well
             self._read_runs()
-            self._alerts.update(self._observed(self._index.log.head(head) or head), self._daemon.limits)
+            broken = self._alerts.update(self._observed(self._index.log.head(head) or head), self._daemon.limits)
+            if self._daemon.each_round is not None:
+                self._daemon.each_round(self._index.object_type, broken)
         except ForebayError as error:
             _log.error("%s: the round failed, and the next one follows: %s", self._index.object_type, error)
             return False

@@ -249,8 +249,8 @@ class Alerts:
         self._mine: set[int] = set()
         self._waiting: dict[int, float] | None = None
 
-    def update(self, seen: Observed, limits: Limits) -> None:
-        """Put the alerts that are new, and send those that nobody has sent."""
+    def update(self, seen: Observed, limits: Limits) -> list[Alert]:
+        """Put the alerts that are new, and send those that nobody has sent; return the breaches that are not over."""
         self._read()
         while made := changes(open_of(self._known.values()), seen, limits, self._object_type):
             number = max(self._known, default=0) + 1
@@ -261,6 +261,7 @@ class Alerts:
             else:
                 self._read()
         self._send()
+        return open_of(self._known.values())
 
     def _read(self) -> None:
         numbers = self._journal.numbers()

@@ -179,10 +179,13 @@ def test_a_passing_fault_is_tried_again_after_pauses_that_grow(objects, daemon_o
 
 def test_a_new_daemon_tries_again_and_repeats_no_alert(objects, daemon_of, sent, monkeypatch):
     objects.commit("a", [{"id": 1, "name": "x"}], follow=False)
+    broken = []
     with monkeypatch.context() as patched:
         patched.setattr(follower_module.Follower, "_step", lambda *given, **more: 1 / 0)
         assert not daemon_of(objects).step()
-        assert not daemon_of(objects).step()
+        daemon = daemon_of(objects, each_round=lambda name, found: broken.append((name, [each.rule for each in found])))
+        assert not daemon.step()
+    assert broken == [("O", ["failed"])]  # what is open is known to a new process
     failed = [run for run in runs(objects.index) if run.error]
     assert [(run.error, "division by zero" in run.text) for run in failed] == [("ZeroDivisionError", True)] * 2
     assert sent == [("failed", "index 000001", True)]
@@ -311,6 +314,7 @@ def test_two_daemons_at_once_do_no_harm(objects, daemon_of, tmp_path):
         (tmp_path / f"{os.getpid()}").touch()
         while not ready.exists():
             daemon.step()
+            time.sleep(0.005)
         daemon.step()
 
     children = [in_child(work) for _ in range(2)]

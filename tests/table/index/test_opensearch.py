@@ -372,12 +372,11 @@ def test_the_daemon_keeps_opensearch_up_to_date(objects_at, opensearch, capsys):
     command = ["index", "run", objects.location, "--once", "--opensearch", opensearch.url]
     for count in (1, 2):
         assert main(command) == 0
-        found = runs(objects.index)
-        assert [run.subject for run in found] == ["index 000001", "opensearch kept"] * count
+        assert [run.subject for run in runs(objects.index)] == ["index 000001", "opensearch kept"] * count
         objects.commit("a", [{"id": 2, "name": "y"}], follow=False)
     with OpenSearchObjects(opensearch.url, "Kept") as node:
         assert node.count() == 2
-    assert [(run.since, run.to, run.decision) for run in found if run.job == "opensearch"] == [
+    assert [(run.since, run.to, run.decision) for run in runs(objects.index) if run.job == "opensearch"] == [
         (-1, 1, "FULL"),
         (1, 2, "INCREMENTAL"),
     ]
