@@ -86,12 +86,13 @@ def named(objects):
 
 def everything(objects):
     root = objects.index.store.local_path("O").parent
-    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")}
+    files = [path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    return {str(path.relative_to(root)) for path in files if path.parent.name != "runs"}  # nothing depends on them
 
 
 def unnamed(objects):
     """Every file that no fact names; without those that merges of the last facts replaced, which gc takes later."""
-    last = objects.index.head().number - collection.KEPT
+    last = objects.index.head().number - log_module.KEPT
     return {
         name
         for name in everything(objects) - named(objects)
