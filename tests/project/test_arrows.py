@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "framework": {"watermarks", "state"},
     "sources": {"framework", "formats", "stores", "watermarks", "table/keys", "table/changelog"},
     "spark": {"framework", "inspection", "table/keys", "table/changelog", "table/index"},
-    "inspection": {"framework", "state", "stores"},
+    "inspection": {"framework", "state", "stores", "table/index"},
     "cli": {"framework", "inspection", "sources", "spark", "testkit", "table/changelog", "table/index"},
     "__main__": {"cli"},
     "testkit": {"spark", "framework", "state", "watermarks", "table/changelog"},

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -39,6 +39,7 @@ from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore, IndexVersion, fed_datasource
 from forebay.table.index.plan import Plan, make_plan
 from forebay.table.index.replacement import Replacement, begin_replacement, run_replacement
+from forebay.table.index.runs import recorded
 from forebay.table.index.status import Status, status
 from forebay.table.index.transactions import (
     KINDS,
@@ -178,17 +179,21 @@ class Funnel:
             return found
 
         head, definition = self.index.begin(self.object_type, self._shards, types)
-        check_owner(head, transaction)
-        fed = fed_datasource(head, definition, self.object_type, transaction.datasource, storable_columns(df))
-        rows, incoming = prepared(definition, fed, head.shards)
-        known = known_digest(head, transaction)
-        if known is not None:
-            refuse_other_rows(transaction, known, digest_of(rows))
-            committed = Committed(transaction.id, applied=False, number=head.number)
-        else:
-            tasks = shard_tasks(self.index, head, transaction, incoming)
-            results = run_transaction(rows, tasks, self._small)
-            committed = commit(self.index, head, transaction, tasks, results)
+        with recorded(self.index, "commit", transaction.datasource) as run:
+            run.did(since=head.number)
+            check_owner(head, transaction)
+            fed = fed_datasource(head, definition, self.object_type, transaction.datasource, storable_columns(df))
+            rows, incoming = prepared(definition, fed, head.shards)
+            known = known_digest(head, transaction)
+            if known is not None:
+                refuse_other_rows(transaction, known, digest_of(rows))
+                run.did(to=head.number)
+                committed = Committed(transaction.id, applied=False, number=head.number)
+            else:
+                tasks = shard_tasks(self.index, head, transaction, incoming)
+                results = run_transaction(rows, tasks, self._small)
+                committed = commit(self.index, head, transaction, tasks, results)
+                run.did(since=committed.number - 1, to=committed.number, counts=committed.counts)
         try:
             self.follow(df.sparkSession)
         except DataError as error:
@@ -425,3 +430,13 @@ def replace_index(index: IndexStore, definition: ObjectType, **options: Any) -> 
     """Replace the index of an object type by one with another definition; see `Funnel.replace`."""
     spark = SparkSession.builder.appName("forebay index replace").getOrCreate()
     return Funnel(index.location, definition, storage=index.storage).replace(spark, **options)
+
+
+def spark_key_hashes(definition: ObjectType, keys: Sequence[tuple[Any, ...]]) -> Sequence[int]:
+    """Hash keys for a flush of `IndexDaemon`. Spark starts when the first one is due.
+
+    Args:
+        definition: The definition, with the types of the keys.
+        keys: The values of the key columns of each key.
+    """
+    return key_hashes(SparkSession.builder.appName("forebay index").getOrCreate(), definition, keys)

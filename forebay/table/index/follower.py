@@ -20,6 +20,7 @@ from forebay.table.index.edits import EDITS
 from forebay.table.index.log import Entry, damaged_fact
 from forebay.table.index.merge import Merge, Merged, RowEncoder
 from forebay.table.index.pipelines import IndexRun, IndexStore, IndexVersion, first_version
+from forebay.table.index.runs import Recording, recorded
 from forebay.table.index.segments import IndexSegment, RunWriter
 from forebay.table.index.states import StateReader
 
@@ -214,6 +215,10 @@ class Follower:
             DataError: A value does not fit the type of its property. The version before goes on to serve.
             StoppedError: The pipeline follows the log no more: another one replaced it.
         """
+        with recorded(self._index, "index", self._pipeline) as run:
+            return self._follow(run, full=full, exact=exact)
+
+    def _follow(self, run: Recording, *, full: bool, exact: bool) -> IndexVersion:
         while True:
             head = self._index.head()
             if self._pipeline not in head.pipelines:
@@ -221,6 +226,7 @@ class Follower:
             last = self._last(head)
             if last.number > 0 and head.number <= last.data and not full:
                 return last
+            run.did(since=last.data)
             try:
                 version = self._step(last, head, full=full, exact=exact)
             except ForebayError:
@@ -228,6 +234,7 @@ class Follower:
                 newest = self._index.newest_version(self._pipeline)
                 same = newest is None or newest.number == last.number
                 if same and self._pipeline in self._index.head().pipelines:
+                    run.did(to=head.number)
                     raise
                 continue
             if version is None:
@@ -242,6 +249,13 @@ class Follower:
                     version.decision,
                     version.reason,
                     version.count,
+                )
+                run.did(
+                    to=version.data,
+                    decision=version.decision,
+                    reason=version.reason,
+                    shares=version.shares,
+                    counts={"objects": version.count},
                 )
                 return version
 

@@ -86,7 +86,8 @@ def named(objects):
 
 def everything(objects):
     root = objects.index.store.local_path("O").parent
-    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")}
+    files = [path for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    return {str(path.relative_to(root)) for path in files if path.parent.name != "runs"}  # nothing depends on them
 
 
 def unnamed(objects):

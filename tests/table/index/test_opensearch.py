@@ -31,6 +31,7 @@ from forebay.retry import RetryPolicy
 from forebay.table.index.gc import collect
 from forebay.table.index.opensearch_cluster import Cluster
 from forebay.table.index.opensearch_documents import bulk_lines, gone_document, id_of
+from forebay.table.index.runs import runs
 from forebay.testkit.servers.fault_proxy import FaultProxy
 from forebay.testkit.servers.fault_rules import Fault
 
@@ -366,6 +367,24 @@ def test_the_command(pair, capsys, monkeypatch):
     pair.client.delete(index=index, id=gone, params={"refresh": "true"})
     assert "1 keys differ (id=3) is missing" in shown("--verify", code=1)
     assert "OpenSearch makes no index" in shown("--full", "--setting", "nonsense=1", code=1)
+
+
+def test_the_daemon_keeps_opensearch_up_to_date(objects_at, opensearch, capsys):
+    objects = objects_at(ObjectType("Kept", {"id": "bigint"}, [Datasource("a", {"name": Property("string")})]))
+    objects.commit("a", [{"id": 1, "name": "x"}], follow=False)
+    command = ["index", "run", objects.location, "--once", "--opensearch", opensearch.url]
+    for count in (1, 2):
+        assert main(command) == 0
+        assert [run.subject for run in runs(objects.index)] == ["index 000001", "opensearch kept"] * count
+        objects.commit("a", [{"id": 2, "name": "y"}], follow=False)
+    with OpenSearchObjects(opensearch.url, "Kept") as node:
+        assert node.count() == 2
+    assert [(run.since, run.to, run.decision) for run in runs(objects.index) if run.job == "opensearch"] == [
+        (-1, 1, "FULL"),
+        (1, 2, "INCREMENTAL"),
+    ]
+    assert main([*command[:-1], "http://127.0.0.1:9"]) == 1
+    assert "ALERT: failed of opensearch kept: run 5: RetriableError" in capsys.readouterr().err
 
 
 def test_the_snippets_of_the_page_run(objects_at, opensearch, tmp_path, monkeypatch, capsys):
