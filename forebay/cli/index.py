@@ -280,7 +280,7 @@ def run_daemon(  # noqa: PLR0913 - options of a command
     metrics: Annotated[bool, typer.Option("--metrics", help="Send alerts to OpenTelemetry too.")] = False,
     option: _Storage = None,
 ) -> None:
-    """Keep object types up to date and watch them, until SIGTERM: flush edits, catch up, retry, collect, alert."""
+    """Keep object types up to date and watch them, until SIGTERM: flush, catch up, replace, retry, collect, alert."""
     daemon = IndexDaemon(
         location,
         names or (),
@@ -309,7 +309,9 @@ def show_runs(
     name: _Name,
     *,
     failed: Annotated[bool, typer.Option("--failed", help="Only runs that failed.")] = False,
-    job: Annotated[str | None, typer.Option(help="Only of commit, flush, index, opensearch or gc.")] = None,
+    job: Annotated[
+        str | None, typer.Option(help="Only of commit, flush, index, opensearch, replacement or gc.")
+    ] = None,
     option: _Storage = None,
     as_json: Json = False,
 ) -> None:

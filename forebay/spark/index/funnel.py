@@ -32,9 +32,9 @@ from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import due
 from forebay.table.index.flush import flush
-from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule, StoppedError
+from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
 from forebay.table.index.gc import VERSIONS, Collected, collect
-from forebay.table.index.log import KEPT
+from forebay.table.index.log import KEPT, StoppedError
 from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore, IndexVersion, fed_datasource
 from forebay.table.index.plan import Plan, make_plan
@@ -264,9 +264,9 @@ class Funnel:
     ) -> Replacement:
         """Build an index with the definition of this funnel behind the one that serves, prove it, and let it serve.
 
-        Transactions go on meanwhile, and go into both. If this fails or is killed, the index that serves goes on; call
-        it again, and it goes on too. A replacement with another definition that is built is dropped; if the definition
-        of this funnel serves, that is all.
+        Transactions go on meanwhile, and go into both. If this fails, waits for a commit or is killed, the index that
+        serves goes on; `forebay index run` goes on with the replacement, or call this again. A replacement with another
+        definition that is built is dropped; if the definition of this funnel serves, that is all.
 
         Args:
             spark: The session whose tasks build large parts; None: the active one, or this process.
@@ -292,8 +292,8 @@ class Funnel:
         if plan.kind != "REPLACEMENT":
             begin_replacement(self.index, None, head.serving)
             return Replacement(head.serving, serves=True, version=self.index.newest_version(head.serving))
-        begin_replacement(self.index, self.object_type, head.serving)
-        return run_replacement(self.index, partial(self._follower, spark=spark), swap=swap)
+        begun = begin_replacement(self.index, self.object_type, head.serving, swap=swap, drop_edits=drop_edits)
+        return run_replacement(self.index, begun, partial(self._follower, spark=spark))
 
     def _follower(self, pipeline: str, spark: SparkSession | None) -> Follower:
         session = spark or SparkSession.getActiveSession()

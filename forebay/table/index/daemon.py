@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -21,13 +22,16 @@ from forebay.retry import RetryPolicy
 from forebay.state.open_state_store import open_state_store
 from forebay.state.retrying_state_store import RetryingStateStore
 from forebay.stores.storage_options import StorageOptions
+from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import Edit, due
 from forebay.table.index.flush import KeyHashes, flush
 from forebay.table.index.follower import Follower, Launcher
 from forebay.table.index.gc import collect
-from forebay.table.index.log import Entry
+from forebay.table.index.log import Entry, StoppedError
 from forebay.table.index.monitor import Ages, Alert, Alerts, Limits, Observed, Pending, Sink, alert_journal, log_alert
-from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version
+from forebay.table.index.plan import waits_for
+from forebay.table.index.replacement import run_replacement
 from forebay.table.index.runs import Run, recorded, runs
 
 _log = logging.getLogger(__name__)
@@ -68,20 +72,23 @@ class _Job:
         subject: See `Run.subject`.
         facts: What it works on: after an error that lasts, it runs again only when they are others.
         run: Does it.
+        aside: Whether it holds up no other job, however long it takes.
     """
 
     subject: str
     facts: object
     run: Callable[[], bool]
+    aside: bool = False
 
 
 class IndexDaemon:
     """Keeps the object types below a location up to date, and watches them.
 
     Each round, `step`, does for each object type: flush the edits of users if that is due, bring the index up to the
-    log, then the other databases, collect what nothing needs, and apply the rules. A job that fails holds up no other
-    one. After a passing fault it is tried again in minutes, with pauses that grow; after one that lasts
-    (`ConfigurationError`, `DataError` and the like) when there are new facts, a new definition or a new daemon.
+    log, then the other databases, go on with a replacement that was begun, collect what nothing needs, and apply the
+    rules. A job that fails holds up no other one, nor does a replacement that takes long: it has a thread. After a
+    passing fault a job is tried again in minutes, with pauses that grow; after one that lasts (`ConfigurationError`,
+    `DataError` and the like) when there are new facts, a new definition or a new daemon.
 
     Args:
         location: The location of the funnels: a directory, or `s3://bucket/prefix`.
@@ -141,6 +148,9 @@ class IndexDaemon:
             ConfigurationError: Nothing is below the location, or nothing of an object type that was named.
             RetriableError: The store does not answer.
         """
+        return self._step(wait=True)
+
+    def _step(self, *, wait: bool) -> bool:
         names = self._names or [each.removesuffix("/") for each in self._store.directories("")]
         if not names:
             raise ConfigurationError(
@@ -156,7 +166,7 @@ class IndexDaemon:
                 if self._names:
                     IndexStore(self.location, name, self.storage).head()  # a name that is wrong is refused
                 self._types[name] = _TypeRounds(self, name)
-            well = self._types[name].step() and well
+            well = self._types[name].step(wait=wait) and well
         return well
 
     def run(self, until: Callable[[], bool] | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -172,13 +182,15 @@ class IndexDaemon:
         while not self.stopping:
             begun = self.clock.monotonic()
             try:
-                self.step()
+                self._step(wait=False)
             except RetriableError as error:
                 _log.error("the round failed, and the next one follows: %s", error)
             if until is not None and until():
-                return
+                break
             while not self.stopping and (left := begun + self._every - self.clock.monotonic()) > 0:
                 sleep(min(left, _SLICE))
+        for each in self._types.values():
+            each.finish()
 
     def stop(self) -> None:
         """Let `run` end after the job that goes on. For any thread, and for signal handlers."""
@@ -202,9 +214,15 @@ class _TypeRounds:
         self._runs: dict[str, Run] = {}
         self._last_run = 0
         self._ages: dict[str, Ages] = {}
+        self._thread = ThreadPoolExecutor(1, f"forebay {name}")
+        self._aside: tuple[_Job, Future[bool]] | None = None
 
-    def step(self) -> bool:
-        """Do a round; return whether all jobs are well."""
+    def finish(self) -> None:
+        """Wait for the replacement that is built."""
+        self._thread.shutdown()
+
+    def step(self, *, wait: bool) -> bool:
+        """Do a round; return whether all jobs are well. Wait for the replacement that is built, or look at it."""
         well = True
         try:
             head = self._index.log.head()
@@ -213,7 +231,7 @@ class _TypeRounds:
             for job in self._jobs(head):
                 if self._daemon.stopping:
                     return well
-                well = self._attempt(job) and well
+                well = self._attempt(job, wait=wait) and well
             self._read_runs()
             broken = self._alerts.update(self._observed(self._index.log.head(head) or head), self._daemon.limits)
             if self._daemon.each_round is not None:
@@ -232,21 +250,38 @@ class _TypeRounds:
             yield _Job("flush edits", (head.number, head.serving, last), partial(self._flush, edits))
         head = self._index.log.head(head) or head
         facts = (head.number, head.serving)
-        # A replacement that is built has a follower of its own: one more job here, and one more pipeline in `_watched`.
-        for pipeline in self._watched(head):
-            yield _Job(f"index {pipeline}", facts, partial(self._follow, pipeline, head))
+        yield _Job(f"index {head.serving}", facts, partial(self._follow, head))
         for follower in self._followers:
             yield _Job(f"opensearch {follower.name}", facts, partial(_catch_up, follower))
+        for pipeline in self._watched(head)[1:]:
+            # A daemon that stays builds it beside its rounds; the one round of `step` ends when it is done.
+            todo = partial(self._replace, head, unserved=bool(self._unserved(pipeline, head)))
+            yield _Job(f"replacement {pipeline}", facts, todo, aside=True)
         if daemon.gc_every is not None and self._clock.monotonic() >= self._collect_at:
             yield _Job("gc", head.number, self._collect)
 
-    def _attempt(self, job: _Job) -> bool:
+    def _attempt(self, job: _Job, *, wait: bool) -> bool:
         """Run a job, unless a failure says to wait; return whether it is well."""
         retry, now = self._retries.setdefault(job.subject, _Retry()), self._clock.monotonic()
-        if retry.failures and (now < retry.due if retry.blocked_at is None else retry.blocked_at == job.facts):
+        goes_on = job.aside and self._aside is not None
+        if (
+            not goes_on
+            and retry.failures
+            and (now < retry.due if retry.blocked_at is None else retry.blocked_at == job.facts)
+        ):
             return False
         try:
-            done = job.run()
+            if job.aside:
+                begun, future = self._aside or (job, self._thread.submit(job.run))
+                self._aside = begun, future
+                if not wait and not future.done():
+                    return not retry.failures
+                self._aside, job, retry = None, begun, self._retries[begun.subject]
+                done = future.result()
+            else:
+                done = job.run()
+        except StoppedError:  # another one serves since, or it was dropped
+            return True
         except Exception as error:  # noqa: BLE001 - of any library; it is recorded, and shown
             retry.failures += 1
             typed = unwrap(error)
@@ -258,11 +293,12 @@ class _TypeRounds:
             log("%s: %s failed, %s: %s", self._index.object_type, job.subject, again, typed or error)
             return False
         retry.failures = 0
-        failed = self._runs.get(job.subject)
-        if done and failed is not None and failed.error and self._last_run_of(job.subject).error:
-            name = job.subject.partition(" ")[2]
-            with recorded(self._index, failed.job, name, self._clock) as run:  # it is well, with nothing to do
-                run.did(since=failed.to, to=self._index.head().number)
+        name = job.subject.partition(" ")[2]
+        for subject in {job.subject, f"index {name}"} if done else ():
+            failed = self._runs.get(subject)
+            if failed is not None and failed.error and self._last_run_of(subject).error:
+                with recorded(self._index, failed.job, name, self._clock) as run:  # it is well, with nothing to do
+                    run.did(since=failed.to, to=self._index.head().number)
         return True
 
     def _flush(self, edits: Sequence[Edit]) -> bool:
@@ -275,9 +311,21 @@ class _TypeRounds:
         flush(self._index, self._daemon.key_hashes)
         return True
 
-    def _follow(self, pipeline: str, head: Entry) -> bool:
-        if self._unserved(pipeline, head):
-            Follower(self._index, pipeline, launch=self._daemon.launch).follow()
+    def _follow(self, head: Entry) -> bool:
+        if self._unserved(head.serving, head):
+            self._follower(head.serving).follow()
+        return True
+
+    def _follower(self, pipeline: str) -> Follower:
+        return Follower(self._index, pipeline, launch=self._daemon.launch)
+
+    def _replace(self, head: Entry, *, unserved: bool) -> bool:
+        """Go on with the replacement. In its thread: it reads nothing that a round changes."""
+        assert head.building is not None  # noqa: S101 - see `_watched`
+        if head.building.swap:
+            run_replacement(self._index, head, self._follower)
+        elif unserved:
+            self._follower(head.building.pipeline).follow()
         return True
 
     def _collect(self) -> bool:
@@ -291,14 +339,19 @@ class _TypeRounds:
         return True
 
     def _watched(self, head: Entry) -> list[str]:
-        """Return the pipelines that are kept up to date and watched."""
-        return [head.serving]
+        """Return the pipelines that are kept up to date and watched: not a replacement that waits for a commit."""
+        if head.building is None:
+            return [head.serving]
+        new = ObjectType.from_facts(head.building.definition)
+        waits = any(waits_for(head, self._index.definition(head.serving), new))
+        return [head.serving] if waits else [*head.pipelines]
 
     def _observed(self, head: Entry) -> Observed:
         pipelines = {each: self._age(each, self._unserved(each, head)) for each in self._watched(head)}
         self._ages = {name: ages for name, ages in self._ages.items() if name in pipelines or name == "edits"}
+        self._newest = {name: version for name, version in self._newest.items() if name in pipelines}
         edits = self._age("edits", {edit.offset: edit.time / 1e6 for edit in self._pending_edits(head)})
-        return Observed(pipelines, edits, self._runs)
+        return Observed(pipelines, edits, self._runs, "".join([*pipelines][1:]))
 
     def _age(self, name: str, times: Mapping[int, float]) -> Pending | None:
         return self._ages.setdefault(name, Ages(self._clock)).oldest(times)
@@ -306,10 +359,15 @@ class _TypeRounds:
     def _unserved(self, pipeline: str, head: Entry) -> dict[int, float]:
         """Return the facts with changes that the index of a pipeline does not have, and when they were put."""
         newest = self._index.newest_version(pipeline, self._newest.get(pipeline))
+        found = {}
+        building = head.building
+        if building is not None and pipeline == building.pipeline and (newest is None or newest.number == 0):
+            newest = first_version(building)
+            begun = self._index.log.get(building.since)  # it has nothing of what was committed before it
+            found[building.since] = self._clock.now() if begun is None else _time_of(begun)
         if newest is None:
             return {}
         self._newest[pipeline] = newest
-        found = {}
         for number in range(max(newest.data, 0) + 1, head.number + 1):
             if number not in self._entries:
                 entry = head if number == head.number else self._index.log.get(number)
@@ -327,7 +385,7 @@ class _TypeRounds:
             return self._clock.now()
         if not entry.changed and entry.kind != "flush":
             return None
-        return datetime.fromisoformat(entry.time).timestamp()
+        return _time_of(entry)
 
     def _pending_edits(self, head: Entry) -> list[Edit]:
         """Return the edits that no flush has folded. Those that are known are not read again."""
@@ -344,6 +402,10 @@ class _TypeRounds:
     def _last_run_of(self, subject: str) -> Run:
         self._read_runs()
         return self._runs[subject]
+
+
+def _time_of(entry: Entry) -> float:
+    return datetime.fromisoformat(entry.time).timestamp()
 
 
 def _catch_up(follower: CatchUp) -> bool:

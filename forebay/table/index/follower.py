@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, Literal
 
-from forebay.errors import ConfigurationError, ForebayError
+from forebay.errors import ForebayError
 from forebay.table.index.compaction import compact
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS
-from forebay.table.index.log import Entry, damaged_fact
+from forebay.table.index.log import Entry, StoppedError, damaged_fact
 from forebay.table.index.merge import Merge, Merged, RowEncoder
 from forebay.table.index.pipelines import IndexRun, IndexStore, IndexVersion, first_version
 from forebay.table.index.runs import Recording, recorded
@@ -158,17 +158,6 @@ def _entry(index: IndexStore, number: int) -> Entry:
 
 Launcher = Callable[[Sequence[BuildTask]], Sequence[BuildResult]]
 """Runs the parts of a step, each in a task of its own."""
-
-
-class StoppedError(ConfigurationError):
-    """A pipeline follows the log no more."""
-
-    def __init__(self, object_type: str, pipeline: str, head: Entry) -> None:
-        super().__init__(
-            f"the pipeline {pipeline} of {object_type!r} was dropped or replaced by another one; {head.serving} serves",
-            option="object_type",
-            advice="Funnel.status shows what is built, and Funnel.replace begins again",
-        )
 
 
 @dataclass(frozen=True)

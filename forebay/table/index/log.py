@@ -81,11 +81,15 @@ class Building:
         pipeline: The name of its pipeline, which no other one ever had: the number of a fact is part of it.
         since: The number of the fact that began it. Later ones are kept until it has a version.
         definition: Its definition, as JSON values.
+        swap: Whether it is to serve as soon as it can.
+        drop_edits: Properties whose edits by users need not count in it.
     """
 
     pipeline: str
     since: int
     definition: Mapping[str, Any]
+    swap: bool = True
+    drop_edits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,12 +173,23 @@ class Entry:
                 states=states,
                 changes=changes,
                 edits=folded,
-                building=None if building is None else Building(**building),
+                building=building and Building(**{**building, "drop_edits": tuple(building["drop_edits"])}),
                 replaced=tuple(facts.pop("replaced")),
                 **facts,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise damaged_fact(name, str(error)) from error
+
+
+class StoppedError(ConfigurationError):
+    """A pipeline follows the log no more."""
+
+    def __init__(self, object_type: str, pipeline: str, head: Entry) -> None:
+        super().__init__(
+            f"the pipeline {pipeline} of {object_type!r} was dropped or replaced by another one; {head.serving} serves",
+            option="object_type",
+            advice="Funnel.status shows what is built, and Funnel.replace begins again",
+        )
 
 
 class Log:

@@ -138,11 +138,18 @@ class Observed:
         pipelines: For each watched pipeline, the oldest fact of the log with changes that its index does not serve.
         edits: The oldest edit that no flush has folded.
         runs: The last run of each job, by its subject.
+        building: The pipeline of the replacement that is built; empty: none is, or it waits for a commit.
     """
 
     pipelines: Mapping[str, Pending | None] = field(default_factory=dict)
     edits: Pending | None = None
     runs: Mapping[str, Run] = field(default_factory=dict)
+    building: str = ""
+
+    def has(self, subject: str) -> bool:
+        """Return whether a job is watched: those of a pipeline are not, once it was replaced or dropped."""
+        job, _, name = subject.partition(" ")
+        return name == self.building if job == "replacement" else job != "index" or name in self.pipelines
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,7 @@ def findings(seen: Observed, limits: Limits) -> list[Finding]:
     """Apply the rules."""
     found = []
     for run in seen.runs.values():
-        if run.job == "index" and run.name not in seen.pipelines:
+        if not seen.has(run.subject):
             continue
         failed = " ".join(run.text.split()) if run.error else None
         found.append(Finding("failed", run.subject, run.number, failed and f"run {run.number}: {run.error}: {failed}"))
@@ -187,8 +194,7 @@ def changes(open_alerts: Iterable[Alert], seen: Observed, limits: Limits, object
     made += [
         replace(alert, breach=False, text="it is not watched any more")
         for alert in known.values()
-        if not limits.watches(alert.rule)
-        or (alert.subject.startswith("index ") and alert.subject.removeprefix("index ") not in seen.pipelines)
+        if not limits.watches(alert.rule) or not seen.has(alert.subject)
     ]
     return made
 

@@ -14,7 +14,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import FatalError, ForebayError, RetriableError, unwrap
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
-from forebay.table.index.log import damaged_fact, numbers_of, parsed
+from forebay.table.index.log import StoppedError, damaged_fact, numbers_of, parsed
 
 if TYPE_CHECKING:
     from forebay.table.index.pipelines import IndexStore
@@ -164,6 +164,8 @@ def recorded(index: IndexStore, job: str, name: str, clock: Clock | None = None)
     begin, start = clock.now(), clock.monotonic()
     try:
         yield recording
+    except StoppedError:  # no fault: another pipeline took its place
+        raise
     except Exception as error:
         typed = unwrap(error)
         shown: ForebayError = typed or FatalError(f"{type(error).__name__}: {error}")

@@ -8,21 +8,25 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from forebay.clock import SystemClock
-from forebay.errors import ConfigurationError, DataError, RetriableError
-from forebay.index import IndexDaemon, Limits, ObjectType
+from forebay.errors import ConfigurationError, DataError, FatalError, RetriableError
+from forebay.index import IndexDaemon, Limits, ObjectType, Property
 from forebay.options.secret import Secret
 from forebay.retry import RetryPolicy
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.index import follower as follower_module
 from forebay.table.index import pipelines
+from forebay.table.index import replacement as replacement_module
 from forebay.table.index.flush import flush
 from forebay.table.index.gc import collect
 from forebay.table.index.monitor import alerts
+from forebay.table.index.replacement import begin_replacement
 from forebay.table.index.runs import Run, graph_text, recorded, run_journal, runs
 from forebay.table.index.verify import verify
 
@@ -115,6 +119,117 @@ def test_edits_are_flushed_when_that_is_due(objects, daemon_of, clock):
     node.edit_many([(number, {"name": "many"}) for number in range(1000)])
     assert daemon.step() and objects.index.head().edits.offset == 2
     assert objects.node().where(name="many").count() == 1000 and verify(objects.index).is_equal
+
+
+def defined(objects, name, **options):
+    """The object type with another definition of the property `name`."""
+    first, second = objects.definition.datasources
+    properties = {**first.properties, "name": name}
+    return objects.defined(replace(objects.definition, datasources=[replace(first, properties=properties), second]))
+
+
+def test_a_replacement_that_waited_for_a_commit_is_built_and_serves(objects, daemon_of, sent):
+    objects.commit("a", [{"id": number, "name": "x"} for number in range(5)])
+    new = defined(objects, Property("string", column="title"))
+    assert new.replace().waits
+    daemon = daemon_of(objects)
+    assert daemon.step() and objects.index.head().serving == "000001"
+    new.commit("a", [{"id": number, "title": "t", "name": "x"} for number in range(5)], "snapshot", follow=False)
+    assert daemon.step()
+    assert objects.index.head().serving == "r000002" and objects.node().get(3)["name"] == "t"
+    made = [(run.subject, run.to, run.decision, run.reason) for run in runs(objects.index)][-3:]
+    assert made == [
+        ("index r000002", 3, "FULL", "the first version of the pipeline"),
+        ("replacement r000002", 4, "", "it serves"),
+        ("index r000002", 4, "INCREMENTAL", "nothing changed"),
+    ]
+    assert new.replace().serves  # whoever began it finds it done
+    assert daemon.step() and sent == [] and verify(objects.index).is_equal
+
+
+def test_a_replacement_that_fails_is_an_alert_and_never_touches_live(objects, daemon_of, sent, clock):
+    objects.types["a"] = {"name": "string"}
+    objects.commit("a", [{"id": 1, "name": "1"}, {"id": 2, "name": "x"}])
+    with pytest.raises(DataError):
+        defined(objects, Property("int")).replace()
+    daemon = daemon_of(objects)
+    for number in (3, 4):
+        objects.commit("a", [{"id": number, "name": str(number)}], follow=False)
+        assert not daemon.step() and objects.node().count() == number
+        assert not daemon.step()
+    clock.passed += 1000
+    daemon.step()
+    assert sent == [("failed", "index r000002", True), ("delay", "index r000002", True)]
+    failed = [run for run in runs(objects.index) if run.error]
+    assert [(run.subject, run.error) for run in failed] == [("index r000002", "DataError")] * 3
+    objects.commit("a", [{"id": 2, "name": "2"}], follow=False)
+    assert daemon.step() and objects.node().get(2)["name"] == 2
+    assert sorted(sent[2:]) == [("delay", "index r000002", False), ("failed", "index r000002", False)]
+
+
+def test_the_alerts_of_a_replacement_end_when_it_is_dropped(objects, daemon_of, sent, monkeypatch):
+    objects.commit("a", [{"id": 1, "name": "1"}])
+    new, daemon = defined(objects, Property("string")), daemon_of(objects)
+    monkeypatch.setattr(replacement_module, "_differing", lambda *given: ["the object 1 differs"])
+    with pytest.raises(FatalError, match="the object 1 differs"):
+        new.replace()
+    assert not daemon.step() and objects.index.head().serving == "000001"
+    assert sent == [("failed", "replacement r000002", True)]
+    objects.replace()
+    assert daemon.step() and sent[1:] == [("failed", "replacement r000002", False)]
+
+
+def test_a_replacement_that_is_not_to_serve_is_kept_up_to_date(objects, daemon_of):
+    objects.commit("a", [{"id": 1, "name": "1"}])
+    new = defined(objects, Property("string"))
+    assert not new.replace(swap=False).serves
+    objects.commit("a", [{"id": 1, "name": "2"}], follow=False)
+    daemon = daemon_of(objects)
+    assert daemon.step() and objects.node(pipeline="r000002").get(1)["name"] == "2"
+    assert objects.index.head().serving == "000001" and new.replace().pipeline == "r000002"
+    assert daemon.step() and objects.index.head().serving == "r000002"
+
+
+def test_edits_made_since_the_plan_are_not_lost_by_a_swap(objects, daemon_of, sent):
+    objects.commit("a", [{"id": 1, "name": "x", "note": "n"}])
+    first, second = objects.definition.datasources
+    properties = {"name": Property("string", column="title")}
+    new = objects.defined(replace(objects.definition, datasources=[replace(first, properties=properties), second]))
+    assert new.replace().waits
+    objects.node().edit(1, note="mine")
+    new.commit("a", [{"id": 1, "title": "t", "name": "x", "note": "n"}], "snapshot")
+    daemon = daemon_of(objects)
+    assert not daemon.step() and sent == [("failed", "replacement r000002", True)]
+    assert "drop_edits=['note']" in runs(objects.index)[-1].text and objects.node().get(1)["note"] == "mine"
+    assert new.replace(drop_edits=["note"]).serves and daemon.step()
+    assert objects.index.head().serving == "r000002" and sent[1:] == [("failed", "replacement r000002", False)]
+
+
+def test_a_build_that_takes_long_holds_up_no_round(objects, daemon_of, clock, monkeypatch):
+    objects.commit("a", [{"id": 1, "name": "1"}])
+    begin_replacement(objects.index, defined(objects, Property("string")).definition, "000001")
+    goes_on, build = threading.Event(), follower_module.build_shard
+
+    def slow(task):
+        if task.pipeline != "000001":
+            assert goes_on.wait(60)
+        return build(task)
+
+    monkeypatch.setattr(follower_module, "build_shard", slow)
+    rounds = []
+
+    def until():
+        rounds.append(objects.index.head().serving)
+        if len(rounds) < 4:
+            objects.commit("a", [{"id": 1, "name": str(len(rounds))}], follow=False)
+        if len(rounds) == 4:
+            assert objects.node().get(1)["name"] == "3"
+            goes_on.set()
+        return len(rounds) >= 4
+
+    daemon_of(objects).run(until, lambda seconds: setattr(clock, "passed", clock.passed + seconds))
+    assert rounds == ["000001"] * 4 and objects.index.head().serving == "r000002"  # the end of the daemon waits for it
+    assert [run for run in runs(objects.index) if run.error] == []
 
 
 def test_without_hashes_of_keys_edits_stay_pending_and_there_is_an_alert(objects, daemon_of, clock, sent):
