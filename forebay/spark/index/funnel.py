@@ -191,7 +191,8 @@ class Funnel:
                 committed = Committed(transaction.id, applied=False, number=head.number)
             else:
                 tasks = shard_tasks(self.index, head, transaction, incoming)
-                results = run_transaction(rows, tasks, self._small)
+                with self.index.log.reading(head):
+                    results = run_transaction(rows, tasks, self._small)
                 committed = commit(self.index, head, transaction, tasks, results)
                 run.did(since=committed.number - 1, to=committed.number, counts=committed.counts)
         try:

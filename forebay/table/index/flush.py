@@ -54,7 +54,8 @@ def flush(index: IndexStore, key_hashes: KeyHashes) -> Committed:
                 return Committed("", applied=False, number=head.number)
             run.did(since=head.number)
             try:
-                done = _flushed(index, head, edits, key_hashes)
+                with index.log.reading(head):
+                    done = _flushed(index, head, edits, key_hashes)
             except ConfigurationError:  # another process flushes too, or another definition serves
                 newest = index.head()
                 if (newest.edits.offset, newest.serving) == (head.edits.offset, head.serving):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, Self
 
-from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
+from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError, unwrap
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, SegmentInfo, fact_bytes, parse_fact
 
@@ -217,6 +218,24 @@ class Log:
         name = self.name(number)
         data = self._store.get(name)
         return None if data is None else Entry.from_bytes(data, name)
+
+    @contextmanager
+    def reading(self, entry: Entry) -> Iterator[None]:
+        """Around what reads the files of a fact. A file that is missing is no damage if the fact was collected.
+
+        Raises:
+            RetriableError: So many facts were put meanwhile that it was.
+        """
+        try:
+            yield
+        except Exception as error:
+            stored = self.get(entry.number) if isinstance(unwrap(error), FatalError) else entry
+            if stored is not None and stored.attempt == entry.attempt:
+                raise
+            raise RetriableError(
+                f"fact {entry.number} of the log was collected while its files were read: others have put many since",
+                advice="do it again: it begins at the newest fact",
+            ) from error
 
     def head(self, after: Entry | None = None) -> Entry | None:
         """Return the newest fact; None if the log is empty.

@@ -123,11 +123,13 @@ class OpenSearchIndex:
             entries = None if full or current is None else self._since(current, head)
             run.did(since=-1 if current is None else current.data)
             if current is None or entries is None:
-                self._build(head)
+                with self._index.log.reading(head):
+                    self._build(head)
                 run.did(to=head.number, decision="FULL")
             elif entries:
                 changed = [entry for entry in entries if entry.changed]
-                self._update(current, head, changed)
+                with self._index.log.reading(head):
+                    self._update(current, head, changed)
                 run.did(
                     to=head.number, decision="INCREMENTAL", counts={"changed": sum(each.changed for each in changed)}
                 )

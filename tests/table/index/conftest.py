@@ -99,10 +99,11 @@ class Objects:
             committed = Committed(wanted.id, applied=False, number=head.number)
         else:
             tasks = shard_tasks(self.index, head, wanted, incoming)
-            results = [
-                run_shard(task, table.filter(pa.array(shards == task.shard)).to_batches(max_chunksize=3))
-                for task in tasks
-            ]
+            with self.index.log.reading(head):
+                results = [
+                    run_shard(task, table.filter(pa.array(shards == task.shard)).to_batches(max_chunksize=3))
+                    for task in tasks
+                ]
             committed = commit(self.index, head, wanted, tasks, results)
         if follow:
             self.follow()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from child_processes import Child
 
 from forebay.clock import SystemClock
 from forebay.errors import ConfigurationError, DataError, FatalError, RetriableError
@@ -528,40 +530,6 @@ def test_faults_of_the_store_pass_for_long(objects, daemon_of, clock, sent, monk
     long_run(objects, daemon_of, clock, sent, monkeypatch, lambda rounds: time.monotonic() < end)
 
 
-def writes_of(work):
-    """The number of writes that work makes in a child, which ends by itself."""
-    read, write = os.pipe()
-
-    def counted():
-        seen = arm(None, "before")
-        work()
-        os.write(write, str(seen[0]).encode())
-
-    os.waitpid(in_child(counted), 0)
-    os.close(write)
-    with os.fdopen(read) as file:
-        return int(file.read())
-
-
-def arm(at, when):
-    """Let this process kill itself at a write: before or after it. Returns the number of writes so far, in a list."""
-    seen = [0]
-    for name in ("put_if_absent", "delete"):
-        write = getattr(LocalStateStore, name)
-
-        def met(*given, write=write):
-            seen[0] += 1
-            if seen[0] == at and when == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            done = write(*given)
-            if seen[0] == at and when == "after":
-                os.kill(os.getpid(), signal.SIGKILL)
-            return done
-
-        setattr(LocalStateStore, name, met)
-    return seen
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_of_the_daemon_at_any_write_loses_nothing(objects_at, daemon_of, tmp_path, when):
@@ -583,17 +551,12 @@ def test_a_kill_of_the_daemon_at_any_write_loses_nothing(objects_at, daemon_of, 
 
         daemon_of(objects, alerts=[note], limits=Limits(delay=1e-9)).step()
 
-    objects = prepared()
-    count = writes_of(lambda: work(objects, tmp_path / "none"))
-    assert count > 8
-    for at in range(1, count + 1):
+    for at in itertools.count(1):
         objects, log = prepared(), tmp_path / f"{when}{at}"
-
-        def killed(objects=objects, log=log, at=at):
-            arm(at, when)
-            work(objects, log)
-
-        assert os.waitstatus_to_exitcode(os.waitpid(in_child(killed), 0)[1]) == -signal.SIGKILL
+        code = Child(lambda: work(objects, log), at, when).wait()  # noqa: B023 - now
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
         work(objects, log)
         work(objects, log)
         assert verify(objects.index).is_equal and objects.node().count() == 21
@@ -603,6 +566,7 @@ def test_a_kill_of_the_daemon_at_any_write_loses_nothing(objects_at, daemon_of, 
         assert len(numbers) - len(set(numbers)) <= 1
         names = set(run_journal(objects.index).numbers())
         assert names == set(range(1, len(names) + 1))
+    assert at > 9
 
 
 def test_the_command_ends_in_good_order_at_sigterm(objects):
