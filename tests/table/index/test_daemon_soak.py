@@ -234,11 +234,18 @@ class Soak:
         self.until(lambda: self.index.head().serving == name)
         self.objects = new
 
-    def a_replacement_fails_and_is_corrected(self):
-        new = self.other(type="int")
+    def wrong_replacement(self):
+        """Begin to replace strings by integers, of which one is no number."""
+        if self.objects.definition.properties["name"].type == "int":
+            self.it_replaces()
         self.objects.commit("a", [self.row(0, name="no number")], follow=False)
+        new = self.other(type="int")
         name = self.replacement(new)
         self.breach(("failed", f"index {name}"), ("delay", f"index {name}"))
+        return new, name
+
+    def a_replacement_fails_and_is_corrected(self):
+        new, name = self.wrong_replacement()
         self.commit()
         self.served()
         self.objects.commit("a", [self.row(0)], follow=False)
@@ -246,12 +253,7 @@ class Soak:
         self.objects = new
 
     def a_replacement_fails_and_is_dropped(self):
-        self.objects.commit("a", [self.row(0, name="no number")], follow=False)
-        if self.objects.definition.properties["name"].type == "int":
-            self.objects.commit("a", [self.row(0)], follow=False)
-            return
-        name = self.replacement(self.other(type="int"))
-        self.breach(("failed", f"index {name}"), ("delay", f"index {name}"))
+        self.wrong_replacement()
         begin_replacement(self.index, None, self.index.head().serving)
 
 
