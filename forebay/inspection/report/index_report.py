@@ -116,7 +116,13 @@ def _summary(found: Status) -> str:
         if live
         else ""
     )
-    return f"fact {found.head.number:,} of the log; {sources}; {behind}; {pending}"
+    built = [
+        f"{each.version.pipeline} is built behind it"
+        + (f", before it can serve: {', '.join(each.waits)}" if each.waits else f", {each.behind:,} facts behind")
+        for each in found.pipelines
+        if each.role == "is built"
+    ]
+    return "; ".join([f"fact {found.head.number:,} of the log", sources, behind, *built, pending])
 
 
 def _at(seconds: float) -> datetime:

@@ -70,6 +70,7 @@ rect.held,rect.failed{fill:var(--c1)}rect.idle{fill:var(--idle)}rect.well{fill:v
 .note{font-size:13px;opacity:.75;margin:.2rem 0}
 ul{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:0 1.2rem}
 table{border-collapse:collapse}td,th{padding:.15rem .6rem;text-align:left;border-bottom:1px solid #8884}
+td:not(:last-child){white-space:nowrap}
 .c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{color:var(--c4)}
 .c5{color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}.idle{color:var(--idle)}
 """

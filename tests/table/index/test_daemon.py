@@ -19,6 +19,7 @@ from child_processes import Child
 from forebay.clock import SystemClock
 from forebay.errors import ConfigurationError, DataError, FatalError, RetriableError
 from forebay.index import IndexDaemon, Limits, ObjectType, Property
+from forebay.inspection.report.index_report import index_page
 from forebay.options.secret import Secret
 from forebay.retry import RetryPolicy
 from forebay.state.local_state_store import LocalStateStore
@@ -136,6 +137,7 @@ def test_a_replacement_that_waited_for_a_commit_is_built_and_serves(objects, dae
     assert new.replace().waits
     daemon = daemon_of(objects)
     assert daemon.step() and objects.index.head().serving == "000001"
+    assert "r000002 is built behind it, before it can serve: commit a snapshot" in index_page([objects.index])
     new.commit("a", [{"id": number, "title": "t", "name": "x"} for number in range(5)], "snapshot", follow=False)
     assert daemon.step()
     assert objects.index.head().serving == "r000002" and objects.node().get(3)["name"] == "t"
