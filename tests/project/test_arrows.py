@@ -51,6 +51,7 @@ THREADED = {
     "sources/files/streaming/footer_times.py": "footers of many files, read at a time inside one call of the planner",
     "state/s3_probe.py": "writers of one object at the same time, inside one call of the caller",
     "stores/s3/": "requests ahead of the reader, and listings of several ranges, inside one call of the caller",
+    "table/index/daemon.py": "a long build holds up no round; no source is driven, and each step commits by one put",
     "spark/": "the engine's signals and threads are not ours to simulate",
     "table/index/edits.py": "pending edits of a new node, read at a time inside one call of the caller",
     "table/index/opensearch_objects.py": "the same as of a node",

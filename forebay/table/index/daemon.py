@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -219,7 +220,8 @@ class _TypeRounds:
 
     def finish(self) -> None:
         """Wait for the replacement that is built."""
-        self._thread.shutdown()
+        if self._aside is not None:
+            wait_for([self._aside[1]])
 
     def step(self, *, wait: bool) -> bool:
         """Do a round; return whether all jobs are well. Wait for the replacement that is built, or look at it."""
@@ -272,8 +274,9 @@ class _TypeRounds:
             return False
         try:
             if job.aside:
-                begun, future = self._aside or (job, self._thread.submit(job.run))
-                self._aside = begun, future
+                if self._aside is None or (self._aside[0].subject != job.subject and self._aside[1].done()):
+                    self._aside = job, self._thread.submit(job.run)
+                begun, future = self._aside
                 if not wait and not future.done():
                     return not retry.failures
                 self._aside, job, retry = None, begun, self._retries[begun.subject]

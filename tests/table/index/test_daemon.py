@@ -231,9 +231,13 @@ def test_a_build_that_takes_long_holds_up_no_round(objects, daemon_of, clock, mo
             goes_on.set()
         return len(rounds) >= 4
 
-    daemon_of(objects).run(until, lambda seconds: setattr(clock, "passed", clock.passed + seconds))
+    daemon = daemon_of(objects)
+    daemon.run(until, lambda seconds: setattr(clock, "passed", clock.passed + seconds))
     assert rounds == ["000001"] * 4 and objects.index.head().serving == "r000002"  # the end of the daemon waits for it
     assert [run for run in runs(objects.index) if run.error] == []
+    begin_replacement(objects.index, objects.definition, "r000002")
+    daemon.run(lambda: True)  # it may run again
+    assert objects.index.definition(objects.index.head().serving).properties["name"].filter
 
 
 def test_without_hashes_of_keys_edits_stay_pending_and_there_is_an_alert(objects, daemon_of, clock, sent):
