@@ -15,8 +15,11 @@ from forebay.table.index.object_set import ObjectSet, Page, Version
 from forebay.table.index.opensearch_objects import OpenSearchObjects
 
 if TYPE_CHECKING:
-    from forebay.spark.index.funnel import Funnel, IndexTarget
+    from forebay.inspection.metrics import alert_metrics
+    from forebay.spark.index.funnel import Funnel, IndexTarget, spark_key_hashes
+    from forebay.table.index.daemon import IndexDaemon
     from forebay.table.index.gc import Collected
+    from forebay.table.index.monitor import Alert, Limits
     from forebay.table.index.opensearch import OpenSearchIndex
     from forebay.table.index.plan import Plan
     from forebay.table.index.replacement import Replacement
@@ -26,25 +29,33 @@ if TYPE_CHECKING:
     from forebay.table.index.why import Explanation
 
 _LAZY = {
+    "Alert": "forebay.table.index.monitor",
     "Collected": "forebay.table.index.gc",
     "Committed": "forebay.table.index.transactions",
     "Explanation": "forebay.table.index.why",
     "Funnel": "forebay.spark.index.funnel",
+    "IndexDaemon": "forebay.table.index.daemon",
     "IndexTarget": "forebay.spark.index.funnel",
+    "Limits": "forebay.table.index.monitor",
     "OpenSearchIndex": "forebay.table.index.opensearch",
     "Plan": "forebay.table.index.plan",
     "Replacement": "forebay.table.index.replacement",
     "Status": "forebay.table.index.status",
     "Verification": "forebay.table.index.verify",
+    "alert_metrics": "forebay.inspection.metrics",
+    "spark_key_hashes": "forebay.spark.index.funnel",
 }
 
 __all__ = [
+    "Alert",
     "Collected",
     "Committed",
     "Datasource",
     "Explanation",
     "Funnel",
+    "IndexDaemon",
     "IndexTarget",
+    "Limits",
     "ObjectSet",
     "ObjectType",
     "OpenSearchIndex",
@@ -57,6 +68,8 @@ __all__ = [
     "Status",
     "Verification",
     "Version",
+    "alert_metrics",
+    "spark_key_hashes",
 ]
 
 __getattr__, __dir__ = lazy_names("forebay.index", _LAZY, __all__, {"numpy": "spark", "pyspark": "spark"})

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,15 +16,21 @@ import typer
 
 from forebay.cli.arguments import Json, imported, option_texts, say
 from forebay.errors import ConfigurationError
+from forebay.inspection.index_report import RUN_HEADER, index_page, run_cells
+from forebay.inspection.metrics import alert_metrics
 from forebay.inspection.tables import text_table
 from forebay.options.secret import Secret
+from forebay.retry import RetryPolicy
+from forebay.table.index.daemon import CatchUp, IndexDaemon
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.follower import FullRule
 from forebay.table.index.gc import VERSIONS, collect
 from forebay.table.index.log import KEPT
+from forebay.table.index.monitor import Alert, Limits
 from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.plan import make_plan
+from forebay.table.index.runs import graph_text, runs
 from forebay.table.index.status import Status, status
 from forebay.table.index.types import SparkType
 from forebay.table.index.verify import verify
@@ -248,8 +257,137 @@ def gc(
     say(f"{name}: removed {len(found.facts):,} facts and {len(found.files):,} files")
 
 
+@index.command("run")
+def run_daemon(  # noqa: PLR0913 - options of a command
+    location: _Location,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="Object types; none: all.", show_default=False)
+    ] = None,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Do one round. Exit code 1 if a job is not well.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two rounds.")] = 30.0,
+    opensearch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Keep the objects in this OpenSearch too; may be repeated. With a password: env:NAME or file:/path.",
+        ),
+    ] = None,
+    delay: Annotated[float, typer.Option(help="Alert: seconds from a commit until a version serves it.")] = 600.0,
+    duration: Annotated[float, typer.Option(help="Alert: seconds that a run takes.")] = 3600.0,
+    edits: Annotated[float, typer.Option(help="Alert: seconds that an edit of a user is pending.")] = 7 * 3600.0,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Send alerts to OpenTelemetry too.")] = False,
+    option: _Storage = None,
+) -> None:
+    """Keep object types up to date and watch them, until SIGTERM: flush, catch up, replace, retry, collect, alert."""
+    daemon = IndexDaemon(
+        location,
+        names or (),
+        storage=_storage(option),
+        key_hashes=_key_hashes,
+        followers=partial(_open_search, location, opensearch or [], _storage(option)),
+        limits=Limits(delay=delay, duration=duration, edits=edits),
+        alerts=[_say_alert],
+        each_round=alert_metrics() if metrics else None,
+        every=every,
+    )
+    if once:
+        if not daemon.step():
+            raise typer.Exit(1)
+        return
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: daemon.stop())
+    daemon.run()
+    say("stopped")
+
+
+@index.command("runs")
+def show_runs(
+    location: _Location,
+    name: _Name,
+    *,
+    failed: Annotated[bool, typer.Option("--failed", help="Only runs that failed.")] = False,
+    job: Annotated[
+        str | None, typer.Option(help="Only of commit, flush, index, opensearch, replacement or gc.")
+    ] = None,
+    option: _Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Show the last runs of the jobs of an object type, oldest first."""
+    found = [run for run in runs(_index(location, name, option)) if job in (None, run.job)]
+    found = [run for run in found if run.error or not failed]
+    if as_json:
+        say(json.dumps([asdict(run) for run in found], indent=2))
+        return
+    say(text_table(RUN_HEADER, [run_cells(run) for run in found], right={0, 3, 4}))
+
+
+@index.command()
+def show(
+    location: _Location,
+    name: _Name,
+    run: Annotated[int, typer.Argument(help="The number of a run.", show_default=False)],
+    *,
+    option: _Storage = None,
+) -> None:
+    """Show what became of the data of a run, from the datasource to each database, with the error of a failed job."""
+    known = runs(_index(location, name, option))
+    found = next((each for each in known if each.number == run), None)
+    if found is None:
+        raise ConfigurationError(
+            f"{name!r} has no run {run}",
+            option="run",
+            advice=f"give one that `forebay index runs {location} {name}` shows",
+        )
+    say(graph_text(found, known, name))
+
+
+@index.command("report")
+def write_page(
+    location: _Location,
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Object types.", show_default=False)],
+    *,
+    file: Annotated[Path, typer.Option("-f", "--file", help="The HTML file to write.")] = Path("forebay-index.html"),
+    option: _Storage = None,
+) -> None:
+    """Write the jobs, versions, delay and alerts of object types as one HTML file."""
+    page = index_page([_index(location, name, option) for name in names])
+    try:
+        file.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"the report cannot be written: {error}", option="file", advice="give another file"
+        ) from error
+    say(str(file))
+
+
+def _key_hashes(definition: ObjectType, keys: Sequence[tuple[Any, ...]]) -> Sequence[int]:
+    from forebay.spark.index.funnel import spark_key_hashes
+
+    return spark_key_hashes(definition, keys)
+
+
+def _open_search(location: str, hosts: list[str], storage: Mapping[str, object], name: str) -> list[CatchUp]:
+    if not hosts:
+        return []
+    from forebay.table.index.opensearch import OpenSearchIndex
+
+    urls = [Secret(each).reveal() for each in hosts]
+    # The daemon comes again by itself: it need not wait long for one database.
+    return [OpenSearchIndex(location, name, urls, storage=storage, retry=RetryPolicy(timeout=10.0))]
+
+
+def _say_alert(alert: Alert) -> None:
+    say(f"{alert.at} {alert}", err=True)
+
+
+def _storage(option: list[str] | None) -> dict[str, object]:
+    return {key: Secret(value) for key, value in option_texts(option).items()}
+
+
 def _index(location: str, name: str, option: list[str] | None) -> IndexStore:
-    return IndexStore(location, name, {key: Secret(value) for key, value in option_texts(option).items()})
+    return IndexStore(location, name, _storage(option))
 
 
 def _definition(target: str, name: str) -> ObjectType:

@@ -7,7 +7,7 @@ Needs `opentelemetry-api`, the extra `metrics`. The SDK and the exporter are the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self
@@ -18,6 +18,7 @@ from forebay.errors import ConfigurationError
 from forebay.framework.inprocess.running import Run
 from forebay.inspection.event_time import dropped_rows, ours
 from forebay.retry import RetryCount
+from forebay.table.index.monitor import Alert
 from forebay.version import __version__
 
 
@@ -49,6 +50,44 @@ METRICS: Final[Mapping[str, Metric]] = {
 """All metrics, by name. Attributes: `forebay.source`, and on Spark `forebay.query`."""
 
 
+def _meter() -> Any:  # noqa: ANN401 - of a library that may be missing
+    """Return the meter of forebay.
+
+    Raises:
+        ConfigurationError: OpenTelemetry is not installed.
+    """
+    try:
+        from opentelemetry.metrics import get_meter
+    except ImportError as error:
+        raise ConfigurationError(
+            "metrics need OpenTelemetry, which is not installed",
+            advice="pip install 'forebay[metrics]', with an SDK and an exporter such as "
+            "opentelemetry-exporter-prometheus",
+        ) from error
+    return get_meter("forebay", __version__)
+
+
+def alert_metrics() -> Callable[[str, Sequence[Alert]], None]:
+    """Return a function for `each_round` of an `IndexDaemon`: it sets the gauge `forebay.index.alert`.
+
+    The gauge is 1 while a rule is broken. It has `forebay.object_type`, `forebay.rule` and `forebay.subject`.
+
+    Raises:
+        ConfigurationError: OpenTelemetry is not installed.
+    """
+    gauge = _meter().create_gauge("forebay.index.alert", unit="{alert}", description="1: a rule is broken")
+    known: set[tuple[str, str, str]] = set()
+
+    def record(object_type: str, broken: Sequence[Alert]) -> None:
+        now = {(object_type, alert.rule, alert.subject) for alert in broken}
+        known.update(now)
+        for each in sorted(each for each in known if each[0] == object_type):
+            names = ("forebay.object_type", "forebay.rule", "forebay.subject")
+            gauge.set(int(each in now), dict(zip(names, each, strict=True)))
+
+    return record
+
+
 class Instruments:
     """The instruments of OpenTelemetry that record `METRICS`. Thread-safe.
 
@@ -57,15 +96,7 @@ class Instruments:
     """
 
     def __init__(self) -> None:
-        try:
-            from opentelemetry.metrics import get_meter
-        except ImportError as error:
-            raise ConfigurationError(
-                "metrics need OpenTelemetry, which is not installed",
-                advice="pip install 'forebay[metrics]', with an SDK and an exporter such as "
-                "opentelemetry-exporter-prometheus",
-            ) from error
-        meter = get_meter("forebay", __version__)
+        meter = _meter()
         self._instruments: dict[str, Any] = {
             name: getattr(meter, f"create_{metric.kind}")(name, unit=metric.unit, description=metric.text)
             for name, metric in METRICS.items()

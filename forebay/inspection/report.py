@@ -192,9 +192,11 @@ svg{width:100%;height:auto}svg text{font-size:11px;fill:currentColor}
 polyline,line{fill:none;stroke-width:1.8;stroke:currentColor;stroke-linecap:round}
 svg .grid{stroke-width:.6;opacity:.18}svg .rest{stroke-width:1;opacity:.35}svg .limit{stroke-dasharray:2 5}
 svg .spark{stroke-width:2.4;stroke-dasharray:9 5}svg.key{width:24px;height:8px}
-rect.held{fill:var(--c1)}rect.idle{fill:var(--idle)}.note{font-size:13px;opacity:.75;margin:.2rem 0}
+rect.held,rect.failed{fill:var(--c1)}rect.idle{fill:var(--idle)}rect.well{fill:var(--c0)}
+.note{font-size:13px;opacity:.75;margin:.2rem 0}
 ul{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:0 1.2rem}
 table{border-collapse:collapse}td,th{padding:.15rem .6rem;text-align:left;border-bottom:1px solid #8884}
+td:not(:last-child){white-space:nowrap}
 .c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{color:var(--c4)}
 .c5{color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}.idle{color:var(--idle)}
 """
@@ -205,10 +207,19 @@ _NAMED: Final = 8
 
 def page(histories: Sequence[History]) -> str:
     """Return the HTML page, with a section for each query. Names from outside are escaped."""
-    body = "".join(_query(history) for history in histories)
+    return document("forebay: event time", "".join(_query(history) for history in histories))
+
+
+def document(title: str, body: str) -> str:
+    """Return an HTML page in the style of the reports.
+
+    Args:
+        title: The title, without markup.
+        body: HTML.
+    """
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><title>forebay: event time</title>'
+        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>{body}</body></html>\n"
     )
 

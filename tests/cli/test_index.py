@@ -9,7 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from forebay.cli import main
+from forebay.errors import DataError
 from forebay.index import Datasource, Funnel, ObjectType, Property, SearchNode
+from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.runs import recorded, runs
 
 THING = ObjectType(
     "Thing", {"id": "bigint", "code": "string"}, [Datasource("a", {"v": Property("int")}), Datasource("b")]
@@ -60,8 +63,51 @@ def test_status_commit_verify_why_and_gc(location, capsys):
     assert json.loads(shown("status", "--json"))["edits"]["folded"] == 1
     assert "edits: v=7 at" in shown("why", "id=2", "code=y")
     assert "equal to the states of all datasources, 2 objects" in shown("verify")
+    assert shown("show", "1").startswith("Thing: fact 1 of the log datasource a ─▶ commit a, run 1:")
+    assert "index 000001, run 2" in shown("show", "1") and "FULL" in shown("show", "2")
+    assert "commit a" in shown("runs") and "flush edits" not in shown("runs", "--job", "commit")
+    assert json.loads(shown("runs", "--json", "--failed")) == []
+    assert "edits of users ─▶ flush edits" in shown("show", str(runs_of(where, "flush")[-1].number))
+    page = location / "page.html"
+    assert shown("report", "--file", str(page)) == str(page)
+    text = page.read_text(encoding="utf-8")
+    assert "<h1>Thing</h1>" in text and "commit a" in text and "Alerts: 0 open" in text and "<script" not in text
     assert "log/000000000000.json" in shown("gc", "--keep", "1", "--dry-run")
     assert shown("gc", "--keep", "1") == "Thing: removed 4 facts and 0 files"
+
+
+def runs_of(where, job):
+    return [run for run in runs(IndexStore(*where)) if run.job == job]
+
+
+def test_run_does_one_round_and_shows_alerts(location, capsys):
+    where = str(location / "objects")
+    with pytest.raises(DataError), recorded(IndexStore(where, "Thing"), "commit", "b") as run:
+        run.did(since=1)
+        raise DataError("<b>a key twice</b>", advice="remove one")
+    assert main(["index", "run", where, "--once"]) == 0
+    shown = capsys.readouterr()
+    assert (
+        shown.out == ""
+        and "Thing: ALERT: failed of commit b: run" in shown.err
+        and "next step: remove one" in shown.err
+    )
+    assert main(["index", "run", where, "Thing", "--once", "--delay", "5"]) == 0
+    assert capsys.readouterr().err == ""
+    failed = runs_of((where, "Thing"), "commit")[-1]
+    assert main(["index", "show", where, "Thing", str(failed.number)]) == 0
+    shown = capsys.readouterr().out
+    assert "FAILED, DataError" in shown and "nothing: it was not committed" in shown
+    assert main(["index", "report", where, "Thing", "-f", str(location / "alerts.html")]) == 0
+    text = (location / "alerts.html").read_text(encoding="utf-8")
+    assert "Alerts: 1 open" in text and "&lt;b&gt;a key twice" in text and "<b>" not in text
+    for arguments, error in (
+        (["show", where, "Thing", "999"], "'Thing' has no run 999"),
+        (["report", where, "Thing", "-f", "/nowhere/x.html"], "the report cannot be written"),
+        (["run", where, "--once", "--delay", "0"], "the limit is 0.0"),
+    ):
+        assert main(["index", *arguments]) == 1
+        assert error in capsys.readouterr().err
 
 
 def test_errors_are_paragraphs(location, capsys):

@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY, generate_latest
 
 import forebay
 from forebay import HostOptions, RetriableError, SimpleSource
+from forebay.index import Alert, alert_metrics
 from forebay.inspection.metrics import METRICS, QueryMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -173,6 +174,18 @@ def test_the_dashboard_names_only_metrics_that_exist():
     used = set(re.findall(r"\bforebay_\w+", " ".join(re.sub(r"\{[^}]*\}|by \([^)]*\)", "", one) for one in queries)))
     assert used - there == set()
     assert {"forebay_rows_total", "forebay_lag_rows", "forebay_retries_total", "forebay_errors_total"} <= used
+
+
+def test_alerts_of_an_index_are_a_gauge():
+    alert, line = Alert("Order", "delay", "index 000001", breach=True, text="fact 7 waits"), ""
+    for record in (alert_metrics(), alert_metrics()):  # a new process sets it too, although it sends no alert again
+        for broken in ([alert], [], [alert]):
+            record("Order", broken)
+            record("Other", [])
+            (line,) = re.findall(r"^forebay_index_alert.*$", generate_latest(REGISTRY).decode(), re.MULTILINE)
+            assert line.endswith(f" {float(len(broken))}")
+    attributes = {'forebay_object_type="Order"', 'forebay_rule="delay"', 'forebay_subject="index 000001"'}
+    assert attributes <= set(re.findall(r'\w+="[^"]*"', line))
 
 
 def test_the_page_has_each_metric():

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -32,13 +32,14 @@ from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import due
 from forebay.table.index.flush import flush
-from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule, StoppedError
+from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
 from forebay.table.index.gc import VERSIONS, Collected, collect
-from forebay.table.index.log import KEPT
+from forebay.table.index.log import KEPT, StoppedError
 from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore, IndexVersion, fed_datasource
 from forebay.table.index.plan import Plan, make_plan
 from forebay.table.index.replacement import Replacement, begin_replacement, run_replacement
+from forebay.table.index.runs import recorded
 from forebay.table.index.status import Status, status
 from forebay.table.index.transactions import (
     KINDS,
@@ -178,17 +179,22 @@ class Funnel:
             return found
 
         head, definition = self.index.begin(self.object_type, self._shards, types)
-        check_owner(head, transaction)
-        fed = fed_datasource(head, definition, self.object_type, transaction.datasource, storable_columns(df))
-        rows, incoming = prepared(definition, fed, head.shards)
-        known = known_digest(head, transaction)
-        if known is not None:
-            refuse_other_rows(transaction, known, digest_of(rows))
-            committed = Committed(transaction.id, applied=False, number=head.number)
-        else:
-            tasks = shard_tasks(self.index, head, transaction, incoming)
-            results = run_transaction(rows, tasks, self._small)
-            committed = commit(self.index, head, transaction, tasks, results)
+        with recorded(self.index, "commit", transaction.datasource) as run:
+            run.did(since=head.number)
+            check_owner(head, transaction)
+            fed = fed_datasource(head, definition, self.object_type, transaction.datasource, storable_columns(df))
+            rows, incoming = prepared(definition, fed, head.shards)
+            known = known_digest(head, transaction)
+            if known is not None:
+                refuse_other_rows(transaction, known, digest_of(rows))
+                run.did(to=head.number)
+                committed = Committed(transaction.id, applied=False, number=head.number)
+            else:
+                tasks = shard_tasks(self.index, head, transaction, incoming)
+                with self.index.log.reading(head):
+                    results = run_transaction(rows, tasks, self._small)
+                committed = commit(self.index, head, transaction, tasks, results)
+                run.did(since=committed.number - 1, to=committed.number, counts=committed.counts)
         try:
             self.follow(df.sparkSession)
         except DataError as error:
@@ -259,9 +265,9 @@ class Funnel:
     ) -> Replacement:
         """Build an index with the definition of this funnel behind the one that serves, prove it, and let it serve.
 
-        Transactions go on meanwhile, and go into both. If this fails or is killed, the index that serves goes on; call
-        it again, and it goes on too. A replacement with another definition that is built is dropped; if the definition
-        of this funnel serves, that is all.
+        Transactions go on meanwhile, and go into both. If this fails, waits for a commit or is killed, the index that
+        serves goes on; `forebay index run` goes on with the replacement, or call this again. A replacement with another
+        definition that is built is dropped; if the definition of this funnel serves, that is all.
 
         Args:
             spark: The session whose tasks build large parts; None: the active one, or this process.
@@ -287,8 +293,8 @@ class Funnel:
         if plan.kind != "REPLACEMENT":
             begin_replacement(self.index, None, head.serving)
             return Replacement(head.serving, serves=True, version=self.index.newest_version(head.serving))
-        begin_replacement(self.index, self.object_type, head.serving)
-        return run_replacement(self.index, partial(self._follower, spark=spark), swap=swap)
+        begun = begin_replacement(self.index, self.object_type, head.serving, swap=swap, drop_edits=drop_edits)
+        return run_replacement(self.index, begun, partial(self._follower, spark=spark))
 
     def _follower(self, pipeline: str, spark: SparkSession | None) -> Follower:
         session = spark or SparkSession.getActiveSession()
@@ -425,3 +431,13 @@ def replace_index(index: IndexStore, definition: ObjectType, **options: Any) -> 
     """Replace the index of an object type by one with another definition; see `Funnel.replace`."""
     spark = SparkSession.builder.appName("forebay index replace").getOrCreate()
     return Funnel(index.location, definition, storage=index.storage).replace(spark, **options)
+
+
+def spark_key_hashes(definition: ObjectType, keys: Sequence[tuple[Any, ...]]) -> Sequence[int]:
+    """Hash keys for a flush of `IndexDaemon`. Spark starts when the first one is due.
+
+    Args:
+        definition: The definition, with the types of the keys.
+        keys: The values of the key columns of each key.
+    """
+    return key_hashes(SparkSession.builder.appName("forebay index").getOrCreate(), definition, keys)

@@ -181,12 +181,17 @@ def shown_time(microseconds: int) -> str:
     return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="seconds")
 
 
-def due(pending: Sequence[Edit]) -> str | None:
-    """Return why pending edits should be flushed now; None if they need not be."""
+def due(pending: Sequence[Edit], at: int | None = None) -> str | None:
+    """Return why pending edits should be flushed now; None if they need not be.
+
+    Args:
+        pending: The edits.
+        at: The time, in microseconds since 1970; None: now.
+    """
     count = sum(len(edit.changes) for edit in pending)
     if count >= PENDING:
         return f"{count:,} changes are pending"
-    if pending and now() - pending[0].time >= OLDEST * 1_000_000:
+    if pending and (now() if at is None else at) - pending[0].time >= OLDEST * 1_000_000:
         return f"the oldest pending edit is of {shown_time(pending[0].time)}"
     return None
 

@@ -18,6 +18,7 @@ from forebay.table.index.edits import EDITS, Edit, EditRules, KeyEdits
 from forebay.table.index.log import Entry, Folded
 from forebay.table.index.merge import EDITS_COLUMN
 from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.runs import recorded
 from forebay.table.index.states import KEY, StateReader, entry_fields
 from forebay.table.index.transactions import Committed, Incoming, Transaction, commit, shard_tasks
 from forebay.table.index.types import parse_type
@@ -45,17 +46,23 @@ def flush(index: IndexStore, key_hashes: KeyHashes) -> Committed:
         ConfigurationError: Nothing was committed to a datasource yet.
         RetriableError: The store does not answer.
     """
-    while True:
-        head = index.head()
-        edits = index.edits.after(head.edits.offset)
-        if not edits:
-            return Committed("", applied=False, number=head.number)
-        try:
-            return _flushed(index, head, edits, key_hashes)
-        except ConfigurationError:  # another process flushes too, or another definition serves
-            newest = index.head()
-            if (newest.edits.offset, newest.serving) == (head.edits.offset, head.serving):
-                raise
+    with recorded(index, "flush", "edits") as run:
+        while True:
+            head = index.head()
+            edits = index.edits.after(head.edits.offset)
+            if not edits:
+                return Committed("", applied=False, number=head.number)
+            run.did(since=head.number)
+            try:
+                with index.log.reading(head):
+                    done = _flushed(index, head, edits, key_hashes)
+            except ConfigurationError:  # another process flushes too, or another definition serves
+                newest = index.head()
+                if (newest.edits.offset, newest.serving) == (head.edits.offset, head.serving):
+                    raise
+                continue
+            run.did(since=done.number - 1, to=done.number, counts={"edits": len(edits)})
+            return done
 
 
 def _flushed(index: IndexStore, head: Entry, edits: Sequence[Edit], key_hashes: KeyHashes) -> Committed:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, Literal
 
-from forebay.errors import ConfigurationError, ForebayError
+from forebay.errors import ForebayError
 from forebay.table.index.compaction import compact
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS
-from forebay.table.index.log import Entry, damaged_fact
+from forebay.table.index.log import Entry, StoppedError, damaged_fact
 from forebay.table.index.merge import Merge, Merged, RowEncoder
 from forebay.table.index.pipelines import IndexRun, IndexStore, IndexVersion, first_version
+from forebay.table.index.runs import Recording, recorded
 from forebay.table.index.segments import IndexSegment, RunWriter
 from forebay.table.index.states import StateReader
 
@@ -159,17 +160,6 @@ Launcher = Callable[[Sequence[BuildTask]], Sequence[BuildResult]]
 """Runs the parts of a step, each in a task of its own."""
 
 
-class StoppedError(ConfigurationError):
-    """A pipeline follows the log no more."""
-
-    def __init__(self, object_type: str, pipeline: str, head: Entry) -> None:
-        super().__init__(
-            f"the pipeline {pipeline} of {object_type!r} was dropped or replaced by another one; {head.serving} serves",
-            option="object_type",
-            advice="Funnel.status shows what is built, and Funnel.replace begins again",
-        )
-
-
 @dataclass(frozen=True)
 class _Pending:
     """The facts of the log with changes that a version does not have, and why everything is built, if it is."""
@@ -214,6 +204,10 @@ class Follower:
             DataError: A value does not fit the type of its property. The version before goes on to serve.
             StoppedError: The pipeline follows the log no more: another one replaced it.
         """
+        with recorded(self._index, "index", self._pipeline) as run:
+            return self._follow(run, full=full, exact=exact)
+
+    def _follow(self, run: Recording, *, full: bool, exact: bool) -> IndexVersion:
         while True:
             head = self._index.head()
             if self._pipeline not in head.pipelines:
@@ -221,6 +215,7 @@ class Follower:
             last = self._last(head)
             if last.number > 0 and head.number <= last.data and not full:
                 return last
+            run.did(since=last.data)
             try:
                 version = self._step(last, head, full=full, exact=exact)
             except ForebayError:
@@ -228,6 +223,7 @@ class Follower:
                 newest = self._index.newest_version(self._pipeline)
                 same = newest is None or newest.number == last.number
                 if same and self._pipeline in self._index.head().pipelines:
+                    run.did(to=head.number)
                     raise
                 continue
             if version is None:
@@ -242,6 +238,13 @@ class Follower:
                     version.decision,
                     version.reason,
                     version.count,
+                )
+                run.did(
+                    to=version.data,
+                    decision=version.decision,
+                    reason=version.reason,
+                    shares=version.shares,
+                    counts={"objects": version.count},
                 )
                 return version
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, Self
 
-from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
+from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError, unwrap
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, SegmentInfo, fact_bytes, parse_fact
 
@@ -81,11 +82,15 @@ class Building:
         pipeline: The name of its pipeline, which no other one ever had: the number of a fact is part of it.
         since: The number of the fact that began it. Later ones are kept until it has a version.
         definition: Its definition, as JSON values.
+        swap: Whether it is to serve as soon as it can.
+        drop_edits: Properties whose edits by users need not count in it.
     """
 
     pipeline: str
     since: int
     definition: Mapping[str, Any]
+    swap: bool = True
+    drop_edits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,12 +174,23 @@ class Entry:
                 states=states,
                 changes=changes,
                 edits=folded,
-                building=None if building is None else Building(**building),
+                building=building and Building(**{**building, "drop_edits": tuple(building["drop_edits"])}),
                 replaced=tuple(facts.pop("replaced")),
                 **facts,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise damaged_fact(name, str(error)) from error
+
+
+class StoppedError(ConfigurationError):
+    """A pipeline follows the log no more."""
+
+    def __init__(self, object_type: str, pipeline: str, head: Entry) -> None:
+        super().__init__(
+            f"the pipeline {pipeline} of {object_type!r} was dropped or replaced by another one; {head.serving} serves",
+            option="object_type",
+            advice="Funnel.status shows what is built, and Funnel.replace begins again",
+        )
 
 
 class Log:
@@ -202,6 +218,24 @@ class Log:
         name = self.name(number)
         data = self._store.get(name)
         return None if data is None else Entry.from_bytes(data, name)
+
+    @contextmanager
+    def reading(self, entry: Entry) -> Iterator[None]:
+        """Around what reads the files of a fact. A file that is missing is no damage if the fact was collected.
+
+        Raises:
+            RetriableError: So many facts were put meanwhile that it was.
+        """
+        try:
+            yield
+        except Exception as error:
+            stored = self.get(entry.number) if isinstance(unwrap(error), FatalError) else entry
+            if stored is not None and stored.attempt == entry.attempt:
+                raise
+            raise RetriableError(
+                f"fact {entry.number} of the log was collected while its files were read: others have put many since",
+                advice="do it again: it begins at the newest fact",
+            ) from error
 
     def head(self, after: Entry | None = None) -> Entry | None:
         """Return the newest fact; None if the log is empty.

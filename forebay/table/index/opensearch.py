@@ -33,6 +33,7 @@ from forebay.table.index.opensearch_documents import (
     id_of,
 )
 from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.runs import recorded
 from forebay.table.index.segments import Row
 from forebay.table.index.states import StateReader
 from forebay.table.index.text import UNICODE
@@ -97,6 +98,11 @@ class OpenSearchIndex:
         self._owner = {"v": FORMAT, "object_type": object_type, "location": place, "name": self._alias}
         self._progress = progress or _terminal(object_type)
 
+    @property
+    def name(self) -> str:
+        """The alias under which the objects are found."""
+        return self._alias
+
     def catch_up(self, *, full: bool = False) -> Version:
         """Write what has changed since the last call, and let it be found; return the version.
 
@@ -112,12 +118,21 @@ class OpenSearchIndex:
             RetriableError: OpenSearch does not answer, or is busy.
         """
         head = self._index.head()
-        current = self._cluster.indexed(self._alias, self._owner)
-        entries = None if full or current is None else self._since(current, head)
-        if current is None or entries is None:
-            self._build(head)
-        elif entries:
-            self._update(current, head, [entry for entry in entries if entry.changed])
+        with recorded(self._index, "opensearch", self._alias) as run:
+            current = self._cluster.indexed(self._alias, self._owner)
+            entries = None if full or current is None else self._since(current, head)
+            run.did(since=-1 if current is None else current.data)
+            if current is None or entries is None:
+                with self._index.log.reading(head):
+                    self._build(head)
+                run.did(to=head.number, decision="FULL")
+            elif entries:
+                changed = [entry for entry in entries if entry.changed]
+                with self._index.log.reading(head):
+                    self._update(current, head, changed)
+                run.did(
+                    to=head.number, decision="INCREMENTAL", counts={"changed": sum(each.changed for each in changed)}
+                )
         return Version(head.serving, head.number, head.number, head.edits.offset)
 
     def verify(self) -> Verification:

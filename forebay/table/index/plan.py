@@ -51,7 +51,7 @@ def make_plan(index: IndexStore, given: ObjectType, rule: FullRule, drop_edits: 
     if new.fingerprint() == stored.fingerprint():
         reason = Follower(index, head.serving, rule).reason()
         return Plan("INCREMENTAL", ("the definition serves",)) if reason is None else Plan("FULL", (reason,))
-    if refused := (*_refused(stored, new), *_refused_edits(index, head, stored, new, drop_edits)):
+    if refused := (*_refused(stored, new), *refused_edits(index, head, stored, new, drop_edits)):
         return Plan("REFUSED", refused)
     reasons = tuple(_changes(stored, new)) or ("properties, datasources or keys are in another order",)
     return Plan("REPLACEMENT", reasons, tuple(waits_for(head, stored, new)))
@@ -84,9 +84,10 @@ def same_rows(definition: ObjectType, source: Datasource) -> bool:
     return columns[0] == columns[1] and known.deleted == source.deleted
 
 
-def _refused_edits(
+def refused_edits(
     index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType, drop_edits: Collection[str]
 ) -> Iterator[str]:
+    """Yield why a definition loses edits of users, with what to do; not of the properties in `drop_edits`."""
     for name, lost in lost_edits(index, head, stored, new, pending=True).items():
         if name in drop_edits:
             continue

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
 
-from forebay.errors import FatalError, RetriableError
+from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS
 from forebay.table.index.flush import SHOWN
@@ -27,7 +28,8 @@ from forebay.table.index.merge import Merge, RowEncoder
 from forebay.table.index.node import SearchNode
 from forebay.table.index.object_set import Newer, OpenedSegment, Overlay, View
 from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version
-from forebay.table.index.plan import lost_edits, same_rows, waits_for
+from forebay.table.index.plan import lost_edits, refused_edits, same_rows, waits_for
+from forebay.table.index.runs import recorded
 from forebay.table.index.states import StateReader
 
 _log = logging.getLogger(__name__)
@@ -62,13 +64,22 @@ class Replacement:
         return "\n  ".join([f"the pipeline {self.pipeline} {what}", *self.waits])
 
 
-def begin_replacement(index: IndexStore, given: ObjectType | None, serving: str) -> Entry:
+def begin_replacement(
+    index: IndexStore,
+    given: ObjectType | None,
+    serving: str,
+    *,
+    swap: bool = True,
+    drop_edits: Collection[str] = (),
+) -> Entry:
     """Begin a replacement, unless it was begun before; one with another definition is dropped. Return the newest fact.
 
     Args:
         index: The store.
         given: The definition; None: only drop what is built.
         serving: The pipeline that serves, as far as the caller knows.
+        swap: Whether it is to serve as soon as it can. `IndexDaemon` lets it, if this call is not there any more.
+        drop_edits: Properties whose edits by users need not count in it.
 
     Raises:
         RetriableError: Another one serves meanwhile.
@@ -77,59 +88,77 @@ def begin_replacement(index: IndexStore, given: ObjectType | None, serving: str)
         head = index.head()
         if head.serving != serving:
             raise RetriableError(f"{head.serving} serves since the replacement was planned", advice="replace again")
-        facts = None if given is None else given.with_key_types(index.definition(head.serving).keys).to_facts()
-        if facts == (head.building and head.building.definition):
+        building = None
+        if given is not None:
+            facts, before = given.with_key_types(index.definition(head.serving).keys).to_facts(), head.building
+            same = before if before is not None and before.definition == facts else None
+            name, since = (same.pipeline, same.since) if same else (f"r{head.number + 1:06d}", head.number + 1)
+            building = Building(name, since, facts, swap, tuple(sorted(drop_edits)))
+        if building == head.building:
             return head
-        building = None if facts is None else Building(f"r{head.number + 1:06d}", head.number + 1, facts)
         entry = replace(_bare(head, "replace"), states=_kept_states(index, head, building), building=building)
         if index.log.put(entry, lambda newest, building=building: newest.building == building):  # type: ignore[misc] # of the loop
             _log.info("%s: fact %d of the log begins or drops a replacement", index.object_type, entry.number)
             return entry
 
 
-def run_replacement(index: IndexStore, follower: Callable[[str], Follower], *, swap: bool) -> Replacement:
-    """Bring the replacement that was begun up to the head of the log, prove it, and let it serve.
+def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], Follower]) -> Replacement:
+    """Bring a replacement up to the head of the log, prove it, and let it serve, if it is to. Others may do so too.
 
     Args:
         index: The store.
+        begun: A fact of the log since it was begun.
         follower: Returns the follower of a pipeline.
-        swap: Whether it is to serve.
 
     Raises:
         StoppedError: It was dropped meanwhile.
+        ConfigurationError: Edits of users would not count any more.
         FatalError: The index is not what the datasources say; the one before goes on to serve.
     """
-    head = index.head()
-    assert head.building is not None  # noqa: S101 - of `begin_replacement`
-    building, stored = head.building, index.definition(head.serving)
-    new = ObjectType.from_facts(building.definition)
+    assert begun.building is not None  # noqa: S101 - of `begin_replacement`
+    building, head = begun.building, index.head()
+    stored, new = index.definition(head.serving), ObjectType.from_facts(building.definition)
     index.put_version(first_version(building))
     if waits := tuple(waits_for(head, stored, new)):
         return Replacement(building.pipeline, serves=False, version=None, waits=waits)
     following = follower(building.pipeline)
     following.follow()
-    with tempfile.TemporaryDirectory(prefix="forebay-proof-") as cache:
-        options = {"storage": index.storage, "progress": lambda *_: None, "pipeline": building.pipeline}
-        with SearchNode(index.location, index.object_type, cache=cache, **options) as node:  # type: ignore[arg-type]
-            proof = _Proof(index, new, node)
-            while True:
-                version = following.follow(exact=True)
-                head = index.head()
-                if head.serving == building.pipeline:
-                    break
-                if not _has_all(version, head):  # a transaction was faster
-                    continue
-                if waits := tuple(waits_for(head, stored, new)):
-                    return Replacement(building.pipeline, serves=False, version=version, waits=waits)
+    with ExitStack() as proving:
+        proof = None
+        while True:
+            version = following.follow(exact=True)
+            head = index.head()
+            if head.serving == building.pipeline:
+                break
+            if head.building is None or not _has_all(version, head):  # it was dropped, or a transaction was faster
+                continue
+            if waits := tuple(waits_for(head, stored, new)):
+                return Replacement(building.pipeline, serves=False, version=version, waits=waits)
+            with recorded(index, "replacement", building.pipeline) as run:
+                run.did(since=version.data)
+                _refuse_lost_edits(index, head, stored, new)
+                proof = proof or _Proof(index, new, building.pipeline, proving)
                 proof.check(head, version)
-                if not swap:
+                if not head.building.swap:
                     return Replacement(building.pipeline, serves=False, version=version)
                 if index.log.put(
                     _swapped(index, head, stored, new), lambda newest: newest.serving == building.pipeline
                 ):
                     _log.info("%s: %s serves from fact %d on", index.object_type, building.pipeline, head.number + 1)
+                    run.did(to=head.number + 1, reason="it serves", counts={"objects": version.count})
                     break
     return Replacement(building.pipeline, serves=True, version=following.follow(exact=True))
+
+
+def _refuse_lost_edits(index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType) -> None:
+    """Refuse edits that users made since the replacement was planned, and that would not count in it."""
+    accepted = head.building.drop_edits if head.building else ()
+    if lost := tuple(refused_edits(index, head, stored, new, accepted)):
+        raise ConfigurationError(
+            f"the replacement of {index.object_type!r} does not serve: {'; '.join(lost)}",
+            option="object_type",
+            advice="then replace again",
+        )
 
 
 def _has_all(version: IndexVersion, head: Entry) -> bool:
@@ -143,13 +172,16 @@ class _Proof:
     Args:
         index: The store.
         definition: The definition of the replacement.
-        node: A node that answers from it. It checks each file that it copies.
+        pipeline: Its pipeline. A node answers from it, which checks each file that it copies.
+        until: Closes the node, and removes its files.
     """
 
-    def __init__(self, index: IndexStore, definition: ObjectType, node: SearchNode) -> None:
+    def __init__(self, index: IndexStore, definition: ObjectType, pipeline: str, until: ExitStack) -> None:
         self._index = index
         self._definition = definition
-        self._node = node
+        cache = until.enter_context(tempfile.TemporaryDirectory(prefix="forebay-proof-"))
+        options: dict[str, Any] = {"storage": index.storage, "progress": lambda *_: None, "pipeline": pipeline}
+        self._node = until.enter_context(SearchNode(index.location, index.object_type, cache=cache, **options))
         self._counted = False
 
     def check(self, head: Entry, version: IndexVersion) -> None:

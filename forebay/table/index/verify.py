@@ -74,6 +74,7 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
 
     Raises:
         ConfigurationError: There is no index yet, or the states of the version were collected.
+        RetriableError: They were while they were compared.
     """
     head = index.head()
     if replacement and head.building is None:
@@ -89,15 +90,16 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
             option="location",
             advice="bring the node up to date with refresh, and verify again",
         )
-    problems = (*_damaged(index, version), *damaged_states(index, entry))
-    if problems:
-        return Verification(version.number, version.data, problems=problems)
-    definition = index.definition(version.pipeline)
-    rows = partial(merged_rows, index, entry, definition)
-    if view is None:
-        found = compared(entry, definition, rows, partial(_of_segments, index, version))
-    else:
-        found = compared(entry, definition, partial(_with_pending, rows, view), partial(_of_view, view))
+    with index.log.reading(entry):
+        problems = (*_damaged(index, version), *damaged_states(index, entry))
+        if problems and index.log.get(version.data) is not None:
+            return Verification(version.number, version.data, problems=problems)
+        definition = index.definition(version.pipeline)
+        rows = partial(merged_rows, index, entry, definition)
+        if view is None:
+            found = compared(entry, definition, rows, partial(_of_segments, index, version))
+        else:
+            found = compared(entry, definition, partial(_with_pending, rows, view), partial(_of_view, view))
     count = version.count if view is None else version.count + view.overlay.added
     if found.is_equal and found.objects != count:
         miscounted = f"the version has {found.objects:,} objects, and says {count:,}"

@@ -33,10 +33,11 @@ def test_the_snippets_of_the_page_run(spark, tmp_path, monkeypatch, capsys):
     names = {
         "spark": spark,
         "shipment_changes": spark.readStream.schema(CHANGES).parquet(str(tmp_path / "shipments")),
+        "page_me": print,
         "frame": spark.createDataFrame([(9, "open", Decimal(1), "new", False)], ORDERS),
     }
     blocks = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "OpenSearch" not in each]
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, "docs/indexing.md", "exec"), names)
         names["query"].processAllAvailable()
@@ -48,14 +49,17 @@ def test_the_snippets_of_the_page_run(spark, tmp_path, monkeypatch, capsys):
     assert (orders.get(8)["status"], orders.get(9), orders.get(12), orders.count()) == ("closed", None, None, 2)
     assert orders.view().overlay.edits == ()
     assert names["funnel"].verify(orders).is_equal and orders.version.pipeline != "000001"
-    (commands,) = [each for each in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "opensearch" not in each]
+    commands = [each for each in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "opensearch" not in each]
     shown = capsys.readouterr().out
     assert "REPLACEMENT\n  the property 'note' has another filter" in shown
     assert "serves, at fact" in shown and shown.endswith("\n1\n")
     assert "'note': '東京への配送が遅延しています'" in shown and "True {'inserted': 1" in shown
-    for line in commands.splitlines():
+    assert len(commands) == 2
+    for line in "".join(commands).replace("index run objects", "index run --once objects").splitlines():
         assert main(shlex.split(line, comments=True)[1:]) == 0, line
     shown = " ".join(capsys.readouterr().out.split())
+    assert "Order: fact 1 of the log datasource orders ─▶ commit orders" in shown and "index 000001" in shown
+    assert "<h1>Order</h1>" in Path("objects.html").read_text(encoding="utf-8")
     assert "edits: 4 are in the index, 0 are pending" in shown
     assert "transaction 2026-11-28" in shown and "equal to the states of all datasources, 1 objects" in shown
     orders.close()

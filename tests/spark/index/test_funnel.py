@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as users write it
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.index import Datasource, Funnel, ObjectType, Property
 from forebay.keys import key_by
+from forebay.table.index.runs import runs
 
 ORDERS = "order_id int, status string, total decimal(12,2), note string, is_deleted boolean"
 SHIPMENTS = "order_no long, ship_city string"
@@ -183,6 +184,23 @@ def test_duplicates_ids_and_flags_are_the_same_in_driver_and_tasks(spark, funnel
     keys = rows.select("order_id").where("order_id > 1")
     assert funnel.commit("orders", keys, kind="delete", transaction="u").counts["deleted"] == 2
     assert funnel.status().datasources[0].rows == 1
+
+
+def test_each_commit_and_its_index_are_runs_and_failures_are_too(spark, funnel):
+    frame = spark.createDataFrame([(7, "open", Decimal(1), "note", None)], ORDERS)
+    funnel.commit("orders", frame, kind="snapshot", transaction="mon")
+    with pytest.raises(DataError, match=r"order_id=7\) occurs 2 times"):
+        funnel.commit("orders", frame.union(frame), kind="update", transaction="tue")
+    assert not funnel.commit("orders", frame, kind="snapshot", transaction="mon").applied
+    found = runs(funnel.index)
+    assert [(run.subject, run.since, run.to, run.error) for run in found] == [
+        ("commit orders", 0, 1, ""),
+        ("index 000001", -1, 1, ""),
+        ("commit orders", 1, 1, "DataError"),
+        ("commit orders", 1, 1, ""),  # it is well: so an alert is over
+    ]
+    assert found[0].counts["inserted"] == 1 and "occurs 2 times" in found[2].text
+    assert "next step" in found[2].text
 
 
 def test_rows_that_spark_reads_more_than_once_are_refused(spark, funnel, location, monkeypatch):

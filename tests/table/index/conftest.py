@@ -99,10 +99,11 @@ class Objects:
             committed = Committed(wanted.id, applied=False, number=head.number)
         else:
             tasks = shard_tasks(self.index, head, wanted, incoming)
-            results = [
-                run_shard(task, table.filter(pa.array(shards == task.shard)).to_batches(max_chunksize=3))
-                for task in tasks
-            ]
+            with self.index.log.reading(head):
+                results = [
+                    run_shard(task, table.filter(pa.array(shards == task.shard)).to_batches(max_chunksize=3))
+                    for task in tasks
+                ]
             committed = commit(self.index, head, wanted, tasks, results)
         if follow:
             self.follow()
@@ -124,10 +125,11 @@ class Objects:
         """Replace the definition that serves, as `Funnel.replace` does."""
         plan, serving = self.plan(**options), self.index.head().serving
         assert plan.kind in ("REPLACEMENT", "INCREMENTAL"), plan
-        begin_replacement(self.index, self.definition if plan.kind == "REPLACEMENT" else None, serving)
         if plan.kind == "INCREMENTAL":
+            begin_replacement(self.index, None, serving)
             return Replacement(serving, serves=True, version=None)
-        return run_replacement(self.index, self.follower, swap=swap)
+        begun = begin_replacement(self.index, self.definition, serving, swap=swap, **options)
+        return run_replacement(self.index, begun, self.follower)
 
     def defined(self, definition: ObjectType, **options: Any) -> Objects:
         """The same location with another definition."""

@@ -7,7 +7,12 @@ import pytest
 
 from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.state.local_state_store import LocalStateStore
+from forebay.table.index import changelog
+from forebay.table.index import gc as collection
 from forebay.table.index import log as log_module
+from forebay.table.index import verify as verify_module
+from forebay.table.index.flush import flush
+from forebay.table.index.gc import collect, files_of
 
 
 class Meeting:
@@ -170,6 +175,50 @@ def test_an_attempt_that_began_too_long_ago_is_refused(objects, meeting, monkeyp
         objects.commit("b", [{"id": number, "city": "c"}])
     with pytest.raises(RetriableError, match=r"began at fact 1 of the log, and the log is at 4[\s\S]*commit it again"):
         objects.commit("a", [{"id": 1, "name": "y"}], base=base)
+
+
+def gone_on(objects, monkeypatch):
+    """A fact of the log; then others went on until its files were collected."""
+    monkeypatch.setattr(log_module, "KEPT", 2)
+    monkeypatch.setattr(collection, "KEPT", 2)
+    monkeypatch.setattr(changelog, "RUNS", 1)
+    head = objects.index.head()
+    for number in range(6):
+        objects.commit("a", [{"id": 1, "name": f"{number}"}])
+    collect(objects.index, keep=1, versions=1)
+    return head
+
+
+def test_files_that_were_collected_are_no_damage(objects, monkeypatch):
+    objects.commit("a", [{"id": number, "name": "x"} for number in range(5)])
+    base = gone_on(objects, monkeypatch)
+    with pytest.raises(RetriableError, match="fact 1 of the log was collected while its files were read"):
+        objects.commit("a", [{"id": 1, "name": "late"}], base=base)
+    objects.node().edit(1, name="mine")
+    objects.flush()
+    objects.node().edit(2, name="mine")
+    first = []
+
+    def hashes(definition, keys):
+        if not first:
+            first.append(gone_on(objects, monkeypatch))
+            objects.node().edit(3, name="mine")
+            objects.flush()
+            gone_on(objects, monkeypatch)
+        return [objects.key_hash(key) for key in keys]
+
+    with pytest.raises(RetriableError, match="was collected while its files were read"):
+        flush(objects.index, hashes)
+    damaged = verify_module._damaged
+    monkeypatch.setattr(verify_module, "_damaged", lambda *given: (gone_on(objects, monkeypatch), *damaged(*given))[1:])
+    with pytest.raises(RetriableError, match="was collected while its files were read"):
+        verify_module.verify(objects.index)
+    monkeypatch.undo()
+    assert verify_module.verify(objects.index).is_equal
+    objects.index.store.delete([next(files_of(objects.index.head()))])
+    assert "does not exist" in str(verify_module.verify(objects.index))
+    with pytest.raises(FatalError, match="does not exist"):
+        objects.follow(full=True)
 
 
 def test_a_reader_that_meets_a_number_that_was_put_again_lists_the_log(objects):

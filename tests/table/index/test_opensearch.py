@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import random
 import re
 import shlex
@@ -14,14 +13,13 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import Child
 from opensearchpy import OpenSearch, Transport
 
 from forebay.cli import main
@@ -31,6 +29,7 @@ from forebay.retry import RetryPolicy
 from forebay.table.index.gc import collect
 from forebay.table.index.opensearch_cluster import Cluster
 from forebay.table.index.opensearch_documents import bulk_lines, gone_document, id_of
+from forebay.table.index.runs import runs
 from forebay.testkit.servers.fault_proxy import Fault, FaultProxy
 
 PAGE = Path(__file__).parents[3] / "docs" / "indexing.md"
@@ -367,6 +366,24 @@ def test_the_command(pair, capsys, monkeypatch):
     assert "OpenSearch makes no index" in shown("--full", "--setting", "nonsense=1", code=1)
 
 
+def test_the_daemon_keeps_opensearch_up_to_date(objects_at, opensearch, capsys):
+    objects = objects_at(ObjectType("Kept", {"id": "bigint"}, [Datasource("a", {"name": Property("string")})]))
+    objects.commit("a", [{"id": 1, "name": "x"}], follow=False)
+    command = ["index", "run", objects.location, "--once", "--opensearch", opensearch.url]
+    for count in (1, 2):
+        assert main(command) == 0
+        assert [run.subject for run in runs(objects.index)] == ["index 000001", "opensearch kept"] * count
+        objects.commit("a", [{"id": 2, "name": "y"}], follow=False)
+    with OpenSearchObjects(opensearch.url, "Kept") as node:
+        assert node.count() == 2
+    assert [(run.since, run.to, run.decision) for run in runs(objects.index) if run.job == "opensearch"] == [
+        (-1, 1, "FULL"),
+        (1, 2, "INCREMENTAL"),
+    ]
+    assert main([*command[:-1], "http://127.0.0.1:9"]) == 1
+    assert "ALERT: failed of opensearch kept: run 5: RetriableError" in capsys.readouterr().err
+
+
 def test_the_snippets_of_the_page_run(objects_at, opensearch, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text, decimal = Property("string", text=True, filter=True), Property("decimal(12,2)", filter=True)
@@ -492,34 +509,6 @@ def test_a_node_and_opensearch_give_the_same_answers(objects_at, opensearch):
     assert pair.follower().verify().is_equal and asked > 100
 
 
-def killed(work, at: int) -> int:
-    """Run `work` in a process that is killed at its request `at`, half of them after the answer; return its code."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            perform, seen = Transport.perform_request, itertools.count(1)
-
-            def request(*given: Any, **options: Any) -> Any:
-                number = next(seen)
-                if number == at and at % 2:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                try:
-                    return perform(*given, **options)
-                finally:
-                    if number == at:
-                        os.kill(os.getpid(), signal.SIGKILL)
-
-            Transport.perform_request = request
-            work()
-            code = 0
-        except BaseException:  # noqa: BLE001 - the child must not go on with the test
-            traceback.print_exc(file=sys.stderr)
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 @pytest.mark.soak
 def test_followers_and_servers_that_are_killed_lose_nothing(pair):
     """20 kills of each. A server that is down stops neither commits nor nodes, and gets everything later, in order."""
@@ -530,8 +519,10 @@ def test_followers_and_servers_that_are_killed_lose_nothing(pair):
             {"id": key, "name": f"{number}", "deleted": draw.random() < 0.3} for key in draw.sample(range(3_000), 1_500)
         ]
         pair.objects.commit("a", changed)
-        work = partial(pair.follower().catch_up, full=number % 7 == 5)
-        kills += killed(work, 1 + number % 5) == -signal.SIGKILL
+        at, follower = 1 + number % 5, pair.follower()
+        work = lambda follower=follower, full=number % 7 == 5: follower.catch_up(full=full) and 0  # noqa: E731 - now
+        when = "before" if at % 2 else "after"
+        kills += Child(work, at, when, methods=((Transport, "perform_request"),)).wait() == -signal.SIGKILL
         if number % 2:
             pair.server.kill()
             with pytest.raises(RetriableError, match="does not answer"):

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.table.index import changelog, compaction
+from forebay.errors import FatalError
+from forebay.table.index import changelog, compaction, gc
+from forebay.table.index.compaction import rows_of_runs
 from forebay.table.index.follower import FullRule
+from forebay.table.index.gc import collect
 
 KEYS = st.integers(-3, 8)
 TEXTS = st.sampled_from([None, "", "a", "b", "late parcel", "配送 遅延"])
@@ -105,3 +108,67 @@ def test_increments_give_the_objects_of_the_model_and_of_a_full_build(
         assert counts <= {True}
         if node is not None:
             node.close()
+
+
+@st.composite
+def collections(draw):
+    """A transaction, whether a node is opened after it, and a collection: facts and versions to keep."""
+    return draw(transactions()), draw(st.booleans()), draw(st.sampled_from([None, (1, 1), (2, 3), (100, 2), (3, 100)]))
+
+
+def collected_history(new_objects, place, history):
+    """Collect between transactions; return whether all versions that are kept, and pages that began, read as before."""
+    objects = new_objects(place / "store", place / "c", rule=FullRule(None))
+    made: dict[int, list[tuple[object, ...]]] = {}
+    pages, equal = [], []
+
+    def stored(version):
+        found = rows_of_runs(objects.index, version.runs[::-1], keep_deleted=False)
+        return [tuple(columns) for _, columns, exists in found if exists]
+
+    for number, ((source, kind, rows, _), opens, keeps) in enumerate(history):
+        objects.commit(source, rows, kind, allow_empty=True)
+        newest = objects.index.newest_version("000001")
+        made.setdefault(newest.number, stored(newest))
+        if opens:
+            with objects.node(cache=place / f"n{number}") as node:
+                expected = objects.rows(node, "id", "name", "city")
+            node = objects.node(cache=place / f"p{number}")
+            pages.append((node, node.objects.limit(2).fetch(), expected))
+        if keeps is not None:
+            collect(objects.index, keep=keeps[0], versions=keeps[1])
+            kept = [each for each in objects.index.versions("000001") if each > 0]
+            equal.append(kept[-keeps[1] :] == sorted(made)[-min(keeps[1], len(kept)) :])
+            try:
+                equal += [stored(objects.index.version("000001", each)) == made[each] for each in kept]
+            except FatalError:
+                equal.append(False)
+        made = {each: rows for each, rows in made.items() if each in objects.index.versions("000001")}
+    for node, first, expected in pages:
+        found, page = [], first
+        while page.rows:
+            found += [(row["id"], row["name"], row["city"]) for row in page.rows]
+            page = page.next_page()
+        equal.append(found == expected)
+        node.close()
+    return all(equal)
+
+
+@given(st.lists(collections(), max_size=10), st.sampled_from([0, 2, 512]))
+def test_a_collection_at_any_moment_changes_no_version_that_is_kept(new_objects, history, small):
+    """P19."""
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "SMALL", small)
+        assert collected_history(new_objects, Path(directory), history)
+
+
+@pytest.mark.parametrize("mutant", [None, "it keeps the files of the newest version alone"])
+def test_a_collection_that_keeps_too_little_is_noticed(new_objects, tmp_path, monkeypatch, mutant):
+    named = gc._named
+    if mutant is not None:
+        monkeypatch.setattr(gc, "_named", lambda index, first, followers, versions: named(index, first, followers, 1))
+    monkeypatch.setattr(compaction, "SMALL", 0)
+    monkeypatch.setattr(compaction, "RUNS", 1)
+    rows = [{"id": number, "name": "x", "deleted": False} for number in range(5)]
+    history = [(("a", "update", rows[:number], ""), True, (1, 3)) for number in range(1, 6)]
+    assert collected_history(new_objects, tmp_path, history) is (mutant is None)

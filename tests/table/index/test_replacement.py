@@ -12,9 +12,9 @@ import pytest
 
 from forebay.errors import ConfigurationError, DataError, FatalError, RetriableError
 from forebay.index import Datasource, ObjectType, Property
-from forebay.table.index.follower import Follower, StoppedError
+from forebay.table.index.follower import Follower
 from forebay.table.index.gc import collect
-from forebay.table.index.log import Log
+from forebay.table.index.log import Log, StoppedError
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.status import status
 from forebay.table.index.verify import verify

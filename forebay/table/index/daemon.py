@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`IndexDaemon`: flushes edits, catches up, retries, collects and watches, for the object types below a location.
+
+Nothing depends on it for correctness, and several may run at once: each job commits by the put of a fact.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from random import Random
+from typing import Final, Protocol
+
+from forebay.clock import Clock, SystemClock
+from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
+from forebay.retry import RetryPolicy
+from forebay.state.open_state_store import open_state_store
+from forebay.state.state_store import RetryingStateStore
+from forebay.stores.store import StorageOptions
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.edits import Edit, due
+from forebay.table.index.flush import KeyHashes, flush
+from forebay.table.index.follower import Follower, Launcher
+from forebay.table.index.gc import collect
+from forebay.table.index.log import Entry, StoppedError
+from forebay.table.index.monitor import Ages, Alert, Alerts, Limits, Observed, Pending, Sink, alert_journal, log_alert
+from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version
+from forebay.table.index.plan import waits_for
+from forebay.table.index.replacement import run_replacement
+from forebay.table.index.runs import Run, recorded, runs
+
+_log = logging.getLogger(__name__)
+
+RETRY: Final = RetryPolicy(first_pause=300.0, factor=2.0, max_pause=3600.0)
+"""Pauses after passing faults."""
+
+_SLICE: Final = 1.0
+"""Seconds after which a waiting daemon looks whether it should stop."""
+
+
+class CatchUp(Protocol):
+    """Another database that follows the log, such as `OpenSearchIndex`."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    def catch_up(self) -> object:
+        """Take what has changed."""
+
+
+@dataclass
+class _Retry:
+    """When a job that failed may run again."""
+
+    failures: int = 0
+    due: float = 0.0
+    blocked_at: object = None
+    """The facts at which it failed for good; it may run at others."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A job of a round. `run` returns whether nothing is left to do.
+
+    Args:
+        subject: See `Run.subject`.
+        facts: What it works on: after an error that lasts, it runs again only when they are others.
+        run: Does it.
+        aside: Whether it holds up no other job, however long it takes.
+    """
+
+    subject: str
+    facts: object
+    run: Callable[[], bool]
+    aside: bool = False
+
+
+class IndexDaemon:
+    """Keeps the object types below a location up to date, and watches them.
+
+    Each round, `step`, does for each object type: flush the edits of users if that is due, bring the index up to the
+    log, then the other databases, go on with a replacement that was begun, collect what nothing needs, and apply the
+    rules. A job that fails holds up no other one, nor does a replacement that takes long: it has a thread. After a
+    passing fault a job is tried again in minutes, with pauses that grow; after one that lasts (`ConfigurationError`,
+    `DataError` and the like) when there are new facts, a new definition or a new daemon.
+
+    Args:
+        location: The location of the funnels: a directory, or `s3://bucket/prefix`.
+        object_types: Names of object types; none: all that are below the location, also new ones.
+        storage: Settings of S3, as `stateStorage.*` of a stream.
+        key_hashes: Hashes the keys of edits for a flush; `spark_key_hashes` does. None: edits are not flushed.
+        launch: Runs the parts of a large step of an index; None: in this process.
+        followers: Returns the other databases of an object type. Called once for each.
+        limits: When there are alerts.
+        alerts: Get each alert: functions. Without any, alerts are written to the log.
+        each_round: Gets the name of each object type and its breaches that are not over; `alert_metrics` makes one.
+        every: Seconds between two rounds.
+        gc_every: Seconds between two collections; None: none.
+        retry: Pauses after passing faults.
+        clock: The clock.
+    """
+
+    def __init__(  # noqa: PLR0913 - options
+        self,
+        location: str,
+        object_types: Sequence[str] = (),
+        *,
+        storage: Mapping[str, object] | None = None,
+        key_hashes: KeyHashes | None = None,
+        launch: Launcher | None = None,
+        followers: Callable[[str], Sequence[CatchUp]] | None = None,
+        limits: Limits | None = None,
+        alerts: Sequence[Sink] = (log_alert,),
+        each_round: Callable[[str, Sequence[Alert]], object] | None = None,
+        every: float = 30.0,
+        gc_every: float | None = 3600.0,
+        retry: RetryPolicy = RETRY,
+        clock: Clock | None = None,
+    ) -> None:
+        self.location = location
+        self.storage = dict(storage or {})
+        self.key_hashes = key_hashes
+        self.launch = launch
+        self.followers = followers or (lambda _: ())
+        self.limits = limits or Limits()
+        self.alerts = alerts or (log_alert,)
+        self.each_round = each_round
+        self.gc_every = gc_every
+        self.retry = retry
+        self.clock = clock or SystemClock()
+        self.stopping = False
+        """Whether `stop` was called."""
+        self._every = every
+        self._names = tuple(object_types)
+        self._store = RetryingStateStore(open_state_store(location, StorageOptions(self.storage)))
+        self._types: dict[str, _TypeRounds] = {}
+
+    def step(self) -> bool:
+        """Do a round; return whether all jobs are well. An error of a job is recorded, and not raised.
+
+        Raises:
+            ConfigurationError: Nothing is below the location, or nothing of an object type that was named.
+            RetriableError: The store does not answer.
+        """
+        return self._step(wait=True)
+
+    def _step(self, *, wait: bool) -> bool:
+        names = self._names or [each.removesuffix("/") for each in self._store.directories("")]
+        if not names:
+            raise ConfigurationError(
+                f"no object type is below {self.location!r}",
+                option="location",
+                advice="commit a datasource first, or check the location",
+            )
+        well = True
+        for name in names:
+            if self.stopping:
+                break
+            if name not in self._types:
+                if self._names:
+                    IndexStore(self.location, name, self.storage).head()  # a name that is wrong is refused
+                self._types[name] = _TypeRounds(self, name)
+            well = self._types[name].step(wait=wait) and well
+        return well
+
+    def run(self, until: Callable[[], bool] | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Do rounds until `stop` is called.
+
+        Args:
+            until: Asked after each round; the daemon ends when it returns True. None: only `stop` ends it.
+            sleep: Waits for seconds.
+
+        Raises:
+            ConfigurationError: See `step`.
+        """
+        while not self.stopping:
+            begun = self.clock.monotonic()
+            try:
+                self._step(wait=False)
+            except RetriableError as error:
+                _log.error("the round failed, and the next one follows: %s", error)
+            if until is not None and until():
+                break
+            while not self.stopping and (left := begun + self._every - self.clock.monotonic()) > 0:
+                sleep(min(left, _SLICE))
+        for each in self._types.values():
+            each.finish()
+
+    def stop(self) -> None:
+        """Let `run` end after the job that goes on. For any thread, and for signal handlers."""
+        self.stopping = True
+
+
+class _TypeRounds:
+    """The rounds of one object type."""
+
+    def __init__(self, daemon: IndexDaemon, name: str) -> None:
+        self._daemon, self._clock = daemon, daemon.clock
+        self._index = IndexStore(daemon.location, name, daemon.storage)
+        self._followers = list(daemon.followers(name))
+        self._alerts = Alerts(alert_journal(self._index), name, daemon.alerts, daemon.clock)
+        self._retries: dict[str, _Retry] = {}
+        self._random = Random()
+        self._collect_at = self._clock.monotonic()
+        self._edits: list[Edit] = []
+        self._entries: dict[int, float | None] = {}
+        self._newest: dict[str, IndexVersion] = {}
+        self._runs: dict[str, Run] = {}
+        self._last_run = 0
+        self._ages: dict[str, Ages] = {}
+        self._thread = ThreadPoolExecutor(1, f"forebay {name}")
+        self._aside: tuple[_Job, Future[bool]] | None = None
+
+    def finish(self) -> None:
+        """Wait for the replacement that is built."""
+        if self._aside is not None:
+            wait_for([self._aside[1]])
+
+    def step(self, *, wait: bool) -> bool:
+        """Do a round; return whether all jobs are well. Wait for the replacement that is built, or look at it."""
+        well = True
+        try:
+            head = self._index.log.head()
+            if head is None:
+                return True
+            for job in self._jobs(head):
+                if self._daemon.stopping:
+                    return well
+                well = self._attempt(job, wait=wait) and well
+            self._read_runs()
+            broken = self._alerts.update(self._observed(self._index.log.head(head) or head), self._daemon.limits)
+            if self._daemon.each_round is not None:
+                self._daemon.each_round(self._index.object_type, broken)
+        except ForebayError as error:
+            _log.error("%s: the round failed, and the next one follows: %s", self._index.object_type, error)
+            return False
+        return well
+
+    def _jobs(self, head: Entry) -> Iterator[_Job]:
+        """Yield the jobs of a round, each with the facts that the ones before have put."""
+        daemon = self._daemon
+        if daemon.key_hashes is not None:
+            edits = self._pending_edits(head)
+            last = edits[-1].offset if edits else 0
+            yield _Job("flush edits", (head.number, head.serving, last), partial(self._flush, edits))
+        head = self._index.log.head(head) or head
+        facts = (head.number, head.serving)
+        yield _Job(f"index {head.serving}", facts, partial(self._follow, head))
+        for follower in self._followers:
+            yield _Job(f"opensearch {follower.name}", facts, partial(_catch_up, follower))
+        for pipeline in self._watched(head)[1:]:
+            # A daemon that stays builds it beside its rounds; the one round of `step` ends when it is done.
+            todo = partial(self._replace, head, unserved=bool(self._unserved(pipeline, head)))
+            yield _Job(f"replacement {pipeline}", facts, todo, aside=True)
+        if daemon.gc_every is not None and self._clock.monotonic() >= self._collect_at:
+            yield _Job("gc", head.number, self._collect)
+
+    def _attempt(self, job: _Job, *, wait: bool) -> bool:
+        """Run a job, unless a failure says to wait; return whether it is well."""
+        retry, now = self._retries.setdefault(job.subject, _Retry()), self._clock.monotonic()
+        goes_on = job.aside and self._aside is not None
+        if (
+            not goes_on
+            and retry.failures
+            and (now < retry.due if retry.blocked_at is None else retry.blocked_at == job.facts)
+        ):
+            return False
+        try:
+            if job.aside:
+                if self._aside is None or (self._aside[0].subject != job.subject and self._aside[1].done()):
+                    self._aside = job, self._thread.submit(job.run)
+                begun, future = self._aside
+                if not wait and not future.done():
+                    return not retry.failures
+                self._aside, job, retry = None, begun, self._retries[begun.subject]
+                done = future.result()
+            else:
+                done = job.run()
+        except StoppedError:  # another one serves since, or it was dropped
+            return True
+        except Exception as error:  # noqa: BLE001 - of any library; it is recorded, and shown
+            retry.failures += 1
+            typed = unwrap(error)
+            passing = typed is None or isinstance(typed, RetriableError)
+            pause = self._daemon.retry.pause(retry.failures, self._random, typed)
+            retry.blocked_at, retry.due = None if passing else job.facts, self._clock.monotonic() + pause
+            again = f"again in {pause:,.0f} s" if passing else "again when there are new facts"
+            log = _log.exception if typed is None else _log.error
+            log("%s: %s failed, %s: %s", self._index.object_type, job.subject, again, typed or error)
+            return False
+        retry.failures = 0
+        name = job.subject.partition(" ")[2]
+        for subject in {job.subject, f"index {name}"} if done else ():
+            failed = self._runs.get(subject)
+            if failed is not None and failed.error and self._last_run_of(subject).error:
+                with recorded(self._index, failed.job, name, self._clock) as run:  # it is well, with nothing to do
+                    run.did(since=failed.to, to=self._index.head().number)
+        return True
+
+    def _flush(self, edits: Sequence[Edit]) -> bool:
+        oldest = self._age("edits", {edit.offset: edit.time / 1e6 for edit in edits})
+        if oldest is None:
+            return True
+        at = edits[0].time + int(oldest.seconds * 1e6)
+        if due(edits, at) is None or self._daemon.key_hashes is None:
+            return False
+        flush(self._index, self._daemon.key_hashes)
+        return True
+
+    def _follow(self, head: Entry) -> bool:
+        if self._unserved(head.serving, head):
+            self._follower(head.serving).follow()
+        return True
+
+    def _follower(self, pipeline: str) -> Follower:
+        return Follower(self._index, pipeline, launch=self._daemon.launch)
+
+    def _replace(self, head: Entry, *, unserved: bool) -> bool:
+        """Go on with the replacement. In its thread: it reads nothing that a round changes."""
+        assert head.building is not None  # noqa: S101 - see `_watched`
+        if head.building.swap:
+            run_replacement(self._index, head, self._follower)
+        elif unserved:
+            self._follower(head.building.pipeline).follow()
+        return True
+
+    def _collect(self) -> bool:
+        self._collect_at = self._clock.monotonic() + (self._daemon.gc_every or 0.0)
+        with recorded(self._index, "gc", "", self._clock) as run:
+            head = self._index.head().number
+            run.did(since=head)
+            found = collect(self._index)
+            if found.facts or found.files:
+                run.did(to=head, counts={"facts": len(found.facts), "files": len(found.files)})
+        return True
+
+    def _watched(self, head: Entry) -> list[str]:
+        """Return the pipelines that are kept up to date and watched: not a replacement that waits for a commit."""
+        if head.building is None:
+            return [head.serving]
+        new = ObjectType.from_facts(head.building.definition)
+        waits = any(waits_for(head, self._index.definition(head.serving), new))
+        return [head.serving] if waits else [*head.pipelines]
+
+    def _observed(self, head: Entry) -> Observed:
+        pipelines = {each: self._age(each, self._unserved(each, head)) for each in self._watched(head)}
+        self._ages = {name: ages for name, ages in self._ages.items() if name in pipelines or name == "edits"}
+        self._newest = {name: version for name, version in self._newest.items() if name in pipelines}
+        edits = self._age("edits", {edit.offset: edit.time / 1e6 for edit in self._pending_edits(head)})
+        return Observed(pipelines, edits, self._runs, "".join([*pipelines][1:]))
+
+    def _age(self, name: str, times: Mapping[int, float]) -> Pending | None:
+        return self._ages.setdefault(name, Ages(self._clock)).oldest(times)
+
+    def _unserved(self, pipeline: str, head: Entry) -> dict[int, float]:
+        """Return the facts with changes that the index of a pipeline does not have, and when they were put."""
+        newest = self._index.newest_version(pipeline, self._newest.get(pipeline))
+        found = {}
+        building = head.building
+        if building is not None and pipeline == building.pipeline and (newest is None or newest.number == 0):
+            newest = first_version(building)
+            begun = self._index.log.get(building.since)  # it has nothing of what was committed before it
+            found[building.since] = self._clock.now() if begun is None else _time_of(begun)
+        if newest is None:
+            return {}
+        self._newest[pipeline] = newest
+        for number in range(max(newest.data, 0) + 1, head.number + 1):
+            if number not in self._entries:
+                entry = head if number == head.number else self._index.log.get(number)
+                self._entries[number] = self._put_at(entry)
+            at = self._entries[number]
+            if at is not None:
+                found[number] = at
+        served = min(version.data for version in self._newest.values())
+        self._entries = {number: at for number, at in self._entries.items() if number > served}
+        return found
+
+    def _put_at(self, entry: Entry | None) -> float | None:
+        """Return when a fact was put: None, if it changed nothing; now, if it was collected."""
+        if entry is None:
+            return self._clock.now()
+        if not entry.changed and entry.kind != "flush":
+            return None
+        return _time_of(entry)
+
+    def _pending_edits(self, head: Entry) -> list[Edit]:
+        """Return the edits that no flush has folded. Those that are known are not read again."""
+        folded = head.edits.offset
+        self._edits = [edit for edit in self._edits if edit.offset > folded]
+        self._edits += self._index.edits.after(max(folded, *(edit.offset for edit in self._edits), 0))
+        return self._edits
+
+    def _read_runs(self) -> None:
+        for run in runs(self._index, self._last_run):
+            self._runs[run.subject] = run
+            self._last_run = run.number
+
+    def _last_run_of(self, subject: str) -> Run:
+        self._read_runs()
+        return self._runs[subject]
+
+
+def _time_of(entry: Entry) -> float:
+    return datetime.fromisoformat(entry.time).timestamp()
+
+
+def _catch_up(follower: CatchUp) -> bool:
+    follower.catch_up()
+    return True

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watches the index of an object type: rules, and alerts once at a breach and once at its end.
+
+The rules are pure functions of facts and ages. Alerts are facts `alerts/<n>.json`, so a restart repeats none, and of
+two daemons one puts each. An alert is put, then sent, then marked: if a process dies in between, the next one sends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from forebay.clock import Clock
+from forebay.errors import ConfigurationError
+from forebay.table.changelog.state.facts import FORMAT, fact_bytes
+from forebay.table.index.log import damaged_fact
+from forebay.table.index.runs import KEPT, Journal, Run
+
+if TYPE_CHECKING:
+    from forebay.table.index.pipelines import IndexStore
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 60.0
+"""Seconds after which a daemon sends an alert that another one has put, and not sent."""
+
+_SENT: Final = "-sent.json"
+
+Rule = Literal["failed", "duration", "delay", "edits"]
+
+NOTHING: Final = sys.maxsize
+"""What a finding is about if nothing is pending: later than any fact."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When there is an alert. Give all daemons of a location the same limits.
+
+    Args:
+        failed: Whether there is one if the last run of a job failed.
+        duration: Seconds that a run may take; None: any.
+        delay: Seconds from a commit until a version serves it; None: any.
+        edits: Seconds that an edit of a user may be pending; None: any.
+
+    Raises:
+        ConfigurationError: A limit is not more than 0.
+    """
+
+    failed: bool = True
+    duration: float | None = 3600.0
+    delay: float | None = 600.0
+    edits: float | None = 7 * 3600.0
+
+    def __post_init__(self) -> None:
+        for name in ("duration", "delay", "edits"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise ConfigurationError(f"the limit is {limit}", option=name, advice="give seconds, more than 0")
+
+    def watches(self, rule: Rule) -> bool:
+        """Return whether a rule is on."""
+        return bool(self.failed) if rule == "failed" else getattr(self, rule) is not None
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A breach of a rule, or its end.
+
+    Args:
+        object_type: The object type.
+        rule: The rule.
+        subject: What breaks it: `commit orders`, `index 000001`, `users`.
+        breach: True: it begins; False: it is over.
+        text: What happened, as people read it.
+        about: The number of the run, the fact or the edit that the breach is about.
+        time: When, in seconds since 1970.
+        number: Its number.
+    """
+
+    object_type: str
+    rule: Rule
+    subject: str
+    breach: bool
+    text: str
+    about: int = 0
+    time: float = 0.0
+    number: int = 0
+
+    @property
+    def at(self) -> str:
+        """When, in UTC, as people write it."""
+        return datetime.fromtimestamp(self.time, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+    def __str__(self) -> str:
+        return (
+            f"{self.object_type}: {'ALERT' if self.breach else 'recovered'}: {self.rule} of {self.subject}: {self.text}"
+        )
+
+    @classmethod
+    def from_facts(cls, number: int, content: dict[str, Any], name: str) -> Self:
+        """Return the alert of a fact.
+
+        Raises:
+            FatalError: It is damaged.
+        """
+        try:
+            return cls(**{**content, "number": number})
+        except TypeError as error:
+            raise damaged_fact(name, str(error)) from error
+
+
+Sink = Callable[[Alert], object]
+"""Gets each alert. If it raises, it gets the alert again in the next round."""
+
+
+def log_alert(alert: Alert) -> None:
+    """Write an alert to the log: a breach as an error, its end as a warning."""
+    _log.log(logging.ERROR if alert.breach else logging.WARNING, "%s", alert)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The oldest thing that waits: its number, and for how many seconds it has."""
+
+    number: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the rules judge.
+
+    Args:
+        pipelines: For each watched pipeline, the oldest fact of the log with changes that its index does not serve.
+        edits: The oldest edit that no flush has folded.
+        runs: The last run of each job, by its subject.
+        building: The pipeline of the replacement that is built; empty: none is, or it waits for a commit.
+    """
+
+    pipelines: Mapping[str, Pending | None] = field(default_factory=dict)
+    edits: Pending | None = None
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    building: str = ""
+
+    def has(self, subject: str) -> bool:
+        """Return whether a job is watched: those of a pipeline are not, once it was replaced or dropped."""
+        job, _, name = subject.partition(" ")
+        return name == self.building if job == "replacement" else job != "index" or name in self.pipelines
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of a rule: what is breached, or nothing. See `Alert`."""
+
+    rule: Rule
+    subject: str
+    about: int
+    breach: str | None = None
+
+
+def findings(seen: Observed, limits: Limits) -> list[Finding]:
+    """Apply the rules."""
+    found = []
+    for run in seen.runs.values():
+        if not seen.has(run.subject):
+            continue
+        failed = " ".join(run.text.split()) if run.error else None
+        found.append(Finding("failed", run.subject, run.number, failed and f"run {run.number}: {run.error}: {failed}"))
+        found.append(Finding("duration", run.subject, run.number, _over(run.seconds, limits.duration, "it took")))
+    for pipeline, oldest in seen.pipelines.items():
+        found.append(_waiting("delay", f"index {pipeline}", oldest, limits.delay, "fact {} of the log waits"))
+    found.append(_waiting("edits", "users", seen.edits, limits.edits, "edit {} is pending"))
+    return [each for each in found if limits.watches(each.rule)]
+
+
+def changes(open_alerts: Iterable[Alert], seen: Observed, limits: Limits, object_type: str) -> list[Alert]:
+    """Return the alerts that begin or end what is open.
+
+    A breach is over when what it is about is over: a later run is well, the fact is served, the edit is folded. So an
+    age that is measured anew, after a restart or with another clock, ends none.
+    """
+    known = {(alert.rule, alert.subject): alert for alert in open_alerts}
+    made = []
+    for each in findings(seen, limits):
+        alert = known.get((each.rule, each.subject))
+        if alert is None and each.breach is not None:
+            made.append(Alert(object_type, each.rule, each.subject, breach=True, text=each.breach, about=each.about))
+        elif alert is not None and each.breach is None and each.about > alert.about:
+            made.append(replace(alert, breach=False, text="it is as it should be", about=each.about))
+    made += [
+        replace(alert, breach=False, text="it is not watched any more")
+        for alert in known.values()
+        if not limits.watches(alert.rule) or not seen.has(alert.subject)
+    ]
+    return made
+
+
+def _waiting(rule: Rule, subject: str, oldest: Pending | None, limit: float | None, what: str) -> Finding:
+    if oldest is None:
+        return Finding(rule, subject, NOTHING)
+    return Finding(rule, subject, oldest.number, _over(oldest.seconds, limit, what.format(oldest.number)))
+
+
+def _over(seconds: float, limit: float | None, what: str) -> str | None:
+    return f"{what} {seconds:,.0f} s, more than {limit:,.0f} s" if limit is not None and seconds > limit else None
+
+
+class Ages:
+    """How long things have been pending, by a clock that nobody sets.
+
+    What a new process finds has the age that its time says. What comes later is as old as the round that saw it first.
+
+    Args:
+        clock: The clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began: dict[int, float] | None = None
+
+    def oldest(self, times: Mapping[int, float]) -> Pending | None:
+        """Return what has the lowest number.
+
+        Args:
+            times: When each thing began that is pending now, in seconds since 1970, by its number.
+        """
+        now, wall = self._clock.monotonic(), self._clock.now()
+        if self._began is None:
+            self._began = {number: now - max(0.0, wall - began) for number, began in times.items()}
+        self._began = {number: self._began.get(number, now) for number in times}
+        first = min(times, default=None)
+        return None if first is None else Pending(first, now - self._began[first])
+
+
+class Alerts:
+    """The alerts of an object type: puts each once, and sends it to all sinks.
+
+    Args:
+        journal: Where they are kept.
+        object_type: The object type.
+        sinks: Get them.
+        clock: The clock, for the times that people read.
+    """
+
+    def __init__(self, journal: Journal, object_type: str, sinks: Sequence[Sink], clock: Clock) -> None:
+        self._journal = journal
+        self._object_type = object_type
+        self._sinks = sinks
+        self._clock = clock
+        self._known: dict[int, Alert] = {}
+        self._mine: set[int] = set()
+        self._waiting: dict[int, float] | None = None
+
+    def update(self, seen: Observed, limits: Limits) -> list[Alert]:
+        """Put the alerts that are new, and send those that nobody has sent; return the breaches that are not over."""
+        self._read()
+        while made := changes(open_of(self._known.values()), seen, limits, self._object_type):
+            number = max(self._known, default=0) + 1
+            alert = replace(made[0], time=self._clock.now(), number=number)
+            if self._journal.put(number, {name: each for name, each in asdict(alert).items() if name != "number"}):
+                self._known[number] = alert
+                self._mine.add(number)
+            else:
+                self._read()
+        self._send()
+        return open_of(self._known.values())
+
+    def _read(self) -> None:
+        numbers = self._journal.numbers()
+        self._known = {number: alert for number, alert in self._known.items() if number in set(numbers)}
+        for number in numbers:
+            content = None if number in self._known else self._journal.get(number)
+            if content is not None:
+                self._known[number] = Alert.from_facts(number, content, self._journal.name(number))
+
+    def _send(self) -> None:
+        sent, now = set(self._journal.store.names(self._journal.prefix)), self._clock.monotonic()
+        unsent = [number for number in sorted(self._known) if sent_name(self._journal, number) not in sent]
+        # A new process sends what one that died has left. Later, another daemon may be sending what it has just put.
+        new = now - _PATIENCE if self._waiting is None else now
+        self._waiting = {number: (self._waiting or {}).get(number, new) for number in unsent}
+        for number in unsent:
+            if number not in self._mine and now - self._waiting[number] < _PATIENCE:
+                continue
+            try:
+                for sink in self._sinks:
+                    sink(self._known[number])
+            except Exception:  # noqa: BLE001 - of a user's function
+                _log.exception("the alert is sent again in the next round: %s", self._known[number])
+            else:
+                self._journal.store.put_if_absent(sent_name(self._journal, number), fact_bytes({"v": FORMAT}))
+
+
+def open_of(alerts: Iterable[Alert]) -> list[Alert]:
+    """Return the breaches that are not over."""
+    last = {(alert.rule, alert.subject): alert for alert in sorted(alerts, key=lambda alert: alert.number)}
+    return [alert for alert in last.values() if alert.breach]
+
+
+def sent_name(journal: Journal, number: int) -> str:
+    """Return the name of the mark of an alert that was sent."""
+    return f"{journal.prefix}{number:012d}{_SENT}"
+
+
+def alert_journal(index: IndexStore) -> Journal:
+    """Return the journal of the alerts of an object type."""
+    return Journal(index.store, f"{index.directory}alerts/")
+
+
+def alerts(index: IndexStore) -> list[Alert]:
+    """Return the alerts that there are, oldest first."""
+    journal = alert_journal(index)
+    facts = [(number, journal.get(number)) for number in journal.numbers()]
+    return [Alert.from_facts(number, each, journal.name(number)) for number, each in facts if each is not None]
+
+
+def old_alerts(index: IndexStore) -> list[str]:
+    """Return the names of facts that may go: all before the last `KEPT` alerts, and before the first that is open."""
+    journal = alert_journal(index)
+    numbers = journal.numbers()
+    if len(numbers) <= KEPT:
+        return []
+    first = min([numbers[-KEPT], *(alert.number for alert in open_of(alerts(index)))])
+    marks = [name for name in index.store.names(journal.prefix) if name.endswith(_SENT)]
+    # The mark goes after its alert, which would be sent again.
+    return [journal.name(number) for number in numbers if number < first] + [
+        name for name in marks if name < sent_name(journal, first)
+    ]

@@ -1,0 +1,626 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon of a location: rounds, retries, runs of jobs, several daemons, faults and kills."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from child_processes import Child
+
+from forebay.clock import SystemClock
+from forebay.errors import ConfigurationError, DataError, FatalError, RetriableError
+from forebay.index import IndexDaemon, Limits, ObjectType, Property
+from forebay.inspection.index_report import index_page
+from forebay.options.secret import Secret
+from forebay.retry import RetryPolicy
+from forebay.state.local_state_store import LocalStateStore
+from forebay.table.index import follower as follower_module
+from forebay.table.index import pipelines
+from forebay.table.index import replacement as replacement_module
+from forebay.table.index.flush import flush
+from forebay.table.index.gc import collect
+from forebay.table.index.monitor import alerts
+from forebay.table.index.replacement import begin_replacement
+from forebay.table.index.runs import Run, graph_text, recorded, run_journal, runs
+from forebay.table.index.verify import verify
+
+HOUR = 3600.0
+
+
+class Clocks:
+    """A clock that tests set."""
+
+    def __init__(self):
+        self.passed, self.offset = 0.0, time.time()
+
+    def now(self):
+        return self.passed + self.offset
+
+    def monotonic(self):
+        return self.passed
+
+
+@pytest.fixture
+def clock():
+    """A clock that only tests move."""
+    return Clocks()
+
+
+@pytest.fixture
+def sent():
+    """The alerts that came, as texts."""
+    return []
+
+
+@pytest.fixture
+def daemon_of(clock, sent):
+    """Make a daemon of objects."""
+
+    def make(objects, **options):
+        options.setdefault("clock", clock)
+        options.setdefault("alerts", [lambda alert: sent.append((alert.rule, alert.subject, alert.breach))])
+        hashes = lambda definition, keys: [objects.key_hash(key) for key in keys]  # noqa: E731 - a value
+        return IndexDaemon(objects.location, **{"key_hashes": hashes, "retry": EXACT, **options})
+
+    return make
+
+
+class Exact(RetryPolicy):
+    """Pauses without jitter."""
+
+    def pause(self, failures, random, error=None):
+        return self.first_pause * self.factor ** (failures - 1)
+
+
+EXACT = Exact(first_pause=300.0, factor=2.0, max_pause=HOUR)
+
+
+def jobs(objects):
+    return [(run.subject, run.error) for run in runs(objects.index)]
+
+
+def test_a_round_brings_the_index_up_to_the_log(objects, daemon_of, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}], follow=False)
+    objects.commit("a", [{"id": 2, "name": "y"}], follow=False)
+    daemon = daemon_of(objects)
+    assert daemon.step() and objects.node().count() == 2
+    (run,) = runs(objects.index)
+    assert (run.subject, run.since, run.to, run.decision) == ("index 000001", -1, 2, "FULL")
+    assert run.shares == () and run.counts == {"objects": 2} and not run.error
+    assert daemon.step() and len(runs(objects.index)) == 1 and sent == []
+
+
+def test_it_serves_all_types_below_the_location_or_those_that_are_named(objects_at, daemon_of):
+    first = objects_at()
+    second = objects_at(ObjectType("P", {"id": "bigint"}, first.definition.datasources), first.location)
+    for each in (first, second):
+        each.commit("a", [{"id": 1, "name": "x"}], follow=False)
+    assert daemon_of(first, object_types=["O"]).step()
+    assert (jobs(first), jobs(second)) == ([("index 000001", "")], [])
+    assert daemon_of(first).step()
+    assert jobs(second) == [("index 000001", "")]
+
+
+def test_edits_are_flushed_when_that_is_due(objects, daemon_of, clock):
+    objects.commit("a", [{"id": number, "name": "x"} for number in range(1500)])
+    daemon, node = daemon_of(objects), objects.node()
+    node.edit(1, name="e")
+    assert daemon.step() and objects.index.head().edits.offset == 0
+    clock.passed += 6 * HOUR
+    clock.offset -= 24 * HOUR  # the clock of the computer does not count
+    assert daemon.step() and objects.index.head().edits.offset == 1
+    assert [run.counts for run in runs(objects.index) if run.job == "flush"] == [{"edits": 1}]
+    node.edit_many([(number, {"name": "many"}) for number in range(1000)])
+    assert daemon.step() and objects.index.head().edits.offset == 2
+    assert objects.node().where(name="many").count() == 1000 and verify(objects.index).is_equal
+
+
+def defined(objects, name, **options):
+    """The object type with another definition of the property `name`."""
+    first, second = objects.definition.datasources
+    properties = {**first.properties, "name": name}
+    return objects.defined(replace(objects.definition, datasources=[replace(first, properties=properties), second]))
+
+
+def test_a_replacement_that_waited_for_a_commit_is_built_and_serves(objects, daemon_of, sent):
+    objects.commit("a", [{"id": number, "name": "x"} for number in range(5)])
+    new = defined(objects, Property("string", column="title"))
+    assert new.replace().waits
+    daemon = daemon_of(objects)
+    assert daemon.step() and objects.index.head().serving == "000001"
+    assert "r000002 is built behind it, before it can serve: commit a snapshot" in index_page([objects.index])
+    new.commit("a", [{"id": number, "title": "t", "name": "x"} for number in range(5)], "snapshot", follow=False)
+    assert daemon.step()
+    assert objects.index.head().serving == "r000002" and objects.node().get(3)["name"] == "t"
+    made = [(run.subject, run.to, run.decision, run.reason) for run in runs(objects.index)][-3:]
+    assert made == [
+        ("index r000002", 3, "FULL", "the first version of the pipeline"),
+        ("replacement r000002", 4, "", "it serves"),
+        ("index r000002", 4, "INCREMENTAL", "nothing changed"),
+    ]
+    assert new.replace().serves  # whoever began it finds it done
+    assert daemon.step() and sent == [] and verify(objects.index).is_equal
+
+
+def test_a_replacement_that_fails_is_an_alert_and_never_touches_live(objects, daemon_of, sent, clock):
+    objects.types["a"] = {"name": "string"}
+    objects.commit("a", [{"id": 1, "name": "1"}, {"id": 2, "name": "x"}])
+    with pytest.raises(DataError):
+        defined(objects, Property("int")).replace()
+    daemon = daemon_of(objects)
+    for number in (3, 4):
+        objects.commit("a", [{"id": number, "name": str(number)}], follow=False)
+        assert not daemon.step() and objects.node().count() == number
+        assert not daemon.step()
+    clock.passed += 1000
+    daemon.step()
+    assert sent == [("failed", "index r000002", True), ("delay", "index r000002", True)]
+    failed = [run for run in runs(objects.index) if run.error]
+    assert [(run.subject, run.error) for run in failed] == [("index r000002", "DataError")] * 3
+    objects.commit("a", [{"id": 2, "name": "2"}], follow=False)
+    assert daemon.step() and objects.node().get(2)["name"] == 2
+    assert sorted(sent[2:]) == [("delay", "index r000002", False), ("failed", "index r000002", False)]
+
+
+def test_the_alerts_of_a_replacement_end_when_it_is_dropped(objects, daemon_of, sent, monkeypatch):
+    objects.commit("a", [{"id": 1, "name": "1"}])
+    new, daemon = defined(objects, Property("string")), daemon_of(objects)
+    monkeypatch.setattr(replacement_module, "_differing", lambda *given: ["the object 1 differs"])
+    with pytest.raises(FatalError, match="the object 1 differs"):
+        new.replace()
+    assert not daemon.step() and objects.index.head().serving == "000001"
+    assert sent == [("failed", "replacement r000002", True)]
+    objects.replace()
+    assert daemon.step() and sent[1:] == [("failed", "replacement r000002", False)]
+
+
+def test_a_replacement_that_is_not_to_serve_is_kept_up_to_date(objects, daemon_of):
+    objects.commit("a", [{"id": 1, "name": "1"}])
+    new = defined(objects, Property("string"))
+    assert not new.replace(swap=False).serves
+    objects.commit("a", [{"id": 1, "name": "2"}], follow=False)
+    daemon = daemon_of(objects)
+    assert daemon.step() and objects.node(pipeline="r000002").get(1)["name"] == "2"
+    assert objects.index.head().serving == "000001" and new.replace().pipeline == "r000002"
+    assert daemon.step() and objects.index.head().serving == "r000002"
+
+
+def test_edits_made_since_the_plan_are_not_lost_by_a_swap(objects, daemon_of, sent):
+    objects.commit("a", [{"id": 1, "name": "x", "note": "n"}])
+    first, second = objects.definition.datasources
+    properties = {"name": Property("string", column="title")}
+    new = objects.defined(replace(objects.definition, datasources=[replace(first, properties=properties), second]))
+    assert new.replace().waits
+    objects.node().edit(1, note="mine")
+    new.commit("a", [{"id": 1, "title": "t", "name": "x", "note": "n"}], "snapshot")
+    daemon = daemon_of(objects)
+    assert not daemon.step() and sent == [("failed", "replacement r000002", True)]
+    assert "drop_edits=['note']" in runs(objects.index)[-1].text and objects.node().get(1)["note"] == "mine"
+    assert new.replace(drop_edits=["note"]).serves and daemon.step()
+    assert objects.index.head().serving == "r000002" and sent[1:] == [("failed", "replacement r000002", False)]
+
+
+def test_a_build_that_takes_long_holds_up_no_round(objects, daemon_of, clock, monkeypatch):
+    objects.commit("a", [{"id": 1, "name": "1"}])
+    begin_replacement(objects.index, defined(objects, Property("string")).definition, "000001")
+    goes_on, build = threading.Event(), follower_module.build_shard
+
+    def slow(task):
+        if task.pipeline != "000001":
+            assert goes_on.wait(60)
+        return build(task)
+
+    monkeypatch.setattr(follower_module, "build_shard", slow)
+    rounds = []
+
+    def until():
+        rounds.append(objects.index.head().serving)
+        if len(rounds) < 4:
+            objects.commit("a", [{"id": 1, "name": str(len(rounds))}], follow=False)
+        if len(rounds) == 4:
+            assert objects.node().get(1)["name"] == "3"
+            goes_on.set()
+        return len(rounds) >= 4
+
+    daemon = daemon_of(objects)
+    daemon.run(until, lambda seconds: setattr(clock, "passed", clock.passed + seconds))
+    assert rounds == ["000001"] * 4 and objects.index.head().serving == "r000002"  # the end of the daemon waits for it
+    assert [run for run in runs(objects.index) if run.error] == []
+    begin_replacement(objects.index, objects.definition, "r000002")
+    daemon.run(lambda: True)  # it may run again
+    assert objects.index.definition(objects.index.head().serving).properties["name"].filter
+
+
+def test_without_hashes_of_keys_edits_stay_pending_and_there_is_an_alert(objects, daemon_of, clock, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    objects.node().edit(1, name="e")
+    daemon = daemon_of(objects, key_hashes=None)
+    daemon.step()
+    clock.passed += 7 * HOUR + 5
+    assert daemon.step() and sent == [("edits", "users", True)]
+    objects.flush()
+    assert daemon.step() and sent[1:] == [("edits", "users", False)]
+
+
+def test_a_lasting_error_waits_for_new_data(objects, daemon_of, clock, sent):
+    objects.types["a"] = {"name": "string"}
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    daemon = daemon_of(objects)
+    assert daemon.step()
+
+    def refuse(task):
+        raise DataError("'x' of the row 1 is no number", option="name", advice="correct the row")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(follower_module.Follower, "_step", lambda *given, **more: refuse(None))
+        objects.commit("a", [{"id": 2, "name": "y"}], follow=False)
+        for _ in range(3):
+            assert not daemon.step()
+            clock.passed += 24 * HOUR
+        failed = [run for run in runs(objects.index) if run.error]
+        assert [(run.error, run.since, run.to) for run in failed] == [("DataError", 1, 2)]
+        assert "correct the row" in failed[0].text
+        assert sent == [("failed", "index 000001", True), ("delay", "index 000001", True)]
+        objects.commit("a", [{"id": 3, "name": "z"}], follow=False)
+        assert not daemon.step() and len([run for run in runs(objects.index) if run.error]) == 2
+    objects.commit("a", [{"id": 4, "name": "z"}], follow=False)
+    assert daemon.step() and objects.node().count() == 4
+    assert sorted(sent[2:]) == [("delay", "index 000001", False), ("failed", "index 000001", False)]
+
+
+def test_a_passing_fault_is_tried_again_after_pauses_that_grow(objects, daemon_of, clock, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    tried = []
+
+    class Broken:
+        name = "second"
+
+        def catch_up(self):
+            tried.append(clock.passed)
+            with recorded(objects.index, "opensearch", "second", clock) as run:
+                run.did(since=0)
+                if clock.passed < 2000:
+                    raise RetriableError("it is down", advice="start it")
+
+    daemon = daemon_of(objects, followers=lambda name: [Broken()])
+    for _ in range(90):
+        assert daemon.step() is (clock.passed >= 2100)
+        clock.passed += 30.0
+    assert tried[:4] == [0.0, 300.0, 900.0, 2100.0] and tried[4:] == [2130.0 + 30 * each for each in range(19)]
+    assert sent == [("failed", "opensearch second", True), ("failed", "opensearch second", False)]
+    assert [run.error for run in runs(objects.index)][1:] == ["RetriableError"] * 3 + [""]
+
+
+def test_a_new_daemon_tries_again_and_repeats_no_alert(objects, daemon_of, sent, monkeypatch):
+    objects.commit("a", [{"id": 1, "name": "x"}], follow=False)
+    broken = []
+    with monkeypatch.context() as patched:
+        patched.setattr(follower_module.Follower, "_step", lambda *given, **more: 1 / 0)
+        assert not daemon_of(objects).step()
+        daemon = daemon_of(objects, each_round=lambda name, found: broken.append((name, [each.rule for each in found])))
+        assert not daemon.step()
+    assert broken == [("O", ["failed"])]  # what is open is known to a new process
+    failed = [run for run in runs(objects.index) if run.error]
+    assert [(run.error, "division by zero" in run.text) for run in failed] == [("ZeroDivisionError", True)] * 2
+    assert sent == [("failed", "index 000001", True)]
+    assert daemon_of(objects).step() and sent[1:] == [("failed", "index 000001", False)]
+
+
+def test_an_alert_that_a_sink_refuses_comes_again(objects, daemon_of, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    with pytest.raises(ValueError, match="no"), recorded(objects.index, "commit", "a") as run:
+        run.did(since=1)
+        raise ValueError("no")
+    answers = [OSError("the pager is down")]
+
+    def sink(alert):
+        if answers:
+            raise answers.pop()
+        sent.append(alert.text)
+
+    daemon = daemon_of(objects, alerts=[sink])
+    for _ in range(3):
+        assert daemon.step()
+    assert len(sent) == 1 and "ValueError" in sent[0]
+
+
+def test_a_run_never_has_a_secret(objects, monkeypatch):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    monkeypatch.setenv("THE_PASSWORD", "hunter2-hunter2")
+    secret = Secret("env:THE_PASSWORD").reveal()
+    with pytest.raises(RetriableError), recorded(objects.index, "opensearch", "o") as run:
+        run.did(since=1)
+        raise RetriableError(f"cannot reach http://me:{secret}@host")
+    assert "hunter2" not in runs(objects.index)[-1].text and "cannot reach" in runs(objects.index)[-1].text
+
+
+def test_the_last_runs_are_kept_in_order(objects, monkeypatch):
+    monkeypatch.setattr("forebay.table.index.gc.KEPT_RUNS", 5)
+    monkeypatch.setattr("forebay.table.index.monitor.KEPT", 3)
+    for number in range(12):
+        objects.commit("a", [{"id": number, "name": "x"}])
+    collect(objects.index)
+    assert [run.number for run in runs(objects.index)] == [8, 9, 10, 11, 12]
+    objects.commit("a", [{"id": 99, "name": "x"}])
+    assert runs(objects.index)[-1].number == 13
+
+
+def test_the_graph_of_a_run_leads_from_the_datasource_to_each_database():
+    known = [
+        Run("commit", "a", since=0, to=1, counts={"inserted": 5}, number=1),
+        Run("index", "live", since=0, to=1, decision="FULL", reason="the first", number=2),
+        Run("opensearch", "o", 0, 0, 0, 1, error="DataError", text="DataError: too long\n  next step: cut", number=3),
+        Run("commit", "b", since=1, to=1, error="DataError", text="a key twice", number=4),
+        Run("commit", "b", since=1, to=2, counts={"inserted": 1}, number=5),
+    ]
+    text = graph_text(known[0], known, "O")
+    assert text.splitlines() == [
+        "O: fact 1 of the log",
+        "datasource a ─▶ commit a, run 1: 0.0 s: 5 inserted",
+        "  └─▶ index live, run 2: 0.0 s: FULL the first",
+        "        └─▶ nodes: from their next refresh on",
+        "  └─▶ opensearch o, run 3: 0.0 s: FAILED, DataError",
+        "        DataError: too long",
+        "          next step: cut",
+    ]
+    assert graph_text(known[2], known, "O") == text
+    failed = graph_text(known[3], known, "O")
+    assert "b, run 4: 0.0 s: FAILED, DataError" in failed and failed.endswith("nothing: it was not committed")
+    assert graph_text(known[4], known, "O").endswith("index: no run has this fact yet")
+
+
+def test_it_stops_after_the_job_that_goes_on(objects, daemon_of):
+    objects.commit("a", [{"id": 1, "name": "x"}], follow=False)
+
+    class Second:
+        name = "second"
+
+        def catch_up(self):
+            daemon.stop()
+
+    third = Second()
+    third.name, third.catch_up = "third", lambda: 1 / 0
+    daemon = daemon_of(objects, followers=lambda name: [Second(), third])
+    daemon.run(sleep=lambda seconds: 1 / 0)
+    assert jobs(objects) == [("index 000001", "")]
+
+
+def test_rounds_come_at_their_times_until_a_condition_holds(objects, daemon_of, clock):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    begun = []
+
+    def sleep(seconds):
+        assert seconds <= 1.0
+        clock.passed += seconds
+
+    daemon_of(objects, every=2.5).run(until=lambda: begun.append(clock.passed) or len(begun) == 4, sleep=sleep)
+    assert begun == [0.0, 2.5, 5.0, 7.5]
+
+
+def in_child(work):
+    """Run work in a forked process; return its id."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def test_two_daemons_at_once_do_no_harm(objects, daemon_of, tmp_path):
+    objects.commit("a", [{"id": number, "name": "x"} for number in range(50)])
+    node = objects.node()
+    ready = tmp_path / "ready"
+    log = tmp_path / "alerts"
+
+    def note(alert):
+        with log.open("a") as file:
+            file.write(f"{alert.number} {alert.breach}\n")
+
+    def work():
+        daemon = daemon_of(
+            objects, alerts=[note], gc_every=0.01, limits=Limits(delay=1e-9, edits=1e-9), clock=SystemClock()
+        )
+        daemon.step()
+        (tmp_path / f"{os.getpid()}").touch()
+        while not ready.exists():
+            daemon.step()
+            time.sleep(0.005)
+        daemon.step()
+
+    children = [in_child(work) for _ in range(2)]
+    try:
+        while not all((tmp_path / f"{child}").exists() for child in children):
+            time.sleep(0.01)
+        for number in range(12):
+            objects.commit("a", [{"id": number, "name": str(number)}, {"id": 100 + number}], follow=False)
+            node.edit(number, note="e")
+            if number % 4 == 0:
+                objects.flush(follow=False)
+    finally:
+        ready.write_text("")
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert codes == [0, 0]
+    objects.flush()
+    assert verify(objects.index).is_equal and objects.node().count() == 62
+    assert [run for run in runs(objects.index) if run.error] == []
+    raised = alerts(objects.index)
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    assert sorted(lines) == sorted(f"{alert.number} {alert.breach}" for alert in raised)
+
+
+class Faulty:
+    """A store that fails now and then: before a request, or after it."""
+
+    def __init__(self, store, chance):
+        self._store, self.location = store, store.location
+        self._random, self._chance = random.Random(1), chance
+
+    def __getattr__(self, name):
+        method = getattr(self._store, name)
+        if name == "local_path":
+            return method
+
+        def call(*given):
+            before = self._random.random() < self._chance[0]
+            if before:
+                raise RetriableError("injected: the request was lost")
+            done = method(*given)
+            if self._random.random() < self._chance[0]:
+                raise RetriableError("injected: the answer was lost")
+            return done
+
+        return call
+
+
+def long_run(objects, daemon_of, clock, sent, monkeypatch, goes_on):
+    """Commits and edits while the store of the daemon fails; at the end it does not, and all is well."""
+    chance, randomly = [0.0], random.Random(2)
+    objects.commit("a", [{"id": number, "name": "x"} for number in range(20)])
+    node, names = objects.node(), dict.fromkeys(range(20), "x")
+    daemon = daemon_of(objects, gc_every=1200.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(pipelines, "RetryingStateStore", lambda store: Faulty(store, chance))
+        daemon.step()
+    rounds = 0
+    while goes_on(rounds):
+        key = randomly.randrange(20)
+        names[key] = f"{rounds}"
+        if randomly.random() < 0.5:
+            objects.commit("a", [{"id": key, "name": names[key]}], follow=False)
+            node.refresh()
+        if randomly.random() < 0.2:
+            node.edit(key, note=f"{rounds}")
+        chance[0] = randomly.choice([0.0, 0.05, 0.3])
+        daemon.step()
+        clock.passed += randomly.choice([30.0, 400.0, 4000.0])
+        clock.offset += randomly.choice([0.0, 86_400.0, -86_400.0])
+        rounds += 1
+    chance[0] = 0.0
+    objects.commit("a", [{"id": key, "name": name} for key, name in names.items()], follow=False)
+    for _ in range(3):
+        clock.passed += 2 * HOUR
+        daemon.step()
+    clock.passed += 7 * HOUR
+    assert daemon.step() and daemon.step()
+    found = verify(objects.index)
+    assert found.is_equal and objects.index.newest_version("000001").data == objects.index.head().number
+    assert [row["name"] for row in objects.node().objects.limit(50).fetch().rows] == list(names.values())
+    last = {}
+    for alert in alerts(objects.index):
+        assert last.get((alert.rule, alert.subject), False) is not alert.breach
+        last[alert.rule, alert.subject] = alert.breach
+    assert not any(last.values()) and len(sent) >= len(alerts(objects.index)) > 0
+
+
+def test_faults_of_the_store_pass(objects, daemon_of, clock, sent, monkeypatch):
+    long_run(objects, daemon_of, clock, sent, monkeypatch, lambda rounds: rounds < 40)
+
+
+@pytest.mark.soak
+def test_faults_of_the_store_pass_for_long(objects, daemon_of, clock, sent, monkeypatch):
+    """Set FOREBAY_SOAK_SECONDS to 3600 for an hour."""
+    end = time.monotonic() + float(os.environ.get("FOREBAY_SOAK_SECONDS", "60"))
+    long_run(objects, daemon_of, clock, sent, monkeypatch, lambda rounds: time.monotonic() < end)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_of_the_daemon_at_any_write_loses_nothing(objects_at, daemon_of, tmp_path, when):
+    def prepared():
+        objects = objects_at()
+        objects.commit("a", [{"id": number, "name": "x"} for number in range(20)])
+        node = objects.node()
+        node.edit_many([(number % 20, {"note": "e"}) for number in range(1000)])
+        with pytest.raises(ConfigurationError), recorded(objects.index, "commit", "a") as run:
+            run.did(since=1)
+            raise ConfigurationError("refused")
+        objects.commit("a", [{"id": 99, "name": "new"}], follow=False)
+        return objects
+
+    def work(objects, log):
+        def note(alert):
+            with log.open("a") as file:
+                file.write(f"{alert.number}\n")
+
+        daemon_of(objects, alerts=[note], limits=Limits(delay=1e-9)).step()
+
+    for at in itertools.count(1):
+        objects, log = prepared(), tmp_path / f"{when}{at}"
+        code = Child(lambda: work(objects, log), at, when).wait()  # noqa: B023 - now
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        work(objects, log)
+        work(objects, log)
+        assert verify(objects.index).is_equal and objects.node().count() == 21
+        assert objects.index.head().edits.offset == 1
+        numbers = [int(line) for line in log.read_text().split()]
+        assert set(numbers) == {alert.number for alert in alerts(objects.index)}
+        assert len(numbers) - len(set(numbers)) <= 1
+        names = set(run_journal(objects.index).numbers())
+        assert names == set(range(1, len(names) + 1))
+    assert at > 9
+
+
+def test_the_command_ends_in_good_order_at_sigterm(objects):
+    objects.commit("a", [{"id": 1, "name": "x"}], follow=False)
+    command = [sys.executable, "-P", "-m", "forebay", "index", "run", objects.location, "--every", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        while not runs(objects.index):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and out.endswith("stopped\n")
+    assert objects.index.newest_version("000001").data == 1
+
+
+def test_names_and_locations_of_nothing_are_refused(objects, daemon_of, tmp_path):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    with pytest.raises(ConfigurationError, match="nothing of 'Other' is below"):
+        daemon_of(objects, object_types=["O", "Other"]).run()
+    with pytest.raises(ConfigurationError, match="no object type is below"):
+        IndexDaemon(str(tmp_path / "empty")).run()
+
+
+def test_a_damaged_run_holds_up_no_job(objects, daemon_of, caplog):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    objects.commit("a", [{"id": 2, "name": "x"}], follow=False)
+    objects.index.store.local_path("O/runs/000000000001.json").write_bytes(b"x")
+    assert not daemon_of(objects).step()
+    assert objects.node().count() == 2 and "O/runs/000000000001.json" in caplog.text
+
+
+def test_facts_that_changed_nothing_are_read_once_and_are_no_delay(objects, daemon_of, clock, sent, monkeypatch):
+    for _ in range(5):
+        objects.commit("a", [{"id": 1, "name": "x"}], follow=False)
+    objects.follow()
+    for number in range(5):
+        objects.commit("a", [{"id": 1, "name": "x"}], transaction=f"again {number}", follow=False)
+    daemon = daemon_of(objects)
+    daemon.step()
+    read = []
+    get = LocalStateStore.get
+    monkeypatch.setattr(LocalStateStore, "get", lambda store, name: read.append(name) or get(store, name))
+    clock.passed += 1000.0
+    assert daemon.step() and sent == []
+    assert [name for name in read if "/log/" in name and name < objects.index.log.name(10)] == []
+
+
+def test_a_flush_of_nothing_is_no_run(objects):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    flush(objects.index, lambda definition, keys: [])
+    assert jobs(objects) == [("index 000001", "")]
