@@ -62,6 +62,7 @@ def test_a_paged_source_of_thirty_lines_passes(page_rows):
         passes(Paged(url=service.url, page_rows=page_rows))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("page_rows", [7, pytest.param(100, marks=pytest.mark.soak)])
 def test_a_feed_without_an_end_passes(page_rows):
     with FeedService() as feed:

@@ -140,7 +140,7 @@ class Turns:
         return waiting
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", [*range(60), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(60, 150))])
 def test_two_runs_never_both_write_their_last_checkpoint(tmp_path, monkeypatch, seed):
     """In any order of steps: files of the slower run may be pruned, the newest are not."""
     chance = random.Random(seed)

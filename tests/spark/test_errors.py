@@ -101,6 +101,7 @@ def load(spark, **options):
     return spark.read.format("failing").options(**options).load().collect()
 
 
+@pytest.mark.soak("latest")
 @pytest.mark.parametrize("place", some(PLACES, "schema", "latest", "first row"))
 def test_an_error_of_ours_comes_back_with_type_labels_and_advice(spark, place):
     raised, error = failure(lambda: load(spark, place=place))

@@ -100,6 +100,7 @@ def timed(send, topic):
             send(topic, [partition * 10 + number], partition, timestamp_ms=5000 + number * 1000 + late)
 
 
+@pytest.mark.soak("subscribePattern")
 @HOW
 @pytest.mark.parametrize(
     ("option", "expected"),
@@ -274,6 +275,7 @@ def test_deserialization_of_initial_offset_written_by_future_version(kafka, send
         query.trigger()
 
 
+@pytest.mark.soak("7")
 @pytest.mark.parametrize("limit", [4, 7, 100])
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 def test_read_kafka_transactional_messages(kafka, begin, level, limit):

@@ -134,6 +134,7 @@ def test_the_other_events(spark):
     ]
 
 
+@pytest.mark.soak("from_hudi")
 @pytest.mark.parametrize(
     ("convert", "kind", "words"),
     [

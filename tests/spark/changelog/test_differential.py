@@ -41,7 +41,7 @@ from forebay.spark.keys import operators
 from forebay.table.changelog.operators import latest
 from forebay.table.changelog.shape import ChangeTraits, Images
 
-CASES = 50
+CASES = 30
 SEED = 36
 NUMBERED = re.compile(r"#\d+L?|\([^)]*\)|\[[^]]*\]")  # columns of plans, for which reasons differ
 

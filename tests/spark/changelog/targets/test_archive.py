@@ -107,6 +107,7 @@ def test_an_archive_whose_writer_died_shows_no_part_of_its_micro_batch(spark, co
     assert list((tmp_path / PLACE / "_staging").iterdir()) == []
 
 
+@pytest.mark.soak("13")
 @pytest.mark.parametrize(
     ("code", "message"), [(errno.ENOTEMPTY, "another query wrote version 1"), (errno.EACCES, "not be put in its place")]
 )

@@ -285,6 +285,7 @@ def end_sessions(dsn):
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'forebay'")
 
 
+@pytest.mark.soak("_copy", "_is_new")
 @pytest.mark.parametrize("moment", ["_is_new", "_copy", "_merge"])
 def test_a_session_that_the_server_ends_is_retried_and_the_micro_batch_is_applied_once(
     spark, table, moment, monkeypatch
