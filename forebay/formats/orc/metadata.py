@@ -16,7 +16,7 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError
 from forebay.formats.base import damaged_file
 from forebay.formats.compression.byte_streams import encoded_varint, read_fully
-from forebay.formats.compression.codecs import lz4_run, snappy_size
+from forebay.formats.compression.codecs import lz4_size, snappy_size
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
@@ -184,40 +184,16 @@ def _chunk(data: bytes, codec: Codec, block: int) -> bytes:
             case Codec.ZLIB:
                 inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
                 return inflater.decompress(data, block)
-            case Codec.SNAPPY:
-                size = snappy_size(data)
+            case Codec.SNAPPY | Codec.LZ4:
+                size = snappy_size(data) if codec is Codec.SNAPPY else lz4_size(data)
                 if size > block:
                     raise Malformed(f"it states {size} bytes of data, but at most {block} are allowed")
-                return pa.Codec("snappy").decompress(data, size, asbytes=True)
-            case Codec.LZ4:
-                return _lz4(data, block)
+                return pa.Codec("snappy" if codec is Codec.SNAPPY else "lz4_raw").decompress(data, size, asbytes=True)
             case _:
                 with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
                     return bytes(stream.read(block))
     except (pa.ArrowException, OSError, ValueError, zlib.error) as error:
         raise Malformed(f"a compressed chunk cannot be decompressed: {error}") from error
-
-
-def _lz4(data: bytes, block: int) -> bytes:
-    """Decompress an LZ4 block, which does not state its decompressed size."""
-    out = bytearray()
-    at = 0
-    while at < len(data):
-        token = data[at]
-        at, literals = lz4_run(data, at + 1, token >> 4)
-        out += data[at : at + literals]
-        at += literals
-        if at >= len(data):
-            break
-        offset = int.from_bytes(data[at : at + 2], "little")
-        at, length = lz4_run(data, at + 2, token & 15)
-        start = len(out) - offset
-        if offset == 0 or start < 0 or len(out) + length > block:
-            raise Malformed("an LZ4 chunk refers to bytes before its start, or states more data than a block may have")
-        length += 4
-        repeated = bytes(out[start:]) * (length // offset + 1)
-        out += repeated[:length]
-    return bytes(out)
 
 
 def stored(data: bytes, codec: Codec, block: int) -> bytes:
