@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from forebay.errors import DataError, ForebayError
-from forebay.formats.base import FileFormat, batch_of
+from forebay.formats.base import FileFormat, batch_of, part_borders, rows_between
 from forebay.formats.filters import Expression, kept_ranges, leaves
 from forebay.formats.orc.convert import Converter, Times, Wanted, inferred_schema, writer_zone
 from forebay.formats.orc.metadata import (
@@ -107,14 +107,7 @@ class OrcFormat(FileFormat):
             return []
         with file.open() as raw:
             tail = read_tail(raw, file)
-        cuts: list[int] = []
-        filled = 0
-        for stripe, row in zip(tail.stripes, tail.starts, strict=False):
-            if filled and filled + stripe.size // 2 > target_bytes:
-                cuts.append(row)
-                filled = 0
-            filled += stripe.size
-        return cuts
+        return part_borders(tail.starts, (stripe.size for stripe in tail.stripes), target_bytes)
 
     def matching_ranges(
         self, file: InputFile, schema: pa.Schema, row_filter: Expression, position: int, end: int | None
@@ -194,17 +187,9 @@ class _Reader:
         wanted = self.wanted(opened.zone)
         picks = [item.pick for item in wanted if item.pick is not None]
         opened.announce({one.source.id for pick in picks for one in pick.walk()})
-        for batch in _stored_batches(opened, picks):
-            if skip >= batch.num_rows:
-                skip -= batch.num_rows
-                continue
-            part = batch.slice(skip, rows) if skip or batch.num_rows > rows else batch
-            skip = 0
-            rows -= part.num_rows
-            yield self._converted(part, wanted, position)
-            position += part.num_rows
-            if not rows:
-                return
+        for batch in rows_between(_stored_batches(opened, picks), skip, rows):
+            yield self._converted(batch, wanted, position)
+            position += batch.num_rows
 
     def _converted(self, batch: pa.RecordBatch, wanted: list[Wanted], position: int) -> pa.RecordBatch:
         arrays = []
