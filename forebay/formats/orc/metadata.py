@@ -236,7 +236,7 @@ class Kind(IntEnum):
 
 
 TEXTS = frozenset({Kind.STRING, Kind.VARCHAR, Kind.CHAR})
-_PARTS = {Kind.LIST: 1, Kind.MAP: 2}
+_CHILDREN = {Kind.LIST: 1, Kind.MAP: 2}
 _NAMES = {
     Kind.BYTE: "tinyint",
     Kind.SHORT: "smallint",
@@ -319,7 +319,7 @@ def _node(raw: Sequence[Fields], taken: list[int], depth: int) -> Node:
     inside = numbers_of(fields, 2)
     names = tuple(_decoded(name) for name in messages_of(fields, 3))
     nested = kind in (Kind.STRUCT, Kind.UNION)
-    if (not nested and len(inside) != _PARTS.get(kind, 0)) or (kind is Kind.STRUCT and len(names) != len(inside)):
+    if (not nested and len(inside) != _CHILDREN.get(kind, 0)) or (kind is Kind.STRUCT and len(names) != len(inside)):
         raise Malformed(f"type {number} of kind {kind.name} cannot have {len(inside)} children and {len(names)} names")
     children = []
     for child in inside:
@@ -532,9 +532,9 @@ class Encoding(IntEnum):
     DICTIONARY_V2 = 3
 
 
-PARTS = frozenset(map(int, Part))
+PARTS = frozenset(Part)
 """The kinds of streams that hold data. Streams of other kinds are indexes."""
-_ENCODINGS = frozenset(map(int, Encoding))
+_ENCODINGS = frozenset(Encoding)
 DICTIONARIES = (Encoding.DICTIONARY, Encoding.DICTIONARY_V2)
 
 

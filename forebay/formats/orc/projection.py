@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Presents one stripe of an ORC file, with selected columns, as a file of its own.
 
-Arrow's reader trusts what a stripe holds: a wrong length of a list ends the process, and so does an unknown key of a
-map. It reads all rows of a stripe at once, and times as nanoseconds, which end in the year 2262. So Arrow's reader gets
-a file that consists of the bytes of one stripe and of new footers. The footers name only the streams of the wanted
-columns. They may also declare another type for a stream: the lengths of strings and lists are read as a column of
-integers before memory is allocated for their content, and seconds and nanoseconds as two columns.
+Arrow's reader of a stripe trusts what the stripe holds: a wrong length of a list, or a null key of a map, ends the
+process. It reads all rows of a stripe at once, however long they are, and times as nanoseconds, which end in the year
+2262. So Arrow's reader gets a file that consists of the bytes of one stripe and of new footers. The footers name only
+the streams of the wanted columns. They may also declare another type for a stream: the lengths of strings and lists
+are read as a column of integers before memory is allocated for their content, maps as lists, and seconds and
+nanoseconds as two columns.
 """
 
 from __future__ import annotations
