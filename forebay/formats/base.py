@@ -194,6 +194,19 @@ def damaged_file(message: str, *, source: str | None = None) -> DataError:
     )
 
 
+def unfit_value(field: pa.Field, path: str, position: int | str, error: pa.ArrowInvalid) -> DataError:
+    """Return the DataError for a value that Arrow cannot convert to the type of its column, as `error` says.
+
+    `position` is that of the first record of the batch.
+    """
+    return DataError(
+        f"a value of column {field.name!r} of {path} does not fit into {field.type}: {error}",
+        option="schema",
+        position=position,
+        advice="give the column a wider type in the schema, or remove it",
+    )
+
+
 def even_borders(size: int, target_bytes: int) -> list[int]:
     """Return the offsets that cut `size` bytes into the fewest equal slices of at most `target_bytes`."""
     slices = -(-size // max(1, target_bytes))

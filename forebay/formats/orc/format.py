@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from forebay.errors import DataError, ForebayError
-from forebay.formats.base import FileFormat, batch_of, part_borders, rows_between
+from forebay.errors import ForebayError
+from forebay.formats.base import FileFormat, batch_of, part_borders, rows_between, unfit_value
 from forebay.formats.filters import Expression, kept_ranges, leaves
 from forebay.formats.orc.convert import Converter, Times, Wanted, inferred_schema, writer_zone
 from forebay.formats.orc.metadata import (
@@ -203,12 +203,7 @@ class _Reader:
             try:
                 arrays.append(array if item.convert is None else item.convert(array))
             except pa.ArrowInvalid as error:
-                raise DataError(
-                    f"a value of column {target.name!r} of {self._path} does not fit into {target.type}: {error}",
-                    option="schema",
-                    position=position,
-                    advice="remove the column from the schema, or read the file with Spark's own ORC reader",
-                ) from None
+                raise unfit_value(target, self._path, position, error) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 

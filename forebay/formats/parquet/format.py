@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from forebay.errors import DataError
-from forebay.formats.base import FileFormat, batch_of, part_borders, rows_between
+from forebay.formats.base import FileFormat, batch_of, part_borders, rows_between, unfit_value
 from forebay.formats.filters import Expression, kept_ranges, leaves
 from forebay.formats.parquet.convert import Converter, Wanted
 from forebay.formats.parquet.footer import Leaf, columns_of, inferred_schema, unreadable_column
@@ -256,12 +255,7 @@ class _Reader:
             try:
                 arrays.append(array if item.convert is None else item.convert(array))
             except pa.ArrowInvalid as error:
-                raise DataError(
-                    f"a value of column {target.name!r} of {self._open.path} does not fit into {target.type}: {error}",
-                    option="schema",
-                    position=position,
-                    advice="give the column a wider type in the schema",
-                ) from None
+                raise unfit_value(target, self._open.path, position, error) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _nothing_but_nulls(self, position: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
