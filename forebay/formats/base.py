@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol, cast
@@ -194,10 +194,56 @@ def damaged_file(message: str, *, source: str | None = None) -> DataError:
     )
 
 
+def unfit_value(field: pa.Field, path: str, position: int | str, error: pa.ArrowInvalid) -> DataError:
+    """Return the DataError for a value that Arrow cannot convert to the type of its column, as `error` says.
+
+    `position` is that of the first record of the batch.
+    """
+    return DataError(
+        f"a value of column {field.name!r} of {path} does not fit into {field.type}: {error}",
+        option="schema",
+        position=position,
+        advice="give the column a wider type in the schema, or remove it",
+    )
+
+
 def even_borders(size: int, target_bytes: int) -> list[int]:
     """Return the offsets that cut `size` bytes into the fewest equal slices of at most `target_bytes`."""
     slices = -(-size // max(1, target_bytes))
     return [size * number // slices for number in range(1, slices)]
+
+
+def part_borders(starts: Sequence[int], sizes: Iterable[int], target_bytes: int) -> list[int]:
+    """Return the first rows of those parts of a file (row groups, stripes) that cut it into slices of `target_bytes`.
+
+    Args:
+        starts: The first row of each part, followed by the number of rows in the file.
+        sizes: The size of each part in bytes.
+        target_bytes: The wanted size of a slice.
+    """
+    cuts: list[int] = []
+    filled = 0
+    for row, size in zip(starts, sizes, strict=False):
+        if row and filled and filled + size // 2 > target_bytes:
+            cuts.append(row)
+            filled = 0
+        filled += size
+    # Parts without rows begin where the next one does.
+    return sorted({cut for cut in cuts if cut < starts[-1]})
+
+
+def rows_between(batches: Iterable[pa.RecordBatch], skip: int, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield `rows` rows of `batches` from row `skip` on, without copying, and take no more batches than it needs."""
+    for batch in batches:
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            continue
+        part = batch.slice(skip, rows) if skip or batch.num_rows > rows else batch
+        skip = 0
+        rows -= part.num_rows
+        yield part
+        if not rows:
+            return
 
 
 def batch_of(arrays: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:

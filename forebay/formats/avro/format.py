@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError, DataError
+from forebay.errors import ConfigurationError
 from forebay.formats.avro.container import Block, Decoder, Header, read_blocks, read_header
 from forebay.formats.avro.resolution import OPTION, Convert, Converter, Resolver, cast_to
 from forebay.formats.avro.schema import Malformed, Naming, Node, parse_schema, spark_type, wrap_damage
-from forebay.formats.base import FileFormat, batch_of
+from forebay.formats.base import FileFormat, batch_of, unfit_value
 from forebay.formats.values.columns import check_names
 from forebay.formats.values.ddl import merged
 from forebay.formats.values.rebase import RebaseMode, rebase_of
@@ -218,12 +218,7 @@ class _Reader:
                     f"column {target.name!r} has a number that is not the index of an enum symbol"
                 ) from error
             except pa.ArrowInvalid as error:
-                raise DataError(
-                    f"a value of column {target.name!r} of {self._path} does not fit into {target.type}: {error}",
-                    option="schema",
-                    position=f"byte {position}",
-                    advice="give the column another type in the schema, or remove it",
-                ) from None
+                raise unfit_value(target, self._path, f"byte {position}", error) from None
         return batch_of(arrays, self._schema, len(records))
 
 

@@ -369,22 +369,22 @@ def snappy_size(chunk: bytes) -> int:
     raise ValueError("a snappy chunk does not state its decompressed length")
 
 
-def _lz4_size(chunk: bytes) -> int:
+def lz4_size(chunk: bytes) -> int:
     """Return the decompressed size of an LZ4 chunk: the sum of all literal and match lengths."""
     at, size, stop = 0, 0, len(chunk)
     while at < stop:
         token = chunk[at]
-        at, literals = lz4_run(chunk, at + 1, token >> 4)
+        at, literals = _lz4_run(chunk, at + 1, token >> 4)
         at += literals
         size += literals
         if at >= stop:
             break
-        at, match = lz4_run(chunk, at + 2, token & 15)
+        at, match = _lz4_run(chunk, at + 2, token & 15)
         size += match + 4
     return size
 
 
-def lz4_run(chunk: bytes, at: int, length: int) -> tuple[int, int]:
+def _lz4_run(chunk: bytes, at: int, length: int) -> tuple[int, int]:
     """Return the offset after an LZ4 length, and the length: `length` from the token, plus the bytes from `at` on."""
     if length == 15:
         while at < len(chunk):
@@ -399,7 +399,7 @@ def _lz4(raw: RawBytes) -> Iterator[bytes]:
     """Decode LZ4: Hadoop's blocks, as Spark writes them, or frames, as the `lz4` command writes them."""
     head = raw.peek(4)
     framed = head == LZ4_FRAME or is_skippable_frame(head)
-    yield from _arrow_stream("lz4")(raw) if framed else _hadoop_blocks(_lz4_size, "lz4_raw")(raw)
+    yield from _arrow_stream("lz4")(raw) if framed else _hadoop_blocks(lz4_size, "lz4_raw")(raw)
 
 
 _DECODERS: dict[str, Callable[[RawBytes], Iterator[bytes]]] = {

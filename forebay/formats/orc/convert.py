@@ -92,10 +92,8 @@ def _refused(found: str, column: str, path: str) -> ConfigurationError:
 # -- Converts dates and timestamps of ORC files to the values that Spark reads.
 #
 # A timestamp is stored as seconds since 2015-01-01T00:00:00 in the time zone of the writer, and nanoseconds. As in
-# ORC's
-# Java reader, a TIMESTAMP keeps its wall-clock time in the zone of the reader. Spark treats the result as a time of
-# the
-# old calendar (Julian before 1582-10-15, fixed offsets before 1900), and converts it to the new one (Gregorian).
+# ORC's Java reader, a TIMESTAMP keeps its wall-clock time in the zone of the reader. Spark treats the result as a time
+# of the old calendar (Julian before 1582-10-15, fixed offsets before 1900), and converts it to the new one (Gregorian).
 
 
 _BASE = 1_420_070_400

@@ -9,28 +9,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from forebay.errors import DataError, ForebayError
-from forebay.formats.base import FileFormat, batch_of
+from forebay.errors import ForebayError
+from forebay.formats.base import FileFormat, batch_of, part_borders, rows_between, unfit_value
 from forebay.formats.filters import Expression, kept_ranges, leaves
 from forebay.formats.orc.convert import Converter, Times, Wanted, inferred_schema, writer_zone
 from forebay.formats.orc.metadata import (
-    DICTIONARIES,
     TEXTS,
     Kind,
     Malformed,
+    Node,
+    OpenStripe,
     Part,
     Stripe,
-    StripeFooter,
     Tail,
-    announce_streams,
-    capacity,
-    read_stripe_footer,
+    open_stripe,
     read_tail,
     wrap_damage,
 )
@@ -109,14 +107,7 @@ class OrcFormat(FileFormat):
             return []
         with file.open() as raw:
             tail = read_tail(raw, file)
-        cuts: list[int] = []
-        filled = 0
-        for stripe, row in zip(tail.stripes, tail.starts, strict=False):
-            if filled and filled + stripe.size // 2 > target_bytes:
-                cuts.append(row)
-                filled = 0
-            filled += stripe.size
-        return cuts
+        return part_borders(tail.starts, (stripe.size for stripe in tail.stripes), target_bytes)
 
     def matching_ranges(
         self, file: InputFile, schema: pa.Schema, row_filter: Expression, position: int, end: int | None
@@ -192,33 +183,13 @@ class _Reader:
 
         `position` is the position of the first row, for errors.
         """
-        footer = read_stripe_footer(self._raw, self._tail, stripe)
-        wanted = self.wanted(footer.zone)
+        opened = open_stripe(self._raw, self._tail, stripe)
+        wanted = self.wanted(opened.zone)
         picks = [item.pick for item in wanted if item.pick is not None]
-        announce_streams(self._raw, stripe, footer, {one.source.id for pick in picks for one in pick.walk()})
-        for batch in self._raw_batches(stripe, footer, picks):
-            if skip >= batch.num_rows:
-                skip -= batch.num_rows
-                continue
-            part = batch.slice(skip, rows) if skip or batch.num_rows > rows else batch
-            skip = 0
-            rows -= part.num_rows
-            yield self._converted(part, wanted, position)
-            position += part.num_rows
-            if not rows:
-                return
-
-    def _raw_batches(self, stripe: Stripe, footer: StripeFooter, picks: list[Pick]) -> Iterator[pa.RecordBatch]:
-        if not picks:
-            for start in range(0, stripe.rows, MOST_ROWS):
-                yield batch_of([], pa.schema([]), min(MOST_ROWS, stripe.rows - start))
-            return
-
-        def scan(columns: Sequence[Pick], batch_rows: int, of: int | None) -> Iterator[pa.RecordBatch]:
-            file = StripeFile(self._raw, self._tail, stripe, footer, columns, of)
-            return scan_stripe(file, batch_rows)
-
-        yield from scan(picks, rows_per_batch(self._tail, stripe, footer, picks, scan), None)
+        opened.announce({one.source.id for pick in picks for one in pick.walk()})
+        for batch in rows_between(_stored_batches(opened, picks), skip, rows):
+            yield self._converted(batch, wanted, position)
+            position += batch.num_rows
 
     def _converted(self, batch: pa.RecordBatch, wanted: list[Wanted], position: int) -> pa.RecordBatch:
         arrays = []
@@ -232,12 +203,7 @@ class _Reader:
             try:
                 arrays.append(array if item.convert is None else item.convert(array))
             except pa.ArrowInvalid as error:
-                raise DataError(
-                    f"a value of column {target.name!r} of {self._path} does not fit into {target.type}: {error}",
-                    option="schema",
-                    position=position,
-                    advice="remove the column from the schema, or read the file with Spark's own ORC reader",
-                ) from None
+                raise unfit_value(target, self._path, position, error) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
@@ -251,10 +217,7 @@ class _Reader:
 #   length is huge.
 
 
-Scan: TypeAlias = Callable[[Sequence[Pick], int, int | None], Iterator[pa.RecordBatch]]
-"""Reads columns of a stripe: `(columns, rows per batch, rows)`. `rows`, unless None, replaces those of the stripe."""
-
-MOST_ROWS = 16_384
+_MOST_ROWS = 16_384
 _TARGET = 64 << 20
 """Target bytes of a record batch, by the upper bound that its lengths give."""
 _MOST_BYTES = 1 << 30
@@ -268,26 +231,35 @@ _STRINGS = TEXTS | {Kind.BINARY}
 _AT_MOST = 4
 
 
-def rows_per_batch(tail: Tail, stripe: Stripe, footer: StripeFooter, columns: Sequence[Pick], scan: Scan) -> int:
+def _stored_batches(stripe: OpenStripe, columns: Sequence[Pick]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a stripe as they are stored; without columns, batches of rows alone."""
+    if columns:
+        yield from _scan(stripe, columns, _rows_per_batch(stripe, columns))
+        return
+    rows = stripe.place.rows
+    for start in range(0, rows, _MOST_ROWS):
+        yield batch_of([], pa.schema([]), min(_MOST_ROWS, rows - start))
+
+
+def _rows_per_batch(stripe: OpenStripe, columns: Sequence[Pick]) -> int:
     """Return how many rows to read at a time, so that memory stays bounded.
 
     Raises:
         Malformed: A row or a dictionary may take more than 1 GB, or a length is invalid.
     """
-    rows = min(MOST_ROWS, max(1, stripe.rows), max(64, _TARGET // (_ELEMENT_BYTES * _leaves(columns))))
+    rows = min(_MOST_ROWS, max(1, stripe.place.rows), max(64, _TARGET // (_ELEMENT_BYTES * _leaves(columns))))
     for column in columns:
         for pick in column.walk():
-            if pick.kind in _STRINGS and footer.encodings[pick.source.id][0] in DICTIONARIES:
-                longest = _dictionary(pick, footer, scan)
-                rows = max(1, min(rows, _TARGET // max(1, longest)))
+            if pick.kind in _STRINGS and stripe.has_dictionary(pick.source.id):
+                rows = max(1, min(rows, _TARGET // max(1, _longest_entry(stripe, pick.source))))
     for depth in range(_depth(columns)):
         signed, nanos = (
-            [found for column in columns if (found := _lengths(column, depth, footer, leaf)) is not None]
+            [found for column in columns if (found := _lengths(stripe, column, depth, leaf)) is not None]
             for leaf in (_as_signed, _as_nanos)
         )
         if signed:
-            rows = _bounded_rows(tail, footer, signed, rows, stripe, scan)
-            _check_signs(nanos, rows, scan)
+            rows = _bounded_rows(stripe, signed, rows)
+            _check_signs(stripe, nanos, rows)
     return rows
 
 
@@ -300,28 +272,26 @@ def _depth(columns: Sequence[Pick]) -> int:
     return max((_depth(one.children) + (one.kind in _STRINGS | {Kind.LIST}) for one in columns), default=0)
 
 
-def _dictionary(pick: Pick, footer: StripeFooter, scan: Scan) -> int:
+def _longest_entry(stripe: OpenStripe, column: Node) -> int:
     """Return an upper bound for the bytes of the longest entry of a dictionary."""
-    size = footer.encodings[pick.source.id][1]
-    entries = Pick(pick.source, Kind.LONG, (), ((Part.LENGTH, Part.DATA),))
+    size = stripe.encodings[column.id][1]
+    entries = Pick(column, Kind.LONG, (), ((Part.LENGTH, Part.DATA),))
     longest = total = 0
-    if size:
-        for batch in scan([entries], MOST_ROWS, size):
-            total += _ELEMENT_BYTES * batch.num_rows + _sum(batch.column(0))
-            longest = max(longest, _longest(batch.column(0)))
-            if total > _MOST_BYTES:
-                raise Malformed(f"a dictionary {_TOO_LONG}")
+    for batch in _scan(stripe, [entries], _MOST_ROWS, size) if size else ():
+        total += _ELEMENT_BYTES * batch.num_rows + _sum(batch.column(0))
+        longest = max(longest, _longest(batch.column(0)))
+        if total > _MOST_BYTES:
+            raise Malformed(f"a dictionary {_TOO_LONG}")
     return longest
 
 
-def _lengths(pick: Pick, depth: int, footer: StripeFooter, leaf: Callable[[Pick], Pick]) -> Pick | None:
+def _lengths(stripe: OpenStripe, pick: Pick, depth: int, leaf: Callable[[Pick], Pick]) -> Pick | None:
     """Return a column with only the lengths at a nesting depth; None if there are none. `leaf` picks the lengths."""
     if pick.kind is Kind.LIST or pick.kind in _STRINGS:
-        dictionary = pick.kind is not Kind.LIST and footer.encodings[pick.source.id][0] in DICTIONARIES
         if depth == 0:
-            return None if dictionary else leaf(pick)
+            return None if pick.kind in _STRINGS and stripe.has_dictionary(pick.source.id) else leaf(pick)
         depth -= 1
-    inside = [found for child in pick.children if (found := _lengths(child, depth, footer, leaf)) is not None]
+    inside = [found for child in pick.children if (found := _lengths(stripe, child, depth, leaf)) is not None]
     return Pick(pick.source, pick.kind, tuple(inside), pick.parts) if inside else None
 
 
@@ -334,27 +304,25 @@ def _as_nanos(pick: Pick) -> Pick:
     return Pick(pick.source, Kind.TIMESTAMP_INSTANT, (), parts, zeros=True)
 
 
-def _bounded_rows(
-    tail: Tail, footer: StripeFooter, columns: Sequence[Pick], rows: int, stripe: Stripe, scan: Scan
-) -> int:
+def _bounded_rows(stripe: OpenStripe, columns: Sequence[Pick], rows: int) -> int:
     """Read the lengths at one depth; return `rows`, or fewer if record batches would take too much memory."""
     while True:
         needed = 0
-        for batch in scan(columns, rows, None):
-            needed = max(needed, sum(_weight(tail, footer, *leaf) for leaf in _leaves_of(columns, batch.columns)))
+        for batch in _scan(stripe, columns, rows):
+            needed = max(needed, sum(_weight(stripe, *leaf) for leaf in _leaves_of(columns, batch.columns)))
             if needed > _TARGET and rows > 1:
                 break
         if needed <= _TARGET:
             return rows
         if rows == 1:
             if needed > _MOST_BYTES:
-                raise Malformed(f"a row of stripe {stripe.number} {_TOO_LONG}")
+                raise Malformed(f"a row of stripe {stripe.place.number} {_TOO_LONG}")
             return rows
         rows = max(1, rows * _TARGET // (2 * needed))
 
 
-def _check_signs(columns: Sequence[Pick], rows: int, scan: Scan) -> None:
-    for batch in scan(columns, rows, None):
+def _check_signs(stripe: OpenStripe, columns: Sequence[Pick], rows: int) -> None:
+    for batch in _scan(stripe, columns, rows):
         for _, array in _leaves_of(columns, batch.columns):
             least = pc.min(array.cast(pa.int64())).as_py()
             if least is not None and least < _BASE_NS:
@@ -372,12 +340,12 @@ def _leaves_of(picks: Sequence[Pick], arrays: Sequence[pa.Array]) -> Iterator[tu
             yield pick, array
 
 
-def _weight(tail: Tail, footer: StripeFooter, pick: Pick, array: pa.Array) -> int:
+def _weight(stripe: OpenStripe, pick: Pick, array: pa.Array) -> int:
     """Return an upper bound for the bytes of the values whose lengths `array` holds."""
     longest = _longest(array)
     of_strings = pick.source.kind in _STRINGS
     if of_strings:
-        most = capacity(tail, footer.bytes_of(pick.source.id, Part.DATA))
+        most = stripe.capacity(pick.source.id, Part.DATA)
         if longest > _AT_MOST * most + _AT_MOST:
             raise Malformed(f"a value is longer than its stream, which has at most {most} bytes")
     each = 1 if of_strings else _ELEMENT_BYTES * sum(1 for _ in pick.source.walk())
@@ -405,15 +373,18 @@ _AHEAD = 2
 """How many batches to take after closing the file: the one that Arrow was reading, and one that finds it closed."""
 
 
-def scan_stripe(file: StripeFile, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a stripe in batches of at most `rows`.
+def _scan(
+    stripe: OpenStripe, columns: Sequence[Pick], batch_rows: int, rows: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a stripe in batches of at most `batch_rows` rows. `rows` replaces the number of its rows.
 
     Raises:
         Malformed: The stripe is damaged. Errors of the store pass unchanged.
     """
+    file = StripeFile(stripe, columns, rows)
     try:
         fragment = _FORMAT.make_fragment(pa.PythonFile(file, mode="r"))
-        scanner = fragment.scanner(batch_size=rows, batch_readahead=0, fragment_readahead=0, use_threads=False)
+        scanner = fragment.scanner(batch_size=batch_rows, batch_readahead=0, fragment_readahead=0, use_threads=False)
         batches = scanner.to_batches()
         try:
             while (batch := next(batches, None)) is not None:  # `yield from` would close them

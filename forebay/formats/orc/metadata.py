@@ -16,7 +16,7 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError
 from forebay.formats.base import damaged_file
 from forebay.formats.compression.byte_streams import encoded_varint, read_fully
-from forebay.formats.compression.codecs import lz4_run, snappy_size
+from forebay.formats.compression.codecs import lz4_size, snappy_size
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
@@ -184,40 +184,16 @@ def _chunk(data: bytes, codec: Codec, block: int) -> bytes:
             case Codec.ZLIB:
                 inflater = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
                 return inflater.decompress(data, block)
-            case Codec.SNAPPY:
-                size = snappy_size(data)
+            case Codec.SNAPPY | Codec.LZ4:
+                size = snappy_size(data) if codec is Codec.SNAPPY else lz4_size(data)
                 if size > block:
                     raise Malformed(f"it states {size} bytes of data, but at most {block} are allowed")
-                return pa.Codec("snappy").decompress(data, size, asbytes=True)
-            case Codec.LZ4:
-                return _lz4(data, block)
+                return pa.Codec("snappy" if codec is Codec.SNAPPY else "lz4_raw").decompress(data, size, asbytes=True)
             case _:
                 with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
                     return bytes(stream.read(block))
     except (pa.ArrowException, OSError, ValueError, zlib.error) as error:
         raise Malformed(f"a compressed chunk cannot be decompressed: {error}") from error
-
-
-def _lz4(data: bytes, block: int) -> bytes:
-    """Decompress an LZ4 block, which does not state its decompressed size."""
-    out = bytearray()
-    at = 0
-    while at < len(data):
-        token = data[at]
-        at, literals = lz4_run(data, at + 1, token >> 4)
-        out += data[at : at + literals]
-        at += literals
-        if at >= len(data):
-            break
-        offset = int.from_bytes(data[at : at + 2], "little")
-        at, length = lz4_run(data, at + 2, token & 15)
-        start = len(out) - offset
-        if offset == 0 or start < 0 or len(out) + length > block:
-            raise Malformed("an LZ4 chunk refers to bytes before its start, or states more data than a block may have")
-        length += 4
-        repeated = bytes(out[start:]) * (length // offset + 1)
-        out += repeated[:length]
-    return bytes(out)
 
 
 def stored(data: bytes, codec: Codec, block: int) -> bytes:
@@ -260,7 +236,7 @@ class Kind(IntEnum):
 
 
 TEXTS = frozenset({Kind.STRING, Kind.VARCHAR, Kind.CHAR})
-_PARTS = {Kind.LIST: 1, Kind.MAP: 2}
+_CHILDREN = {Kind.LIST: 1, Kind.MAP: 2}
 _NAMES = {
     Kind.BYTE: "tinyint",
     Kind.SHORT: "smallint",
@@ -343,7 +319,7 @@ def _node(raw: Sequence[Fields], taken: list[int], depth: int) -> Node:
     inside = numbers_of(fields, 2)
     names = tuple(_decoded(name) for name in messages_of(fields, 3))
     nested = kind in (Kind.STRUCT, Kind.UNION)
-    if (not nested and len(inside) != _PARTS.get(kind, 0)) or (kind is Kind.STRUCT and len(names) != len(inside)):
+    if (not nested and len(inside) != _CHILDREN.get(kind, 0)) or (kind is Kind.STRUCT and len(names) != len(inside)):
         raise Malformed(f"type {number} of kind {kind.name} cannot have {len(inside)} children and {len(names)} names")
     children = []
     for child in inside:
@@ -407,7 +383,6 @@ class Tail:
         stripes: The stripes that have rows, in the order of the file.
         starts: The first row of each stripe, followed by the number of rows in the file.
         proleptic: Whether old dates are in the proleptic Gregorian calendar.
-        writer: The number of the program that wrote the file.
         statistics: The offset and the length in bytes of the statistics of the stripes.
     """
 
@@ -418,7 +393,6 @@ class Tail:
     stripes: tuple[Stripe, ...]
     starts: tuple[int, ...]
     proleptic: bool
-    writer: int
     statistics: tuple[int, int]
 
 
@@ -462,8 +436,7 @@ def _read(raw: BinaryIO, file: InputFile) -> Tail:
         raise Malformed(f"the footer states {rows} rows for the file, but {starts[-1]} rows for its stripes")
     proleptic = number_of(footer, 11) == _PROLEPTIC
     statistics = end + number_of(script, 7), number_of(script, 5)
-    version, writer = number_of(script, 6), number_of(footer, 9)
-    return Tail(codec, block, version, root, stripes, starts, proleptic, writer, statistics)
+    return Tail(codec, block, number_of(script, 6), root, stripes, starts, proleptic, statistics)
 
 
 def _messages(raw: BinaryIO, file: InputFile) -> tuple[Fields, Fields, int]:
@@ -559,9 +532,9 @@ class Encoding(IntEnum):
     DICTIONARY_V2 = 3
 
 
-PARTS = frozenset(map(int, Part))
+PARTS = frozenset(Part)
 """The kinds of streams that hold data. Streams of other kinds are indexes."""
-_ENCODINGS = frozenset(map(int, Encoding))
+_ENCODINGS = frozenset(Encoding)
 DICTIONARIES = (Encoding.DICTIONARY, Encoding.DICTIONARY_V2)
 
 
@@ -575,19 +548,54 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class StripeFooter:
-    """The footer of a stripe: the streams, each column's encoding and dictionary size, and the writer's time zone."""
+class OpenStripe:
+    """A stripe of an open file, with its footer.
 
+    Args:
+        raw: The open file.
+        tail: The tail of the file.
+        place: Where the stripe is in the file.
+        streams: The streams, in the order of the file.
+        encodings: The encoding and the size of the dictionary of each column, by the column's id.
+        zone: The name of the writer's time zone; empty in old files.
+    """
+
+    raw: BinaryIO
+    tail: Tail
+    place: Stripe
     streams: tuple[Stream, ...]
     encodings: tuple[tuple[int, int], ...]
     zone: str
 
-    def bytes_of(self, column: int, part: Part) -> int:
-        """Return the length in bytes of a column's stream; 0 if there is no such stream."""
-        return sum(one.length for one in self.streams if one.column == column and one.part == part)
+    def has_dictionary(self, column: int) -> bool:
+        """Return whether the values of a column are entries of a dictionary."""
+        return self.encodings[column][0] in DICTIONARIES
+
+    def capacity(self, column: int, part: Part) -> int:
+        """Return the most bytes that a column's stream may have when decompressed; 0 if there is no such stream."""
+        stored_bytes = sum(one.length for one in self.streams if one.column == column and one.part == part)
+        return min(stored_bytes * RATIOS[self.tail.codec], (stored_bytes // 4 + 1) * self.tail.block)
+
+    def announce(self, columns: Collection[int]) -> None:
+        """Announce the streams of `columns` to the file, if it has a method `expect`, so that it prefetches them.
+
+        Files of stores with slow requests have this method. Arrow reads all streams in turn, a little of each. So they
+        are announced only if they all fit into `_MOST_ANNOUNCED` bytes.
+        """
+        announce = getattr(self.raw, "expect", None)
+        if announce is None:
+            return
+        ends = list(accumulate((stream.length for stream in self.streams), initial=self.place.offset))
+        ranges = [
+            (start, end)
+            for stream, (start, end) in zip(self.streams, pairwise(ends), strict=True)
+            if stream.column in columns and stream.part in PARTS
+        ]
+        fits = sum(end - start for start, end in ranges) <= _MOST_ANNOUNCED
+        announce([ranges] if fits else [], whole=_MOST_ANNOUNCED)
 
 
-def read_stripe_footer(raw: BinaryIO, tail: Tail, stripe: Stripe) -> StripeFooter:
+def open_stripe(raw: BinaryIO, tail: Tail, stripe: Stripe) -> OpenStripe:
     """Read the footer of a stripe; raise Malformed if it is damaged."""
     raw.seek(stripe.offset + stripe.index + stripe.data)
     if stripe.footer > _MOST_FOOTER:
@@ -597,33 +605,11 @@ def read_stripe_footer(raw: BinaryIO, tail: Tail, stripe: Stripe) -> StripeFoote
     streams = tuple(Stream(*(number_of(one, field) for field in (1, 2, 3))) for one in parsed)
     if sum(stream.length for stream in streams) > stripe.index + stripe.data:
         raise Malformed(f"the streams of stripe {stripe.number} are longer than the stripe")
-    encodings = [parse_message(part) for part in messages_of(fields, 2)]
+    parsed = [parse_message(part) for part in messages_of(fields, 2)]
+    encodings = tuple((number_of(one, 1), number_of(one, 2)) for one in parsed)
     columns = sum(1 for _ in tail.root.walk())
-    found = tuple((number_of(one, 1), number_of(one, 2)) for one in encodings)
-    if len(found) != columns or any(kind not in _ENCODINGS for kind, _ in found):
-        raise Malformed(f"stripe {stripe.number} has {len(found)} encodings for {columns} columns, or an unknown one")
-    return StripeFooter(streams, found, text_of(fields, 3) or "")
-
-
-def announce_streams(raw: BinaryIO, stripe: Stripe, footer: StripeFooter, columns: Collection[int]) -> None:
-    """Announce the streams of `columns` to the file, if it has a method `expect`, so that it prefetches them.
-
-    Files of stores with slow requests have this method. Arrow reads all streams in turn, a little of each. So they are
-    announced only if they all fit into `_MOST_ANNOUNCED` bytes.
-    """
-    announce = getattr(raw, "expect", None)
-    if announce is None:
-        return
-    ends = list(accumulate((stream.length for stream in footer.streams), initial=stripe.offset))
-    ranges = [
-        (start, end)
-        for stream, (start, end) in zip(footer.streams, pairwise(ends), strict=True)
-        if stream.column in columns and stream.part in PARTS
-    ]
-    fits = sum(end - start for start, end in ranges) <= _MOST_ANNOUNCED
-    announce([ranges] if fits else [], whole=_MOST_ANNOUNCED)
-
-
-def capacity(tail: Tail, compressed: int) -> int:
-    """Return the maximum uncompressed size of a stream of `compressed` bytes."""
-    return min(compressed * RATIOS[tail.codec], (compressed // 4 + 1) * tail.block)
+    if len(encodings) != columns or any(kind not in _ENCODINGS for kind, _ in encodings):
+        raise Malformed(
+            f"stripe {stripe.number} has {len(encodings)} encodings for {columns} columns, or an unknown one"
+        )
+    return OpenStripe(raw, tail, stripe, streams, encodings, text_of(fields, 3) or "")

@@ -1,39 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Presents one stripe of an ORC file, with selected columns, as a file of its own.
 
-Arrow's reader cannot begin at a stripe, leave out nested fields, or bound its memory by what a stripe holds. So Arrow's
-reader gets a file that consists of the bytes of one stripe and of new footers. The footers name only the streams of the
-wanted columns. They may also declare another type for a stream: the lengths of strings are read as a column of integers
-before memory is allocated for the strings.
+Arrow's reader of a stripe trusts what the stripe holds: a wrong length of a list, or a null key of a map, ends the
+process. It reads all rows of a stripe at once, however long they are, and times as nanoseconds, which end in the year
+2262. So Arrow's reader gets a file that consists of the bytes of one stripe and of new footers. The footers name only
+the streams of the wanted columns. They may also declare another type for a stream: the lengths of strings and lists
+are read as a column of integers before memory is allocated for their content, maps as lists, and seconds and
+nanoseconds as two columns.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import BinaryIO
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from forebay.formats.compression.byte_streams import read_fully
 from forebay.formats.orc import metadata
 from forebay.formats.orc.metadata import (
     DICTIONARIES,
     MAGIC,
-    PARTS,
     Encoding,
     Kind,
     Malformed,
     Node,
+    OpenStripe,
     Part,
-    Stream,
-    Stripe,
-    StripeFooter,
-    Tail,
     stored,
 )
 
-_NO_COLUMN = (1 << 31) - 1
-"""The column id of streams that are left out. No file has as many columns."""
+_LEFT_OUT = (Part.PRESENT, (1 << 31) - 1)
+"""The kind and the column id of streams that are left out. No file has as many columns."""
 _FIRST_READ = 16 << 10
 """How many bytes at the end of a file Arrow's reader reads to find the footer."""
 _ZEROS = {True: bytes([0xC1, 0xFF, 0, 0]) * 1024, False: bytes([127, 0, 0]) * 1024}
@@ -41,6 +40,8 @@ _ZEROS = {True: bytes([0xC1, 0xFF, 0, 0]) * 1024, False: bytes([127, 0, 0]) * 10
 _ZEROS_LENGTH = 1 << 40
 """The length of a stream of zeros in bytes, more than is ever read."""
 _MODERN = (Encoding.DIRECT_V2, Encoding.DICTIONARY_V2)
+ALL_PARTS = tuple((part, part) for part in Part)
+"""The `parts` of a column that keeps all its streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,14 @@ class Pick:
         kind: The kind of type that the new file declares.
         children: The columns inside this column.
         parts: Pairs of a stream's kind in the original file and its kind in the new file. Streams of other kinds are
-            left out. None keeps all streams and their kinds.
+            left out.
         zeros: Whether to add an endless DATA stream of zeros.
     """
 
     source: Node
     kind: Kind
     children: tuple[Pick, ...] = ()
-    parts: tuple[tuple[Part, Part], ...] | None = None
+    parts: tuple[tuple[Part, Part], ...] = ALL_PARTS
     zeros: bool = False
 
     def walk(self) -> Iterator[Pick]:
@@ -70,51 +71,38 @@ class Pick:
 
 
 class StripeFile(io.RawIOBase):
-    """A file of one stripe and the selected columns. If reading `raw` raises an error, `failure` keeps the error.
+    """A file of one stripe and the selected columns. If reading the original raises an error, `failure` keeps it.
 
     Args:
-        raw: The ORC file, which stays open.
-        tail: The tail of the ORC file.
-        stripe: The stripe.
-        footer: The footer of the stripe.
+        stripe: The stripe. Its file stays open.
         columns: The columns of the new file. Their names are `0`, `1` ….
         rows: The number of rows of the new file; by default that of the stripe.
     """
 
-    def __init__(
-        self,
-        raw: BinaryIO,
-        tail: Tail,
-        stripe: Stripe,
-        footer: StripeFooter,
-        columns: Sequence[Pick],
-        rows: int | None = None,
-    ) -> None:
-        self._raw = raw
-        self._shift = stripe.offset - len(MAGIC)
-        self._size = stripe.index + stripe.data
-        self._start = len(MAGIC) + self._size
+    def __init__(self, stripe: OpenStripe, columns: Sequence[Pick], rows: int | None = None) -> None:
+        place, tail = stripe.place, stripe.tail
+        self._raw = stripe.raw
+        self._shift = place.offset - len(MAGIC)
+        self._start = len(MAGIC) + place.index + place.data
         self.failure: Exception | None = None
         self._at = 0
-        root = Pick(replace(tail.root, names=tuple(map(str, range(len(columns))))), Kind.STRUCT, tuple(columns))
+        root = Pick(tail.root, Kind.STRUCT, tuple(columns), ())
         filled = [(number, pick) for number, pick in enumerate(root.walk()) if pick.zeros]
-        versions = {footer.encodings[pick.source.id][0] in _MODERN for _, pick in filled}
+        versions = {stripe.encodings[pick.source.id][0] in _MODERN for _, pick in filled}
         if len(versions) > 1:
-            raise Malformed(f"stripe {stripe.number} mixes encodings of ORC's versions 1 and 2")
-        modern = versions != {False}
-        self._zeros = stored(_ZEROS[modern], tail.codec, tail.block)
+            raise Malformed(f"stripe {place.number} mixes encodings of ORC's versions 1 and 2")
+        self._zeros = stored(_ZEROS[versions != {False}], tail.codec, tail.block)
         length = _ZEROS_LENGTH // len(self._zeros) * len(self._zeros)
-        added = [Stream(Part.DATA, number, length) for number, _ in filled]
-        self._stop = self._start + length * len(added)
-        rows = stripe.rows if rows is None else rows
-        self._end = _tail(tail, replace(stripe, rows=rows), footer, root, added)
-        self.size = self._stop + len(self._end)
+        self._stop = self._start + length * len(filled)
+        zeros = [_stream(Part.DATA, number, length) for number, _ in filled]
+        self._end = _tail(stripe, root, place.rows if rows is None else rows, zeros, self._stop)
+        self._size = self._stop + len(self._end)
 
     def read(self, size: int = -1, /) -> bytes:
         """Return at most `size` bytes from the current position on; all remaining bytes if `size` is negative."""
         if self.closed:
             raise OSError("the file is closed")
-        stop = self.size if size < 0 else min(self.size, self._at + size)
+        stop = self._size if size < 0 else min(self._size, self._at + size)
         parts = []
         if self._at < len(MAGIC):
             parts.append(MAGIC[self._at : stop])
@@ -138,11 +126,7 @@ class StripeFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         """Move to a position, and return it."""
-        self._at = offset + (0, self._at, self.size)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        """Return the current position."""
+        self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
     def readable(self) -> bool:
@@ -154,84 +138,51 @@ class StripeFile(io.RawIOBase):
         return True
 
 
-def _tail(tail: Tail, stripe: Stripe, footer: StripeFooter, root: Pick, added: Sequence[Stream]) -> bytes:
-    """Return the footers of the new file. `added` are the streams that follow those of the stripe."""
+def _tail(stripe: OpenStripe, root: Pick, rows: int, zeros: Sequence[bytes], end: int) -> bytes:
+    """Return the footers of the new file. `zeros` are the streams behind those of the stripe; they end at `end`."""
+    tail = stripe.tail
     picks = list(root.walk())
-    numbers: dict[int, list[tuple[int, Pick]]] = {}
-    for number, pick in enumerate(picks):
-        numbers.setdefault(pick.source.id, []).append((number, pick))
-    streams = [metadata.encode(_stream(one)) for one in _renumbered(footer, numbers)]
-    used = sum(one.length for one in footer.streams)
-    streams.append(metadata.encode(_stream(Stream(Part.PRESENT, _NO_COLUMN, stripe.index + stripe.data - used))))
-    streams.extend(metadata.encode(_stream(one)) for one in added)
-    encodings = [metadata.encode(_encoding(pick, footer)) for pick in picks]
+    streams = [*_streams(stripe, picks), *zeros]
+    encodings = [metadata.encode(_encoding(pick, stripe)) for pick in picks]
     stripe_footer = stored(metadata.encode({1: streams, 2: encodings, 3: b"GMT"}), tail.codec, tail.block)
-    data = stripe.index + stripe.data + sum(one.length for one in added)
-    information = metadata.encode({1: len(MAGIC), 2: 0, 3: data, 4: len(stripe_footer), 5: stripe.rows})
-    content = len(MAGIC) + data + len(stripe_footer)
+    information = metadata.encode({1: len(MAGIC), 2: 0, 3: end - len(MAGIC), 4: len(stripe_footer), 5: rows})
     message: dict[int, int | list[bytes]] = {
         1: len(MAGIC),
-        2: content,
+        2: end + len(stripe_footer),
         3: [information],
         4: [_type(pick, number) for number, pick in enumerate(picks)],
-        6: stripe.rows,
+        6: rows,
         8: 0,
-        9: tail.writer,
     }
-    new_footer = stored(metadata.encode(message), tail.codec, tail.block)
+    footer = stored(metadata.encode(message), tail.codec, tail.block)
     script = metadata.encode(
-        {
-            1: len(new_footer),
-            2: int(tail.codec),
-            3: tail.block,
-            4: b"\x00\x0c",
-            5: 0,
-            6: tail.writer_version,
-            8000: MAGIC,
-        }
+        {1: len(footer), 2: int(tail.codec), 3: tail.block, 4: b"\x00\x0c", 5: 0, 6: tail.writer_version, 8000: MAGIC}
     )
     # Without these bytes, Arrow's first read would reach into the stripe, which may cost a request.
-    padding = bytes(max(0, _FIRST_READ - len(new_footer) - len(script) - 1))
-    return stripe_footer + padding + new_footer + script + bytes([len(script)])
+    padding = bytes(max(0, _FIRST_READ - len(footer) - len(script) - 1))
+    return stripe_footer + padding + footer + script + bytes([len(script)])
 
 
-def _renumbered(footer: StripeFooter, numbers: dict[int, list[tuple[int, Pick]]]) -> Iterator[Stream]:
-    """Yield the streams with new column ids. Streams that are left out become fillers of the same length."""
-    skipped = 0
-    for stream in footer.streams:
-        new = _meaning(stream, numbers)
-        if new is None:
-            skipped += stream.length
-            continue
-        if skipped:
-            yield Stream(Part.PRESENT, _NO_COLUMN, skipped)
-            skipped = 0
-        yield new
-    if skipped:
-        yield Stream(Part.PRESENT, _NO_COLUMN, skipped)
+def _streams(stripe: OpenStripe, picks: Sequence[Pick]) -> Iterator[bytes]:
+    """Yield the streams with their new kinds and column ids. What is left out becomes fillers of the same length."""
+    renamed: dict[tuple[int, int], tuple[Part, int]] = {
+        (pick.source.id, old): (new, number) for number, pick in enumerate(picks) for old, new in pick.parts
+    }
+    unused = stripe.place.index + stripe.place.data - sum(one.length for one in stripe.streams)
+    pairs = [(renamed.get((one.column, one.part), _LEFT_OUT), one.length) for one in stripe.streams]
+    for (part, column), run in groupby((*pairs, (_LEFT_OUT, unused)), key=itemgetter(0)):
+        yield _stream(part, column, sum(length for _, length in run))
 
 
-def _meaning(stream: Stream, numbers: dict[int, list[tuple[int, Pick]]]) -> Stream | None:
-    for number, pick in numbers.get(stream.column, ()):
-        if number == 0 or stream.part not in PARTS:
-            continue
-        if pick.parts is None:
-            return Stream(stream.part, number, stream.length)
-        for old, new in pick.parts:
-            if old == stream.part:
-                return Stream(new, number, stream.length)
-    return None
+def _stream(part: Part, column: int, length: int) -> bytes:
+    return metadata.encode({1: int(part), 2: column, 3: length})
 
 
-def _stream(stream: Stream) -> dict[int, int]:
-    return {1: int(stream.part), 2: stream.column, 3: stream.length}
-
-
-def _encoding(pick: Pick, footer: StripeFooter) -> dict[int, int]:
-    kind, size = footer.encodings[pick.source.id]
+def _encoding(pick: Pick, stripe: OpenStripe) -> dict[int, int]:
+    kind, size = stripe.encodings[pick.source.id]
     if pick.kind is Kind.STRUCT:
         return {1: int(Encoding.DIRECT)}
-    if pick.parts is not None and kind in DICTIONARIES:
+    if pick.parts != ALL_PARTS and kind in DICTIONARIES:
         kind -= 1
     return {1: kind, 2: size} if kind in DICTIONARIES else {1: kind}
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from forebay.errors import DataError
-from forebay.formats.base import FileFormat, batch_of
+from forebay.formats.base import FileFormat, batch_of, part_borders, rows_between, unfit_value
 from forebay.formats.filters import Expression, kept_ranges, leaves
 from forebay.formats.parquet.convert import Converter, Wanted
 from forebay.formats.parquet.footer import Leaf, columns_of, inferred_schema, unreadable_column
@@ -102,16 +101,8 @@ class ParquetFormat(FileFormat):
         """Return the starts of row groups that cut the file into slices of about `target_bytes`. Reads the footer."""
         if not file.size:
             return []
-        cuts: list[int] = []
         with opened(file) as parquet:
-            starts = row_starts(parquet)
-            filled = 0
-            for row, size in zip(starts[:-1], group_bytes(parquet, file.size), strict=True):
-                if filled and row and filled + size // 2 > target_bytes:
-                    cuts.append(row)
-                    filled = 0
-                filled += size
-        return [cut for cut in sorted(set(cuts)) if cut < starts[-1]]
+            return part_borders(row_starts(parquet), group_bytes(parquet, file.size), target_bytes)
 
     def matching_ranges(
         self, file: InputFile, schema: pa.Schema, row_filter: Expression, position: int, end: int | None
@@ -234,16 +225,7 @@ class _Reader:
     def _from(self, group: int, skip: int, rows: int) -> Iterator[pa.RecordBatch]:
         """Yield up to `rows` rows of row group `group`, starting at its row `skip`, as batches before conversion."""
         groups = [group] if self._one_group_at_a_time else list(range(group, self._parquet.metadata.num_row_groups))
-        for batch in self._batches(groups):
-            if skip >= batch.num_rows:
-                skip -= batch.num_rows
-                continue
-            part = batch.slice(skip, rows) if skip or batch.num_rows > rows else batch
-            skip = 0
-            rows -= part.num_rows
-            yield part
-            if not rows:
-                return
+        yield from rows_between(self._batches(groups), skip, rows)
 
     def _batches(self, groups: list[int]) -> Iterator[pa.RecordBatch]:
         paths = [leaf.path for leaf in self._leaves]
@@ -273,12 +255,7 @@ class _Reader:
             try:
                 arrays.append(array if item.convert is None else item.convert(array))
             except pa.ArrowInvalid as error:
-                raise DataError(
-                    f"a value of column {target.name!r} of {self._open.path} does not fit into {target.type}: {error}",
-                    option="schema",
-                    position=position,
-                    advice="give the column a wider type in the schema",
-                ) from None
+                raise unfit_value(target, self._open.path, position, error) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _nothing_but_nulls(self, position: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:

@@ -71,6 +71,22 @@ def test_what_damage_in_parquet_was_found(number: int, text: str) -> None:
     assert text in found
 
 
+# Arrow's own reader of a stripe ends the process for these, also behind the checks of the footers.
+FOUND_IN_ORC = {
+    600: "a row of stripe 0 may take more than 1 GB",
+    2_564: "bad read in RleDecoderV2",
+    3_150: "the length of a value is negative",
+}
+
+
+@pytest.mark.parametrize(("number", "text"), FOUND_IN_ORC.items())
+def test_what_damage_in_orc_was_found(number: int, text: str) -> None:
+    files = Files("orc")
+    found = read("orc", files.damaged(number), files.schema(number))
+    assert isinstance(found, str)
+    assert text in found
+
+
 FILTERED = """
 import sys, forebay
 from forebay.errors import DataError

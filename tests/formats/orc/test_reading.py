@@ -92,6 +92,15 @@ def test_fields_that_are_not_wanted_are_not_read(striped: tuple[pa.Table, bytes]
     assert found[:9_000].to_pylist() == wanted
 
 
+def test_fields_inside_the_values_of_a_map_are_left_out(memory_file: Files) -> None:
+    # To leave these out by the names of columns makes Arrow end the process.
+    values = pa.map_(pa.string(), pa.struct([("x", pa.int64()), ("y", pa.string())]))
+    rows = pa.array([[("a", {"x": 1, "y": "b"}), ("c", None)], None, []], values)
+    schema = pa.schema([("m", pa.map_(pa.string(), pa.struct([("x", pa.int64())])))])
+    found = next(OrcFormat().read(memory_file(written(pa.table({"m": rows}))), schema))[0]
+    assert found.to_pylist() == [{"m": [("a", {"x": 1}), ("c", None)]}, {"m": None}, {"m": []}]
+
+
 def test_long_values_come_in_small_batches(memory_file: Files) -> None:
     # One value of 64 KB, 40,000 times: 2.5 GB as strings, and 100 KB as a file.
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 40_000, pa.int32()), ["x" * 65_536]).slice(0, 2_000)
