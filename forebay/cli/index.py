@@ -405,8 +405,15 @@ def _key(texts: list[str], kinds: Mapping[str, SparkType]) -> Any:  # noqa: ANN4
     if len(kinds) == 1 and len(texts) == 1:
         ((name, kind),) = kinds.items()
         return _value(texts[0].removeprefix(f"{name}="), kind)
-    given = option_texts(texts)
-    return {name: _value(text, kinds[name]) if name in kinds else text for name, text in given.items()}
+    named = dict(text.partition("=")[::2] for text in texts if "=" in text)
+    if len(named) != len(texts) or set(named) != set(kinds):
+        columns = ", ".join(f"{name} {kind.text}" for name, kind in kinds.items())
+        raise ConfigurationError(
+            f"{' '.join(texts)!r} is no key: the key is ({columns})",
+            option="key",
+            advice=f"write {' '.join(f'{name}=VALUE' for name in kinds)}",
+        )
+    return {name: _value(text, kinds[name]) for name, text in named.items()}
 
 
 def _value(text: str, kind: SparkType) -> Any:  # noqa: ANN401 - a value of any key type

@@ -116,6 +116,7 @@ def test_errors_are_paragraphs(location, capsys):
         (["status", where, "Nothing"], "nothing of 'Nothing' is below"),
         (["why", where, "Thing", "id=one", "code=x"], "'one' is no bigint"),
         (["why", where, "Thing", "id=1"], "is no key: the key is (id bigint, code string)"),
+        (["why", where, "Thing", "1"], "write id=VALUE code=VALUE"),
         (["commit", where, "Thing", "a", "/nowhere", "--kind", "append"], "Spark cannot read '/nowhere' as parquet"),
     ):
         assert main(["index", *arguments]) == 1

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from os import PathLike
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -78,7 +79,7 @@ class Funnel:
 
     def __init__(
         self,
-        location: str,
+        location: str | PathLike[str],
         object_type: ObjectType,
         *,
         storage: Mapping[str, object] | None = None,

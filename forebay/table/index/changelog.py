@@ -123,6 +123,10 @@ class ShardTask:
         return f"{self.index.directory}states/{self.datasource}/{self.base:012d}-"
 
 
+COUNTED: Final = ("inserted", "updated", "deleted", "late", "deletes_unknown")
+"""What a transaction counts."""
+
+
 @dataclass(frozen=True)
 class ShardResult:
     """What a transaction does to a shard: files that exist, but that nothing names yet.
@@ -269,7 +273,7 @@ class _Difference:
         self._kept = task.sequence if task.sequence is not None else task.kept_sequence
         self._changes = change_fields(task.payload, self._kept)
         self._values = tuple(name for name in task.payload.names if name not in task.keys)
-        self._counts = dict.fromkeys(("inserted", "updated", "deleted", "late", "deletes_unknown"), 0)
+        self._counts = dict.fromkeys(COUNTED, 0)
         self._duplicates: list[tuple[str, int]] = []
         self._duplicate_keys = 0
         self._waiting: list[pa.RecordBatch] = []
@@ -513,13 +517,13 @@ def refuse_duplicates(results: Sequence[ShardResult], object_type: str, datasour
 
 def combined(results: Iterable[ShardResult]) -> tuple[dict[str, int], str, int]:
     """Return the counts, the digest and the number of incoming rows of all shards."""
-    counts: dict[str, int] = {}
+    counts = dict.fromkeys(COUNTED, 0)  # of no rows, and no shard, too
     rows, sums = 0, [0, 0]
     for result in results:
         rows += result.rows
         sums = [one + other for one, other in zip(sums, result.digest, strict=True)]
         for name, count in result.counts.items():
-            counts[name] = counts.get(name, 0) + count
+            counts[name] += count
     return counts, rows_digest(rows, sums[0], sums[1]), rows
 
 

@@ -153,19 +153,23 @@ def parsed_condition(text: str, columns: Columns, zone: Zone) -> Bound:
 
 
 def equality(name: str, value: object, columns: Columns) -> Bound:
-    """Return the condition of a keyword argument: equal to a value, one of a list, or NULL for None."""
+    """Return the condition of a keyword argument: equal to a value, one of a list, or NULL for None, in a list too."""
     _, kind = columns.column(name)
     if value is None:
         return Missing(name)
     if isinstance(value, list | tuple | set | frozenset):
-        wanted = tuple(_comparison(name, kind, "=", _value(name, kind, each)).value for each in value)
+        wanted = tuple(
+            _comparison(name, kind, "=", _value(name, kind, each)).value for each in value if each is not None
+        )
         if len(wanted) > VALUES:
             raise ConfigurationError(
                 f"the property {name!r} is compared with {len(wanted):,} values",
                 option="where",
                 advice=f"ask in several queries of at most {VALUES:,} values",
             )
-        return OneOf(name, wanted)
+        if None not in value:
+            return OneOf(name, wanted)
+        return Joined("OR", (OneOf(name, wanted), Missing(name))) if wanted else Missing(name)
     return _comparison(name, kind, "=", _value(name, kind, value))
 
 

@@ -386,9 +386,7 @@ class _TypeRounds:
         """Return when a fact was put: None, if it changed nothing; now, if it was collected."""
         if entry is None:
             return self._clock.now()
-        if not entry.changed and entry.kind != "flush":
-            return None
-        return _time_of(entry)
+        return _time_of(entry) if entry.changes_objects else None
 
     def _pending_edits(self, head: Entry) -> list[Edit]:
         """Return the edits that no flush has folded. Those that are known are not read again."""

@@ -110,7 +110,14 @@ class ObjectType:
         if not isinstance(given, Mapping):
             given = dict.fromkeys([given] if isinstance(given, str) else list(given), "")
         object.__setattr__(self, "key", dict(given))
-        object.__setattr__(self, "datasources", tuple(self.datasources))
+        sources = self.datasources
+        if not isinstance(sources, list | tuple) or not all(isinstance(each, Datasource) for each in sources):
+            raise ConfigurationError(
+                f"the datasources of {self.name!r} are {type(sources).__name__}, and no list of Datasource",
+                option="datasources",
+                advice='give a list: datasources=[Datasource("orders", properties={"status": Property("string")})]',
+            )
+        object.__setattr__(self, "datasources", tuple(sources))
         _check(self)
 
     @property
@@ -243,6 +250,7 @@ def _check(given: ObjectType) -> None:
     owners: dict[str, str] = {}
     for source in given.datasources:
         _check_name(source.name, "datasource")
+        _check_mappings(source)
         if [each.name.lower() for each in given.datasources].count(source.name.lower()) > 1:
             raise ConfigurationError(f"two datasources have the name {source.name!r}", option="datasources")
         for name, each in source.properties.items():
@@ -261,6 +269,22 @@ def _check(given: ObjectType) -> None:
                 )
             owners[name.lower()] = source.name
         _check_source(given, source)
+
+
+def _check_mappings(source: Datasource) -> None:
+    if not isinstance(source.key, Mapping):
+        raise ConfigurationError(
+            f"the key of the datasource {source.name!r} is {source.key!r}, and no mapping",
+            option="key",
+            advice="give the column for each key of the object type: key={'order_id': 'order_no'}",
+        )
+    properties = source.properties
+    if not isinstance(properties, Mapping) or not all(isinstance(each, Property) for each in properties.values()):
+        raise ConfigurationError(
+            f"the properties of the datasource {source.name!r} are no mapping of names to Property",
+            option="properties",
+            advice='give properties={"status": Property("string")}',
+        )
 
 
 def _check_source(given: ObjectType, source: Datasource) -> None:

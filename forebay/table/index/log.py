@@ -144,6 +144,11 @@ class Entry:
         """The number of keys that the transaction inserted, updated or deleted."""
         return sum(self.counts.get(name, 0) for name in ("inserted", "updated", "deleted"))
 
+    @property
+    def changes_objects(self) -> bool:
+        """Whether an index has something to take from the fact."""
+        return self.changed > 0 or self.kind == "flush"
+
     def to_bytes(self) -> bytes:
         """Return the fact as JSON."""
         return fact_bytes({"v": FORMAT, **asdict(self)})

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +58,7 @@ class SearchNode(Queryable):
 
     def __init__(
         self,
-        location: str,
+        location: str | PathLike[str],
         object_type: str,
         *,
         cache: str | Path,

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
+from os import PathLike, fspath
 from typing import Any, Self
 
 from forebay.errors import ConfigurationError, ForebayError
@@ -90,12 +91,14 @@ class IndexStore:
         storage: Settings of S3.
     """
 
-    def __init__(self, location: str, object_type: str, storage: Mapping[str, object] | None = None) -> None:
-        self.location = location
+    def __init__(
+        self, location: str | PathLike[str], object_type: str, storage: Mapping[str, object] | None = None
+    ) -> None:
+        self.location = fspath(location)
         self.object_type = object_type
         self.storage = dict(storage or {})
         self.directory = f"{object_type}/"
-        self.store: StateStore = RetryingStateStore(open_state_store(location, StorageOptions(self.storage)))
+        self.store: StateStore = RetryingStateStore(open_state_store(self.location, StorageOptions(self.storage)))
         self.log = Log(self.store, self.directory)
         self.edits = EditLog(self.store, self.directory)
 

@@ -48,6 +48,8 @@ def make_plan(index: IndexStore, given: ObjectType, rule: FullRule, drop_edits: 
         return Plan("FULL", ("nothing was committed yet: the first transaction builds everything",))
     stored = index.definition(head.serving)
     new = given.with_key_types(stored.keys)
+    if list(new.keys) != list(stored.keys):  # perhaps without types
+        return Plan("REFUSED", tuple(_refused(stored, new)))
     if new.fingerprint() == stored.fingerprint():
         reason = Follower(index, head.serving, rule).reason()
         return Plan("INCREMENTAL", ("the definition serves",)) if reason is None else Plan("FULL", (reason,))
@@ -59,7 +61,7 @@ def make_plan(index: IndexStore, given: ObjectType, rule: FullRule, drop_edits: 
 
 def _refused(stored: ObjectType, new: ObjectType) -> Iterator[str]:
     if list(_kinds(stored)) != list(_kinds(new)):
-        keys, others = (", ".join(f"{name} {kind}" for name, kind in _kinds(each)) for each in (stored, new))
+        keys, others = (", ".join(f"{name} {kind}".rstrip() for name, kind in _kinds(each)) for each in (stored, new))
         yield (
             f"the key is ({keys}), and would be ({others}): that is a new object type; give it a name of its own, and "
             "commit its datasources"

@@ -55,6 +55,24 @@ def test_two_datasources_one_log_one_node_three_queries(spark, funnel, location,
     assert (node.get(8), node.count(), node.where("total > 10 AND city IN ('Oslo')").count()) == (None, 3, 1)
 
 
+def test_a_transaction_without_rows_changes_nothing(spark, funnel, node_of, location):
+    first = spark.createDataFrame([(7, "Oslo")], SHIPMENTS)
+    funnel.commit("shipments", first, kind="snapshot")
+    empty = first.where("order_no < 0")
+    for kind in ("update", "append", "delete"):
+        done = funnel.commit("shipments", empty, kind=kind, transaction=kind)
+        assert done.applied and not any(done.counts.values())
+        assert not funnel.commit("shipments", empty, kind=kind, transaction=kind).applied
+    target = funnel.target("orders")
+    target.apply(spark.createDataFrame([], ORDERS), 0, "query", keys="order_id", sequence_by="order_id")
+    orders = spark.createDataFrame([(7, "open", None, None, False)], ORDERS)
+    target.apply(orders, 1, "query", keys="order_id", sequence_by="order_id")
+    assert funnel.status().pipelines[0].behind == 0
+    funnel.commit("shipments", empty, kind="update")
+    assert funnel.status().pipelines[0].behind == 0  # nothing is to be taken
+    assert node_of(location).get(7)["status"] == "open"
+
+
 KEYS: dict[str, list[Any]] = {
     "bigint": [0, -5, 2**63 - 1, -(2**63)],
     "string": ["", "ключ-🗝", "a\0b", "x,y"],

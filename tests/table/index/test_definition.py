@@ -22,6 +22,13 @@ TEXT = Property("string")
         (lambda: ObjectType("O", "id", [Datasource("a", {"id": TEXT})]), "'id' is a key of 'O', and a property of"),
         (lambda: ObjectType("O", "id", []), "has no datasource"),
         (lambda: ObjectType("O", [], [Datasource("a")]), "has no key"),
+        (lambda: ObjectType("O", "id", Datasource("a")), "are Datasource, and no list of Datasource"),
+        (lambda: ObjectType("O", "id", [Datasource("a", ["x"])]), "are no mapping of names to Property"),
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {"x": "string"})]),  # type: ignore[dict-item]
+            "are no mapping of names to Property",
+        ),
+        (lambda: ObjectType("O", "id", [Datasource("a", key="number")]), "the key of the datasource 'a' is 'number'"),
         (lambda: ObjectType("O", "id", [Datasource("a"), Datasource("A")]), "two datasources have the name"),
         (lambda: ObjectType("../x", "id", [Datasource("a")]), "'../x' of the object type cannot be used"),
         (lambda: ObjectType("O", "id", [Datasource("a/b")]), "'a/b' of the datasource cannot be used"),

@@ -90,6 +90,7 @@ def test_the_same_calls_and_answers_as_a_node(pair):
         assert rows(answers) == [{"name": None, "note": None, "city": None, **row} for row in ROWS]
         assert answers.get(3) == {"id": 3, "name": "name 0", "note": "配送 late", "city": None}
         assert answers.get(99) is None
+        assert answers.where(name=["name 1", None]).count() == answers.where("name = 'name 1' OR name IS NULL").count()
         page = answers.where("name >= 'name 1'").search("送 LATE").order_by("-name").limit(2).fetch()
         assert [row["id"] for row in page.rows] == [5, 1] and page.version.data == 1
         assert [row["id"] for row in page.next_page().rows] == [7] and not page.next_page().has_next

@@ -305,6 +305,8 @@ def test_keywords_are_equality_lists_and_null(typed):
         row["d"] == 1.5 or row["d"] != row["d"] for row in rows if row["d"] is not None
     )
     assert count(s=[]) == 0
+    assert count(i=[5, None]) == sum(row["i"] in (5, None) for row in rows)
+    assert count(i=[None]) == count(i=None) > 0
     assert count(w=WIDE) == sum(row["w"] == WIDE for row in rows)
     assert node.where("NOT (i IN (5))", s="old").count() == sum(
         row["s"] == "old" and row["i"] not in (None, 5) for row in rows

@@ -55,7 +55,7 @@ def test_a_replacement_serves_and_nodes_flip_to_it(live):
         (50, None, "Bergen")
     ]
     assert new.plan().kind == "INCREMENTAL" and verify(live.index, node.view()).is_equal
-    assert [(each.role, each.behind) for each in status(live.index).pipelines] == [("serves", 0), ("was dropped", 2)]
+    assert [(each.role, each.behind) for each in status(live.index).pipelines] == [("serves", 0), ("was dropped", 0)]
     removed = collect(live.index, keep=1, versions=1)
     assert any("pipelines/000001/segments" in name for name in removed.files)
     assert live.index.pipelines() == ["r000003"]
@@ -86,6 +86,7 @@ def test_plans_say_what_changed(live):
     for definition, reason in (
         (replace(live.definition, key={"id": "string"}), "the key is (id bigint), and would be (id string)"),
         (replace(live.definition, key={"id": "bigint", "x": "string"}), "that is a new object type"),
+        (replace(live.definition, key=["id", "x"]), "would be (id bigint, x)"),
         (changed(key={"id": "other"}), "'b' would find keys or deleted rows by other columns"),
         (changed(deleted="gone"), "give it a new name"),
     ):
