@@ -88,17 +88,17 @@ ifdef PYTEST_ARGS
 	@$(PYTEST) $(PYTEST_ARGS)
 else
 	@# Side by side, because most tests wait. Kafka is apart: Spark takes the jars of its own Kafka source only when its
-	@# JVM starts. What needs no Spark begins while the archives of classes are written.
-	@beside() { exec env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
+	@# JVM starts, and comes first, because it waits most. What needs no Spark begins while the archives are written.
+	@beside() { exec nice -n $${3-8} env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
 	{ $(MYPY); } > build/tests-types.txt 2>&1 & types=$$!; \
 	beside kit '$(KIT)' & kit=$$!; \
 	beside alone '$(ALONE)' & alone=$$!; \
 	trap 'kill $$types $$kit $$alone $$kafka $$streams $$changelogs 2>/dev/null' INT TERM; \
 	$(ARCHIVES); \
-	beside kafka '$(KAFKA)' & kafka=$$!; \
+	beside kafka '$(KAFKA)' 0 & kafka=$$!; \
 	beside streams '$(STREAMS) $(CHANGELOGS:%=--ignore=%)' & streams=$$!; \
 	beside changelogs '$(CHANGELOGS)' & changelogs=$$!; \
-	$(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(ALONE:%=--ignore=%) $(KIT:%=--ignore=%) $(CHANGELOGS:%=--ignore=%); failed=$$?; \
+	nice -n 4 env $(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(ALONE:%=--ignore=%) $(KIT:%=--ignore=%) $(CHANGELOGS:%=--ignore=%); failed=$$?; \
 	echo "waiting for the tests that write build/tests-*.txt"; \
 	for group in $$types $$alone $$kit $$streams $$changelogs $$kafka; do wait $$group || failed=$$?; done; \
 	cat build/tests-*.txt; exit $$failed

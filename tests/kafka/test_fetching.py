@@ -301,6 +301,7 @@ def test_brokers_that_are_not_there_are_named(refusing, fetcher):
         fetcher(address="127.0.0.1:1", arguments={"bootstrap_timeout_ms": 500})
 
 
+@pytest.mark.soak
 def test_a_lost_broker_is_named_and_reading_continues_when_it_is_back(refusing, fetcher, mortal):
     mortal.create_topic("lost")
     produce(mortal, "lost", plain(20))
