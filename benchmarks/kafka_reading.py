@@ -18,7 +18,7 @@ from kafka_topics import KINDS, batches, fill
 from forebay.inspection.tables import text_table
 from forebay.sources.kafka.fetching import FETCH_BYTES, PartitionFetcher
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.selecting import RawFetch, record_schema
+from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 from forebay.sources.kafka.split import KafkaSplit
 from forebay.testkit.kafka_broker import KafkaBroker
 

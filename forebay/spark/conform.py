@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError, ContractError, DataError
+from forebay.framework.arrow.batch_slices import slices_within
 from forebay.framework.arrow.casting import (
     LISTS,
     ColumnPlan,
@@ -25,7 +26,6 @@ from forebay.framework.arrow.casting import (
     refuse_nulls,
     schema_problems,
 )
-from forebay.framework.arrow.row_packer import slices_within
 from forebay.table.keys import stamped
 
 _MOST_LEVELS = 63

@@ -22,7 +22,7 @@ from kafka.record import MemoryRecords
 from forebay.sources.kafka import fetching
 from forebay.sources.kafka.client import kafka_internals
 from forebay.sources.kafka.fetching import PartitionFetcher
-from forebay.sources.kafka.records.selecting import record_schema
+from forebay.sources.kafka.records.decoding import record_schema
 from forebay.sources.kafka.split import KafkaSplit
 
 

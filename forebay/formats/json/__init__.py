@@ -3,6 +3,6 @@
 
 `format` cuts a file into blocks of lines (`documents` reads it whole for `multiLine`), and `blocks` turns them into
 record batches with three readers ("tiers"): `uniform`, Arrow (`arrow`), and records one by one
-(`stdlib_reader`, `jackson`). `build` makes columns from the values of records. `cells` reads a column of JSON texts.
+(`stdlib_reader`, `jackson`). `cells` reads a column of JSON texts.
 `inference` finds the schema.
 """

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodings of text in JSON: UTF-8 as Jackson decodes it, Java's strings, base64."""
+"""A port of Jackson's JSON tokenizer, for one record.
+
+Spark continues after an error inside a record, and the state of Jackson determines how it reads the rest. So this
+tokenizer is lazy where Jackson is lazy, and reads ahead where Jackson reads ahead.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,9 @@ import re
 import unicodedata
 
 from forebay.formats.json.options import JsonOptions
+
+# -- Encodings of text in JSON: UTF-8 as Jackson decodes it, Java's strings, base64.
+
 
 SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 # The repetitions are possessive: others keep a state for each group, which takes many times the size of the text.
@@ -424,9 +431,6 @@ _UNQUOTED_END = re.compile(b"[^" + re.escape(_UNQUOTED) + b"]")
 
 
 # -- A port of Jackson's JSON tokenizer, for one record.
-#
-# Spark continues after an error inside a record, and the state of Jackson determines how it reads the rest. So this
-# tokenizer is lazy where Jackson is lazy, and reads ahead where Jackson reads ahead.
 
 
 START_OBJECT, END_OBJECT, START_ARRAY, END_ARRAY, FIELD_NAME, STRING, INT, FLOAT, TRUE, FALSE, NULL = range(1, 12)

@@ -22,7 +22,8 @@ from forebay.framework.inprocess.checkpoints import CheckpointPlan, CheckpointSt
 from forebay.framework.inprocess.engine import Engine, PollTimeoutError
 from forebay.framework.inprocess.reader_task import SplitProgress
 from forebay.framework.runtime.connector_errors import without_secrets, wrap_errors
-from forebay.framework.runtime.host_options import HostOptions, event_time_options, watermark_strategy
+from forebay.framework.runtime.event_time_options import event_time_options, watermark_strategy
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, normalise

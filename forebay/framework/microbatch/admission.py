@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.coordination.discovering import before
+from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.offset import LazySequence, Planned, To, UnknownEnd
 from forebay.framework.runtime.host_options import HostOptions

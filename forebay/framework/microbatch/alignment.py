@@ -1,13 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alignment of splits that are read in order, such as files: a micro-batch takes the next splits within a time span.
+"""Alignment in a stream: no split is planned further than `alignmentMaxDrift` ahead of the slowest active one.
 
 ```
-first     first event time of the next unread split
-taken     the unread splits in order, up to the first one that begins after first + alignmentMaxDrift
+watermark of a split   event time of its next record, or of its last one, less watermarkDelay    (AL-1, WM-2)
+limit                  lowest watermark of an active split + alignmentMaxDrift                   (AL-2)
+micro-batch            of each split the records up to limit + watermarkDelay                    (AL-6)
 ```
-Splits are taken whole, and the next unread one is always taken. So the event times of a micro-batch exceed `first` by
-at most `alignmentMaxDrift` plus the span of one split. Event times are looked up only until a split is too
-late, however many splits there are. The offset stores which splits are read, so a replay does not need alignment.
+Alignment decides only the ends of splits, and the offset stores these. So a replay does not need it. A lookup is a call
+of the planner that asks for the event time of a split's next record.
+
+Let D be the delay in the query's `withWatermark(column, D)`. If D ≥ drift (at least 1 ms) + watermarkDelay, Spark drops
+no record that is on time in an active split:
+
+```
+on time   at most watermarkDelay older than every earlier record of the split; records without a time, more than a day
+          in the future, or from before 1970, where Spark's watermark begins, do not count
+active    each split from its discovery on, except while it is
+  idle      each lookup of this process, for longer than idleTimeout, found that the split had caught up
+  done      the split has reached its end of an AvailableNow run
+  undated   this process saw no event time of it: it has caught up, or more than four lookups in a row found none
+```
+Proof. Let n be the latest event time of a next or a last record that was seen in an active split.
+1. An unread record on time is n - delay or later, so it is above the split's watermark w = n - delay - 1 µs.
+2. The limit is at most w + drift: it only rises to the minimum of all w + drift, and w never falls.
+3. So a micro-batch reads nothing later than limit + delay ≤ n + drift - 1 µs.
+4. Spark's watermark after it, rounded down to milliseconds, is at most n + drift - 1 µs - D ≤ n - delay - 1 µs = w.
+5. Spark drops what is at or below its watermark, and the unread record on time is above w.
+6. A restart sees n again before it plans. It makes idle splits active, but takes back nothing that was allowed before.
 """
 
 from __future__ import annotations
@@ -17,7 +36,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from forebay.errors import ConfigurationError, ContractError, RetriableError
-from forebay.framework.coordination.discovering import before
+from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.admission import Backlog
 from forebay.framework.microbatch.event_time import (
@@ -37,6 +56,17 @@ from forebay.framework.split import Position, Split
 from forebay.watermarks.alignment import last_event_time, max_allowed, watermark_before
 from forebay.watermarks.event_time import FUTURE, MAX_WATERMARK, micros
 from forebay.watermarks.strategy import IdlenessTimer
+
+# -- Alignment of splits that are read in order, such as files: a micro-batch takes the next splits within a time span.
+#
+# ```
+# first     first event time of the next unread split
+# taken     the unread splits in order, up to the first one that begins after first + alignmentMaxDrift
+# ```
+# Splits are taken whole, and the next unread one is always taken. So the event times of a micro-batch exceed `first`
+# by at most `alignmentMaxDrift` plus the span of one split. Event times are looked up only until a split is too late,
+# however many splits there are. The offset stores which splits are read, so a replay does not need alignment.
+
 
 _log = logging.getLogger(__name__)
 
@@ -206,37 +236,6 @@ class OrderedAlignment:
 
 
 # -- Alignment in a stream: no split is planned further than `alignmentMaxDrift` ahead of the slowest active one.
-#
-# ```
-# watermark of a split   event time of its next record, or of its last one, less watermarkDelay    (AL-1, WM-2)
-# limit                  lowest watermark of an active split + alignmentMaxDrift                   (AL-2)
-# micro-batch            of each split the records up to limit + watermarkDelay                    (AL-6)
-# ```
-# Alignment decides only the ends of splits, and the offset stores these. So a replay does not need it. A lookup is a
-# call
-# of the planner that asks for the event time of a split's next record.
-#
-# Let D be the delay in the query's `withWatermark(column, D)`. If D ≥ drift (at least 1 ms) + watermarkDelay, Spark
-# drops
-# no record that is on time in an active split:
-#
-# ```
-# on time   at most watermarkDelay older than every earlier record of the split; records without a time, more than a
-# day
-#           in the future, or from before 1970, where Spark's watermark begins, do not count
-# active    each split from its discovery on, except while it is
-#   idle      each lookup of this process, for longer than idleTimeout, found that the split had caught up
-#   done      the split has reached its end of an AvailableNow run
-#   undated   this process saw no event time of it: it has caught up, or more than four lookups in a row found none
-# ```
-# Proof. Let n be the latest event time of a next or a last record that was seen in an active split.
-# 1. An unread record on time is n - delay or later, so it is above the split's watermark w = n - delay - 1 µs.
-# 2. The limit is at most w + drift: it only rises to the minimum of all w + drift, and w never falls.
-# 3. So a micro-batch reads nothing later than limit + delay ≤ n + drift - 1 µs.
-# 4. Spark's watermark after it, rounded down to milliseconds, is at most n + drift - 1 µs - D ≤ n - delay - 1 µs = w.
-# 5. Spark drops what is at or below its watermark, and the unread record on time is above w.
-# 6. A restart sees n again before it plans. It makes idle splits active, but takes back nothing that was allowed
-# before.
 
 
 # -- Logs a warning if a stream stands still because all splits with records wait for a split that has caught up.

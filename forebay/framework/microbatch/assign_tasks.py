@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ContractError
-from forebay.framework.coordination.discovering import fixed_ends, unread
+from forebay.framework.coordination.fixed_ends import fixed_ends, unread
 from forebay.framework.coordination.validation import checked_splits
 from forebay.framework.discovery import OPEN_COST, DiscoveryEnumerator
 from forebay.framework.microbatch.assigned_splits import PlanningContext

@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The context of a `SplitEnumerator` in a planner: one virtual reader, whose splits are planned instead of read."""
+"""Provides the splits that a `SplitEnumerator` assigns in a stream.
+
+Spark has no readers that live as long as the stream, so the enumerator sees one virtual reader, number 0.
+
+```
+restart   call restore_state, start, add_reader(0); splits that were assigned before are in the offset
+poll      report finished splits and the complete checkpoint, run handlers of call_async, request splits while there
+          is room
+offset    holds the assigned splits that are not read yet, and the result of snapshot_state of the same moment
+```
+"""
 
 from __future__ import annotations
 
@@ -25,6 +35,9 @@ from forebay.framework.runtime.connector_errors import closing, wrap_errors
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Split
+
+# -- The context of a `SplitEnumerator` in a planner: one virtual reader, whose splits are planned instead of read.
+
 
 T = TypeVar("T")
 
@@ -267,15 +280,6 @@ class PlanningContext(SplitEnumeratorContext):
 
 
 # -- Provides the splits that a `SplitEnumerator` assigns in a stream.
-#
-# Spark has no readers that live as long as the stream, so the enumerator sees one virtual reader, number 0.
-#
-# ```
-# restart   call restore_state, start, add_reader(0); splits that were assigned before are in the offset
-# poll      report finished splits and the complete checkpoint, run handlers of call_async, request splits while there
-#           is room
-# offset    holds the assigned splits that are not read yet, and the result of snapshot_state of the same moment
-# ```
 
 
 _SELDOM: Final = 1.0

@@ -16,7 +16,8 @@ from forebay.framework.arrow.casting import resolved_schema
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.end_negotiation import RecordProbe
 from forebay.framework.runtime.connector_calls import ConnectorCalls
-from forebay.framework.runtime.host_options import HostOptions, event_time_column
+from forebay.framework.runtime.event_time_options import event_time_column
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, normalise

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from forebay.clock import Clock
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.coordination.discovering import before
+from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.microbatch.admission import Limits
 from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, Negotiation, begun_of
 from forebay.framework.microbatch.offset_codec import state_store

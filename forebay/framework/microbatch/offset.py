@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remembers the splits that a stream has read to their end, so that no discovery adds them again (S15)."""
+"""The offset of a micro-batch, self-contained, as canonical JSON (S1, S2).
+
+```
+{"v": 1, "id": …, "source": …, "n": 7, "splits": [[id, to, from?, fields?], …], "done": …, "enum": …, "options": …}
+```
+`from` is omitted if it equals `to`, and `fields` if they are empty. `to` is `true` for `UnknownEnd.WHOLE`, `false`
+for `UnknownEnd.NEGOTIATED`, and `null` at the start of a split. `v` is 2 in offsets with `digests`.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +25,10 @@ from forebay.framework.split import Json, Position, Split, normalise
 from forebay.state.state_store import is_safe_name
 from forebay.version import __version__
 
+# -- Remembers the splits that a stream has read to their end, so that no discovery adds them again (S15).
+
+
 # -- The offset of a micro-batch, self-contained, as canonical JSON (S1, S2).
-#
-# ```
-# {"v": 1, "id": …, "source": …, "n": 7, "splits": [[id, to, from?, fields?], …], "done": …, "enum": …, "options": …}
-# ```
-# `from` is omitted if it equals `to`, and `fields` if they are empty. `to` is `true` for `UnknownEnd.WHOLE`, `false`
-# for `UnknownEnd.NEGOTIATED`, and `null` at the start of a split. `v` is 2 in offsets with `digests`.
 
 
 VERSION: Final = 1

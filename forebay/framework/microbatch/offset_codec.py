@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state store of a stream: at `stateLocation`, or by default in the checkpoint directory (S13, S18)."""
+"""Writes and reads the offsets of a query: `OffsetCodec`, and `InlineOffsetCodec`, which needs no other storage."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ from forebay.framework.source import Source
 from forebay.framework.split import Json
 from forebay.state.open_state_store import can_keep_state, open_state_store, scheme_of
 from forebay.state.state_store import StateStore
+
+# -- The state store of a stream: at `stateLocation`, or by default in the checkpoint directory (S13, S18).
+
 
 _BESIDE: Final = "_forebay"
 

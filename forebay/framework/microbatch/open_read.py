@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The context and the output of a reader in a task."""
+"""A reader of some splits that the caller polls without blocking, and closes when it has read enough."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
+
+# -- The context and the output of a reader in a task.
+
 
 C = TypeVar("C")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides when a planner asks the source again: how long it caches an answer, and pauses after a failure (S7)."""
+"""Provides the splits of a stream and their present ends; `DiscoverySplitProvider` gets them from a discovery."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split, normalise
 from forebay.options import Duration
 from forebay.retry import RetryPolicy
+
+# -- Decides when a planner asks the source again: how long it caches an answer, and pauses after a failure (S7).
+
 
 LONGEST: Final = 10.0
 """Maximum seconds for which an answer is cached, however long it took."""

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests (short hashes) of files that a stream has read, because offsets have no room for all splits.
-
-The key of a digest is the file's path. The mark of a digest identifies the version of the file: two bits for the kind
-of version, one for `cleanSource`, and a hash of 29 bits.
-"""
+"""Tracks the files that a stream has read: by path, age and version."""
 
 from __future__ import annotations
 
@@ -17,6 +13,12 @@ from forebay.framework.split import Json, Split
 from forebay.sources.files.split import FileSplit, path_of, version_id
 from forebay.stores.file_status import GENERATION, FileStatus, changed
 from forebay.stores.paths import last_name
+
+# -- Digests (short hashes) of files that a stream has read, because offsets have no room for all splits.
+#
+# The key of a digest is the file's path. The mark of a digest identifies the version of the file: two bits for the
+# kind of version, one for `cleanSource`, and a hash of 29 bits.
+
 
 _TIME, _ETAG, _GENERATION = 0, 1, 2
 _KIND = 3

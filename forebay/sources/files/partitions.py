@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Infers types and converts values of Hive-style directory names (`year=2024`), as Spark 4.2 does."""
+"""Discovers the columns of Hive-style partition directories (`year=2024/month=1`) as Spark 4.2 does."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ from forebay.formats.values.dates import (
 )
 from forebay.formats.values.numbers import parse_bool, parse_double, parse_int
 from forebay.stores.paths import last_name, parent
+
+# -- Infers types and converts values of Hive-style directory names (`year=2024`), as Spark 4.2 does.
+
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
 

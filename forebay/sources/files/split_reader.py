@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which read errors are ignored, and adds the path of the file to errors that a format raises."""
+"""The split reader of the file source: reads files and slices of files, one after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.base import FileFormat
 from forebay.formats.filters import leaves
-from forebay.framework.arrow.row_packer import slices_within
+from forebay.framework.arrow.batch_slices import slices_within
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader
@@ -34,9 +34,6 @@ from forebay.sources.files.schema import (
 from forebay.sources.files.small_files import JoinedFiles, SmallFiles
 from forebay.sources.files.split import FileSplit, offset_and_rows
 from forebay.stores.stored_file import StoredFile
-
-# -- The split reader of the file source: reads files and slices of files, one after another.
-
 
 _log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row groups of a Parquet file, between which a byte limit cuts the file."""
+"""The enumerator of a stream of files: finds new files, orders them, and cuts them at a byte limit."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus
 from forebay.stores.stored_file import StoredFile
 from forebay.watermarks.event_time import ColumnTimestamps
+
+# -- The row groups of a Parquet file, between which a byte limit cuts the file.
 
 
 @dataclass(frozen=True, slots=True)

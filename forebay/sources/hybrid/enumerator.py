@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.coordination.discovering import fixed_ends, unread
+from forebay.framework.coordination.fixed_ends import fixed_ends, unread
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator, KnownSplits
 from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.source import Source

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits progress to a consumer group. A failed commit never stops the query."""
+"""The enumerator of the Kafka source: finds partitions, where they start and end, and lost records."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from forebay.sources.kafka.event_times import RecordTimes, TimeLimits
 from forebay.sources.kafka.offset_resolver import OffsetResolver, TopicDiscovery, TopicIdentity
 from forebay.sources.kafka.options import KafkaOptions
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
+
+# -- Commits progress to a consumer group. A failed commit never stops the query.
+
 
 _log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores the offsets at which ending times stop a stream, because retention may later remove the records there."""
+"""Looks up records in partitions: timestamps of the next or last record, and the first record at or after a time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from forebay.sources.kafka.client.client_errors import PositionLostError, client
 from forebay.sources.kafka.fetching import PartitionFetcher
 from forebay.sources.kafka.offset_resolver import OffsetResolver
 from forebay.sources.kafka.options import KafkaOptions
-from forebay.sources.kafka.records.selecting import record_schema
+from forebay.sources.kafka.records.decoding import record_schema
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
+
+# -- Stores the offsets at which ending times stop a stream, because retention may later remove the records there.
 
 
 class TimeLimits:

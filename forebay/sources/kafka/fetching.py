@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A range of offsets that a fetcher reads, and its state."""
+"""Fetches ranges of offsets of many partitions with one consumer, and returns them as record batches."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ from forebay.sources.kafka.client.client_errors import (
     stuck,
 )
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
+from forebay.sources.kafka.records.decoding import GROUP_BYTES, MAX_BATCH_BYTES, Decoded, RawFetch
 from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.selecting import GROUP_BYTES, MAX_BATCH_BYTES, Decoded, RawFetch, Record
+from forebay.sources.kafka.records.selecting import Record
 from forebay.sources.kafka.split import KafkaSplit
+
+# -- A range of offsets that a fetcher reads, and its state.
 
 
 class RangeState(Enum):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the brokers which partitions exist, and compares topic ids."""
+"""Resolves the options for start and end to offsets, once, when partitions are discovered."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from forebay.sources.kafka.client.client_errors import client_error
 from forebay.sources.kafka.client.cluster import Cluster, Topic, ask_until
 from forebay.sources.kafka.options import KafkaOptions
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
+
+# -- Asks the brokers which partitions exist, and compares topic ids.
 
 
 @dataclass(frozen=True)

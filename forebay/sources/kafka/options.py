@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses and validates the options of the Kafka source, without connecting to a broker."""
+"""Declares and validates the options of the Kafka source, without connecting to a broker."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ from forebay.options import Secret, option
 from forebay.sources.kafka.bounds import Bound, BoundKind, OffsetRange, assigned_json
 from forebay.sources.kafka.client.client_options import ClientOptions, translate
 from forebay.sources.kafka.payloads import Payloads, json_payload_options
-from forebay.sources.kafka.records.selecting import MAX_BATCH_BYTES
+from forebay.sources.kafka.records.decoding import MAX_BATCH_BYTES
 from forebay.sources.kafka.split import TopicPartition
 
 if TYPE_CHECKING:
     from forebay.sources.kafka.changelogs import Changelog
-
-
-# -- Declares and validates the options of the Kafka source, without connecting to a broker.
 
 
 _JSON = ("assign", "starting_offsets", "ending_offsets", "starting_offsets_by_timestamp", "ending_offsets_by_timestamp")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts fetched records to the columns of the read: with decoded keys and values, or as changes of rows."""
+"""The split reader of the Kafka source: reads all partitions of a task with one leased consumer, and decodes them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ from forebay.sources.kafka.client.cluster import Cluster, ask_until
 from forebay.sources.kafka.fetching import PartitionFetcher
 from forebay.sources.kafka.options import KafkaOptions
 from forebay.sources.kafka.payloads import CORRUPT, Payloads
-from forebay.sources.kafka.records.selecting import record_schema
+from forebay.sources.kafka.records.decoding import record_schema
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 from forebay.table.changelog.shape import POSITION, SPLIT
 
 if TYPE_CHECKING:
     from forebay.sources.kafka.changelogs import Changelog
+
+
+# -- Converts fetched records to the columns of the read: with decoded keys and values, or as changes of rows.
 
 
 class RecordDecoder(ABC):

@@ -111,7 +111,7 @@ class ObjectType:
             given = dict.fromkeys([given] if isinstance(given, str) else list(given), "")
         object.__setattr__(self, "key", dict(given))
         sources = self.datasources
-        if not isinstance(sources, list | tuple) or not all(isinstance(each, Datasource) for each in sources):
+        if not isinstance(sources, Sequence) or not all(isinstance(each, Datasource) for each in sources):
             raise ConfigurationError(
                 f"the datasources of {self.name!r} are {type(sources).__name__}, and no list of Datasource",
                 option="datasources",

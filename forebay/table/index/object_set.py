@@ -526,7 +526,7 @@ class ObjectSet:
             columns: The columns that conditions and the order may name.
 
         Raises:
-            ConfigurationError: A column cannot be named, a value has not its type, or there is no text to search.
+            ConfigurationError: A column cannot be named, a value has not its type, or no property has text.
         """
         conditions: list[Bound] = []
         for text, equal in self._filters:

@@ -31,7 +31,7 @@ class PipelineStatus:
 
     Args:
         version: Its newest version; 0 if it has none yet.
-        behind: How many facts of the log with changes it does not have yet.
+        behind: How many facts of the log with changes it does not have yet; 0 if it was dropped, and follows no more.
         role: Whether it serves, is built behind the one that does, or was replaced or dropped.
         size: The bytes of its segments.
         waits: What is to be committed before it can serve.
@@ -113,14 +113,16 @@ def status(index: IndexStore) -> Status:
             role = "serves"
         elif newest in followed and new is not None:
             role, waits = "is built", tuple(waits_for(head, stored, new))
-        pipelines.append(PipelineStatus(newest, _behind(index, head, newest), role, size, waits))
+        behind = 0 if role == "was dropped" else _behind(index, head, newest)
+        pipelines.append(PipelineStatus(newest, behind, role, size, waits))
     return Status(index.object_type, head, tuple(sources), tuple(pipelines), _edit_status(index, head))
 
 
 def _behind(index: IndexStore, head: Entry, newest: IndexVersion) -> int:
     """Return the number of facts that an index is still to take. A fact that was collected counts."""
     facts = (
-        head if number == head.number else index.log.get(number) for number in range(newest.data + 1, head.number + 1)
+        head if number == head.number else index.log.get(number)
+        for number in range(max(newest.data, 0) + 1, head.number + 1)
     )
     return sum(fact is None or fact.changes_objects for fact in facts)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds a connector in a check: its listing, its client's calls, its thread, its process."""
+"""What surrounds a connector in a check: its listing, the calls of its client, its process."""
 
 from __future__ import annotations
 

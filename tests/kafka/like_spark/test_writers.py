@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from forebay.sources.kafka.records.wire import NAMES, Header, headers
+from forebay.sources.kafka.records.codecs import NAMES
+from forebay.sources.kafka.records.wire import Header, headers
 from forebay.sources.kafka.split import TopicPartition
 from forebay.testkit.servers.kafka_jars import VERSION, Module, fetched, jars, java
 

@@ -13,7 +13,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 
 from forebay.errors import DataError
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.selecting import RawFetch, record_schema
+from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 from forebay.sources.kafka.records.wire import CRC_BEGIN
 
 SIZE = 600_000_000

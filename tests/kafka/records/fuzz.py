@@ -29,8 +29,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's, about its own way of imports
     from forebay.errors import DataError
     from forebay.sources.kafka.records.columnar import ColumnarDecoder
+    from forebay.sources.kafka.records.decoding import COLUMNS, Body, RawFetch, record_schema
     from forebay.sources.kafka.records.plain import PlainDecoder
-    from forebay.sources.kafka.records.selecting import COLUMNS, Body, RawFetch, record_schema
     from forebay.sources.kafka.records.wire import Header, headers
 
 MEMORY = 1 << 30

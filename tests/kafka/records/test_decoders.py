@@ -15,8 +15,9 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.kafka.records import columnar as arrays
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
+from forebay.sources.kafka.records.decoding import Decoded, RawFetch, record_schema
 from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.selecting import Decoded, MalformedError, RawFetch, record_schema
+from forebay.sources.kafka.records.selecting import MalformedError
 
 FULL = record_schema(include_headers=True)
 T0 = 1_700_000_000_000

@@ -13,10 +13,10 @@ import cramjam
 import pytest
 
 from forebay.errors import DataError
+from forebay.sources.kafka.records.codecs import decompress
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
+from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.selecting import RawFetch, record_schema
-from forebay.sources.kafka.records.wire import decompress
 
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("fuzz.py"))]
 FULL = record_schema(include_headers=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.sources.kafka.records import columnar
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.selecting import RawFetch, record_schema
+from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 
 SCHEMA = record_schema(["offset", "key", "value"])
 

@@ -143,7 +143,7 @@ def test_sources_are_streaming_tables_and_materialized_views(server, tmp_path):
 
 @pytest.mark.soak
 def test_pyspark_still_needs_the_way_round(server, tmp_path):
-    """If this fails, PySpark accepts empty profiles, and spark/processes/planner_profiles.py is not needed any more."""
+    """If this fails, PySpark accepts empty profiles, and `skip_empty_profiles` is not needed any more."""
     done = run(server, project(tmp_path, OF_SPARK))
     assert done.returncode != 0
     assert "UNKNOWN_RESPONSE" in done.stdout

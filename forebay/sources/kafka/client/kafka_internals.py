@@ -39,7 +39,7 @@ from kafka.record import MemoryRecords
 
 from forebay.errors import DataError
 from forebay.sources.kafka.client.connections import first_unexpected
-from forebay.sources.kafka.records.selecting import RawFetch
+from forebay.sources.kafka.records.decoding import RawFetch
 from forebay.sources.kafka.records.wire import headers
 
 _RECEIVE = 1 << 16

@@ -14,19 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.sources.kafka.records.decoding import COLUMNS, GROUP_BYTES, MAX_BATCH_BYTES, Body, Decoded, RawFetch
 from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.selecting import (
-    COLUMNS,
-    GROUP_BYTES,
-    LEAST_RECORD,
-    MAX_BATCH_BYTES,
-    Body,
-    Cursor,
-    Decoded,
-    FetchDecoder,
-    MalformedError,
-    RawFetch,
-)
+from forebay.sources.kafka.records.selecting import LEAST_RECORD, Cursor, FetchDecoder, MalformedError
 
 # -- Decodes many zigzag varints at once.
 #

@@ -10,8 +10,10 @@ import pyarrow as pa
 from kafka.record.legacy_records import LegacyRecordBatch
 
 from forebay.errors import DataError, ForebayError
-from forebay.sources.kafka.records.selecting import Body, Decoded, FetchDecoder, RawFetch, Record, records
-from forebay.sources.kafka.records.wire import TooLargeError, corrupt_batch, decompress, too_large
+from forebay.sources.kafka.records.codecs import TooLargeError, decompress
+from forebay.sources.kafka.records.decoding import Body, Decoded, RawFetch
+from forebay.sources.kafka.records.selecting import FetchDecoder, Record, records
+from forebay.sources.kafka.records.wire import corrupt_batch, too_large
 from forebay.sources.kafka.split import TopicPartition
 
 _LENGTH = struct.Struct(">i")

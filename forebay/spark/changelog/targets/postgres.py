@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of PostgreSQL as a target: staged by COPY on executors, merged in one transaction."""
+"""`PostgresTarget`: the rows of a changelog in a table of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -43,9 +43,6 @@ from forebay.spark.processes import freeze_modules
 
 if TYPE_CHECKING:
     import psycopg
-
-
-# -- `PostgresTarget`: the rows of a changelog in a table of PostgreSQL.
 
 
 _log = logging.getLogger(__name__)
@@ -382,7 +379,8 @@ def _csv(batch: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-# -- Merges staged rows into the target. Updates that exchange values of a unique column are put in an order that works.
+# -- Merges staged rows into the target. Updates that exchange values of a unique column are put in an order that
+# works.
 #
 # PostgreSQL checks a unique constraint at each row of a statement, unless it is deferrable.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts errors of PostgreSQL to typed errors, and opens connections that raise them."""
+"""Checks that a table can hold the changes, before anything is written, and finds what the merge must know of it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from forebay.spark.changelog.targets.postgres_statements import (
 
 if TYPE_CHECKING:
     import psycopg
+
+
+# -- Converts errors of PostgreSQL to typed errors, and opens connections that raise them.
 
 
 _WAIT = (RetriableError, "check that the server runs and read its log, then start the query again; it continues")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps Spark types to PostgreSQL types, and converts values to the form that COPY reads."""
+"""Builds the SQL statements of a target in PostgreSQL. Every name is quoted; values arrive by COPY."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ from pyspark.sql.types import (
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import EXACT_JSON
 from forebay.spark.changelog.targets.changes import DELETED, END_AT, SEQUENCE, START_AT, Changes
+
+# -- Maps Spark types to PostgreSQL types, and converts values to the form that COPY reads.
+
 
 _TYPES: Final[dict[type[DataType], str]] = {
     BooleanType: "boolean",

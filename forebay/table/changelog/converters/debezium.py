@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds values of change events that are not the values of their columns, such as Debezium's placeholders (TOAST)."""
+"""Debezium's change events as JSON, with or without the schema of Kafka Connect (C17)."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ from forebay.table.changelog.converters.event_converter import paired, rows_have
 from forebay.table.changelog.converters.json_texts import TextReader, Texts, dump, json_objects, json_texts, key_rows
 from forebay.table.changelog.operators.events import equal_rows
 from forebay.table.changelog.shape import COMMIT_TIMESTAMP, LOG, SEQUENCE, TRANSACTION, RowKind
+
+# -- Finds values of change events that are not the values of their columns, such as Debezium's placeholders (TOAST).
+
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """What Debezium writes for a large value of PostgreSQL that an update did not change (TOAST)."""
