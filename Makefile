@@ -36,10 +36,10 @@ PYTEST = OMP_NUM_THREADS=1 FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HO
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak SPARK_HOME=$(NO_ZIP) $(PY) -P -m pytest -m soak --timeout=3600
 ALL_BUT_KAFKA := --ignore=tests/kafka
 CHANGELOGS := tests/spark/changelog tests/spark/keys
-STREAMS := tests/microbatch tests/spark tests/golden tests/table
+STREAMS := tests/spark
 # What needs no Spark, or starts one of its own: each group that shares a Spark has to start it and to warm it up.
 KIT := $(addprefix tests/,testkit examples simulation)
-ALONE := $(addprefix tests/,inprocess framework reading coordination state stores options project typing)
+ALONE := $(addprefix tests/,inprocess framework reading coordination state stores options project typing microbatch golden table)
 # kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
 SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
 KAFKA := tests/kafka $(SOCKETS)
