@@ -89,7 +89,7 @@ ifdef PYTEST_ARGS
 else
 	@# Side by side, because most tests wait. Kafka is apart: Spark takes the jars of its own Kafka source only when its
 	@# JVM starts, and comes first, because it waits most. What needs no Spark begins while the archives are written.
-	@beside() { exec nice -n $${3-8} env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
+	@beside() { exec nice -n $${3-4} env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
 	{ $(MYPY); } > build/tests-types.txt 2>&1 & types=$$!; \
 	beside kit '$(KIT)' & kit=$$!; \
 	beside alone '$(ALONE)' & alone=$$!; \
