@@ -51,6 +51,8 @@ MYPY = $(PY) -m mypy forebay stubs tests $(wildcard pyspark_forebay_*.py) $(PROG
 # Workers of Spark run this interpreter, and neither they nor anything else put the current directory on sys.path.
 export PYSPARK_PYTHON := $(PY)
 export PYTHONSAFEPATH := 1
+# Hundreds of processes of tests import the same modules of tests.
+unexport PYTHONDONTWRITEBYTECODE
 # A host name that does not resolve is no reason for Spark not to start.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

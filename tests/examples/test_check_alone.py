@@ -71,7 +71,8 @@ def test_a_feed_without_an_end_passes(page_rows):
         passes(RestFeed(url=feed.url, page_rows=page_rows))
 
 
-@pytest.mark.parametrize("source", [PostgresTable, pytest.param(PostgresChanges, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("source", [PostgresTable, PostgresChanges])
 def test_a_table_passes(postgres, source):
     with psycopg.connect(postgres, autocommit=True) as database:
         database.execute("DROP TABLE IF EXISTS checked")

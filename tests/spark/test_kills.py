@@ -17,7 +17,6 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import forebay
-from forebay.errors import FatalError
 from forebay.sources.rate import RateSource
 from forebay.testkit.kills import Kill, KillList, MicroBatchFiles, restart_until_done, run_until_done
 
@@ -102,8 +101,8 @@ CLAIMS = [
 ]
 
 
-@pytest.mark.parametrize("claims", [CLAIMS[:3], pytest.param(CLAIMS, marks=pytest.mark.soak)], ids=len)
-def test_kills_around_claims_lose_and_double_nothing(spark, program, kills, tmp_path, claims):
+@pytest.mark.soak
+def test_kills_around_claims_lose_and_double_nothing(spark, program, kills, tmp_path):
     """S14: unknown ends are negotiated, also with tasks that are killed after the negotiation."""
     (tmp_path / "logs").mkdir()
     for split in ("a", "b"):
@@ -112,7 +111,7 @@ def test_kills_around_claims_lose_and_double_nothing(spark, program, kills, tmp_
     options = {"directory": str(tmp_path / "logs"), "stateLocation": str(tmp_path / "state"), "maxRowsPerTrigger": 40}
     plan = planned(tmp_path, kills, format="killable_log", options=options | {"maxRowsPerBatch": 5})
     forebay.register(spark, *program.SOURCES)
-    kills.arm(*claims)
+    kills.arm(*CLAIMS)
     restart_until_done(lambda: program.start(spark, plan, kills), kills)
     expected = sorted(json.dumps([split, f"{split}{number}"]) for split in ("a", "b") for number in range(100, 160))
     assert MicroBatchFiles(tmp_path / "rows").rows() == expected
@@ -150,25 +149,13 @@ def test_kills_with_data_and_state_on_s3_lose_and_double_nothing(spark, program,
     assert bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=f"{tmp_path.name}/state/")["KeyCount"] > 0
 
 
-# Each takes a new JVM; test_kills_soak.py has every point.
+# Each start takes a new JVM; test_kills_soak.py has every point.
 DRIVER = [Kill("sink-written", "driver", at=2)]
 
 
 def driver(plan, place):
     (place / "plan.json").write_text(json.dumps(plan))
     return [sys.executable, "-P", str(PROGRAM), str(place / "plan.json")]
-
-
-def test_a_kill_of_the_driver_loses_and_doubles_nothing(spark, program, undisturbed, kills, tmp_path):
-    """The driver that goes on is this process, which has a JVM."""
-    kills.arm(*DRIVER)
-    plan = planned(tmp_path, kills)
-    with pytest.raises(FatalError, match="did not end"):
-        run_until_done(driver(plan, tmp_path), kills, checkpoint=plan["checkpoint"], starts=1)
-    assert kills.armed() == []
-    forebay.register(spark, *program.SOURCES)
-    program.start(spark, plan, kills).awaitTermination()
-    assert MicroBatchFiles(tmp_path / "rows").rows() == undisturbed
 
 
 @pytest.mark.soak

@@ -107,7 +107,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(60, marks=pytest.mark.soak)])
 def test_of_six_processes_one_wins_each_round(server, location, rounds, record_property, s3_server):
     options = json.dumps({**KEYS, "endpoint_url": server})
     command = [sys.executable, "-P", "-c", WRITER, location, options]

@@ -43,7 +43,7 @@ def joined(left, right, how):
     return result
 
 
-@pytest.mark.soak("semi", "anti")
+@pytest.mark.soak("left", "semi", "anti")
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_the_folded_result_is_the_join_of_the_folded_inputs_after_every_micro_batch(micro_batches, how):
     """P14."""
