@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Entry:
+class Registration:
     """A class that claims a format name.
 
     Args:
@@ -52,10 +52,10 @@ class Entry:
 
 
 BUILT_INS: Final = (
-    Entry("forebay_files", "forebay.sources.files:FileSource", install='pip install "forebay[files]"'),
-    Entry("forebay_kafka", "forebay.sources.kafka:KafkaSource", install='pip install "forebay[kafka]"'),
-    Entry("forebay_hybrid", "forebay.sources.hybrid:HybridOptions"),
-    Entry("forebay_rate", "forebay.sources.rate:RateSource"),
+    Registration("forebay_files", "forebay.sources.files:FileSource", install='pip install "forebay[files]"'),
+    Registration("forebay_kafka", "forebay.sources.kafka:KafkaSource", install='pip install "forebay[kafka]"'),
+    Registration("forebay_hybrid", "forebay.sources.hybrid:HybridOptions"),
+    Registration("forebay_rate", "forebay.sources.rate:RateSource"),
 )
 """The sources that forebay contains."""
 
@@ -66,12 +66,14 @@ class Registry:
     Installed packages are scanned on first use, and again when a name is unknown.
     """
 
-    def __init__(self, built_ins: Iterable[Entry] = BUILT_INS, *, group: str = GROUP, kind: str = "source") -> None:
+    def __init__(
+        self, built_ins: Iterable[Registration] = BUILT_INS, *, group: str = GROUP, kind: str = "source"
+    ) -> None:
         self._built_ins = tuple(built_ins)
         self._group = group
         self._kind = kind
-        self._registered: list[Entry] = []
-        self._installed: list[Entry] | None = None
+        self._registered: list[Registration] = []
+        self._installed: list[Registration] | None = None
         self._broken: list[str] = []
         self._warned: set[str] = set()
 
@@ -91,7 +93,7 @@ class Registry:
                 source=cls.__name__,
                 advice="use letters, digits, underscores, dots and hyphens, and begin with a letter or an underscore",
             )
-        entry = Entry(name, cls, "registered here")
+        entry = Registration(name, cls, "registered here")
         key = (name.lower(), entry.path)
         self._registered = [entry, *(old for old in self._registered if (old.name.lower(), old.path) != key)]
         self._warn(self._claims()[name.lower()])
@@ -116,7 +118,7 @@ class Registry:
         self._warn(claims)
         return _load(claims[0], self._kind)
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[Registration, ...]:
         """Return the entry that `lookup` uses for each name, sorted by name. No source is imported."""
         claims = self._claims()
         for rivals in claims.values():
@@ -140,18 +142,18 @@ class Registry:
             "forebay.register(spark, ItsClass)",
         )
 
-    def _claims(self) -> dict[str, list[Entry]]:
+    def _claims(self) -> dict[str, list[Registration]]:
         """Return the entries by format name in lower case. The first entry of a name wins; each class occurs once."""
         if self._installed is None:
             self._installed, self._broken = _scan(self._group) if self._group else ([], [])
-        claims: dict[str, list[Entry]] = {}
+        claims: dict[str, list[Registration]] = {}
         for entry in (*self._registered, *self._built_ins, *self._installed):
             rivals = claims.setdefault(entry.name.lower(), [])
             if entry.path not in {rival.path for rival in rivals}:
                 rivals.append(entry)
         return claims
 
-    def _warn(self, claims: list[Entry]) -> None:
+    def _warn(self, claims: list[Registration]) -> None:
         """Log a warning for each entry that the first entry of the same name hides, once."""
         winner, *losers = claims
         for loser in losers:
@@ -189,11 +191,11 @@ def format_name(cls: type) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
 
 
-def _scan(group: str) -> tuple[list[Entry], list[str]]:
+def _scan(group: str) -> tuple[list[Registration], list[str]]:
     """Return the entries of the installed packages, sorted by package name, and a text for each unreadable package."""
     from importlib.metadata import distributions  # keeps `import forebay` fast
 
-    found: dict[str, list[Entry]] = {}
+    found: dict[str, list[Registration]] = {}
     broken: list[str] = []
     for distribution in distributions():
         try:
@@ -206,7 +208,7 @@ def _scan(group: str) -> tuple[list[Entry], list[str]]:
     return [entry for key in sorted(found) for entry in found[key]], broken
 
 
-def _offered(distribution: Distribution, group: str) -> list[Entry]:
+def _offered(distribution: Distribution, group: str) -> list[Registration]:
     points = [point for point in distribution.entry_points if point.group == group]
     if not points:
         return []
@@ -222,11 +224,11 @@ def _offered(distribution: Distribution, group: str) -> list[Entry]:
     for point in points:
         extras = ",".join(point.extras)
         install = f'pip install "{name}[{extras}]"' if extras else ""
-        entries.append(Entry(point.name, point.value.partition("[")[0].strip(), origin, install))
+        entries.append(Registration(point.name, point.value.partition("[")[0].strip(), origin, install))
     return entries
 
 
-def _load(entry: Entry, kind: str) -> type:
+def _load(entry: Registration, kind: str) -> type:
     if isinstance(entry.target, type):
         return entry.target
     module, _, path = entry.target.partition(":")
@@ -252,7 +254,7 @@ def _load(entry: Entry, kind: str) -> type:
     return found
 
 
-def _missing(what: str, entry: Entry, module: str, error: ModuleNotFoundError) -> ConfigurationError:
+def _missing(what: str, entry: Registration, module: str, error: ModuleNotFoundError) -> ConfigurationError:
     """Return the error for a module that is not found: the module with the class, or a dependency of it."""
     name = error.name or "a module"
     if module == name or module.startswith(f"{name}."):

@@ -12,7 +12,7 @@ import typer
 
 from forebay.cli.arguments import Json, Options, Target, option_texts, say, target_source
 from forebay.inspection.describe import installed_sources, peek, sources_table
-from forebay.inspection.environment import Finding, check_environment, check_source
+from forebay.inspection.environment import Diagnosis, check_environment, check_source
 from forebay.inspection.tables import text_table
 
 
@@ -51,7 +51,7 @@ def _reached(name: str, given: dict[str, str]) -> str:
     return f"reached; columns: {', '.join(found.table.schema.names)}"
 
 
-def _findings(found: list[Finding]) -> str:
+def _findings(found: list[Diagnosis]) -> str:
     rows = [(one.check, one.state, one.found) for one in found]
     table = text_table(("check", "state", "found"), rows, whole=(2,))
     wrong = [one for one in found if one.state == "wrong"]

@@ -19,8 +19,8 @@ from forebay.options.secret import Secret
 from forebay.table.changelog.state.inspection import (
     OperatorReport,
     ShardReport,
+    StateVerification,
     StoredRow,
-    Verification,
     operators,
     report,
     stored_rows,
@@ -123,7 +123,7 @@ def _state(location: str, name: str, option: list[str] | None) -> OperatorState:
 
 
 def _texts(
-    name: str, shown: OperatorReport | None, rows: Sequence[StoredRow] | None, verified: Verification | None
+    name: str, shown: OperatorReport | None, rows: Sequence[StoredRow] | None, verified: StateVerification | None
 ) -> list[str]:
     texts = [] if shown is None else _report(shown)
     if shown is not None and rows is not None:
@@ -194,7 +194,7 @@ def _time(microseconds: int | None) -> str:
 
 
 def _json(
-    name: str, shown: OperatorReport | None, rows: Sequence[StoredRow] | None, verified: Verification | None
+    name: str, shown: OperatorReport | None, rows: Sequence[StoredRow] | None, verified: StateVerification | None
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"name": name}
     if shown is not None:

@@ -27,7 +27,7 @@ State = Literal["ok", "missing", "wrong"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """The result of one check.
 
     Args:
@@ -43,7 +43,7 @@ class Finding:
     advice: str = ""
 
 
-def check_environment(environ: Mapping[str, str] | None = None) -> list[Finding]:
+def check_environment(environ: Mapping[str, str] | None = None) -> list[Diagnosis]:
     """Return the findings on this Python, Java, PySpark, the interpreter of Spark's workers, and forebay's extras.
 
     Args:
@@ -53,13 +53,13 @@ def check_environment(environ: Mapping[str, str] | None = None) -> list[Finding]
     return [_python(), _java(found), _pyspark(), _workers(found), *_extras()]
 
 
-def _python() -> Finding:
+def _python() -> Diagnosis:
     version = ".".join(map(str, sys.version_info[:3]))
     text = f"{version} ({sys.executable}), forebay {__version__}"
-    return Finding("Python", "ok", text)
+    return Diagnosis("Python", "ok", text)
 
 
-def _java(environ: Mapping[str, str]) -> Finding:
+def _java(environ: Mapping[str, str]) -> Diagnosis:
     home = environ.get("JAVA_HOME")
     program = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environ.get("PATH")) or "java"
     advice = (
@@ -67,58 +67,58 @@ def _java(environ: Mapping[str, str]) -> Finding:
     )
     done = _output([program, "-version"], environ)
     if isinstance(done, str) and not _is_installed("pyspark"):
-        return Finding("Java", "missing", "not installed; only Spark needs it", advice)
+        return Diagnosis("Java", "missing", "not installed; only Spark needs it", advice)
     if isinstance(done, str):
-        return Finding("Java", "wrong", f"{program} does not run: {done}", advice)
+        return Diagnosis("Java", "wrong", f"{program} does not run: {done}", advice)
     text = done.stderr + done.stdout
     version = re.search(r'version "(\d+)(?:\.(\d+))?[^"]*"', text)
     if done.returncode or version is None:
-        return Finding("Java", "wrong", f"{program} -version says: {text.strip()[:200]}", advice)
+        return Diagnosis("Java", "wrong", f"{program} -version says: {text.strip()[:200]}", advice)
     major = int(version[2] if version[1] == "1" and version[2] else version[1])
     shown = f"{version[0].split()[1].strip(chr(34))} ({program})"
-    return Finding("Java", "ok", shown) if major >= _OLDEST_JAVA else Finding("Java", "wrong", shown, advice)
+    return Diagnosis("Java", "ok", shown) if major >= _OLDEST_JAVA else Diagnosis("Java", "wrong", shown, advice)
 
 
-def _pyspark() -> Finding:
+def _pyspark() -> Diagnosis:
     advice = 'pip install "forebay[spark]"'
     try:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
-        return Finding("PySpark", "missing", "not installed; forebay.run works without it", advice)
+        return Diagnosis("PySpark", "missing", "not installed; forebay.run works without it", advice)
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if not _OLDEST_SPARK <= numbers < _NEXT_SPARK:
-        return Finding(
+        return Diagnosis(
             "PySpark", "wrong", f"{version}; forebay needs 4.2 or newer, before 5", 'pip install "pyspark>=4.2,<5"'
         )
-    return Finding("PySpark", "ok", version)
+    return Diagnosis("PySpark", "ok", version)
 
 
-def _workers(environ: Mapping[str, str]) -> Finding:
+def _workers(environ: Mapping[str, str]) -> Diagnosis:
     """Check the interpreter that Spark's workers start on this machine."""
     name = environ.get("PYSPARK_PYTHON")
     program = shutil.which(name or "python3", path=environ.get("PATH"))
     label = f"PYSPARK_PYTHON={name}" if name else "PYSPARK_PYTHON is not set, so python3"
     advice = f"export PYSPARK_PYTHON={sys.executable}"
     if program is None:
-        return Finding("Spark's workers", "wrong", f"{label}: there is no such program", advice)
+        return Diagnosis("Spark's workers", "wrong", f"{label}: there is no such program", advice)
     code = "import sys, forebay; print(*sys.version_info[:2], forebay.__version__)"
     done = _output([program, "-c", code], environ)
     if isinstance(done, str) or done.returncode:
         reason = done if isinstance(done, str) else (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return Finding("Spark's workers", "wrong", f"{label} ({program}) cannot import forebay: {reason}", advice)
+        return Diagnosis("Spark's workers", "wrong", f"{label} ({program}) cannot import forebay: {reason}", advice)
     major, minor, version = done.stdout.split()
     if (int(major), int(minor)) != sys.version_info[:2] or version != __version__:
         found = f"{label} ({program}) is Python {major}.{minor} with forebay {version}"
-        return Finding("Spark's workers", "wrong", f"{found}, unlike this process", advice)
-    return Finding("Spark's workers", "ok", f"{label} ({program})")
+        return Diagnosis("Spark's workers", "wrong", f"{found}, unlike this process", advice)
+    return Diagnosis("Spark's workers", "ok", f"{label} ({program})")
 
 
-def _extras() -> list[Finding]:
+def _extras() -> list[Diagnosis]:
     """Return one finding for each extra of forebay: its packages, or those of them that are not installed."""
     try:
         requires = metadata.requires("forebay") or []
     except metadata.PackageNotFoundError:
-        return [Finding("extras", "wrong", "forebay is not installed as a package", "pip install forebay")]
+        return [Diagnosis("extras", "wrong", "forebay is not installed as a package", "pip install forebay")]
     extras: dict[str, list[str]] = {}
     for text in requires:
         needed = re.match(r"([A-Za-z0-9._-]+)[^;]*;.*extra\s*==\s*['\"]([^'\"]+)['\"]", text)
@@ -129,10 +129,10 @@ def _extras() -> list[Finding]:
         absent = [one for one in packages if not _is_installed(one)]
         if absent:
             advice = f'pip install "forebay[{extra}]"'
-            findings.append(Finding(f"extra {extra}", "missing", f"not installed: {', '.join(absent)}", advice))
+            findings.append(Diagnosis(f"extra {extra}", "missing", f"not installed: {', '.join(absent)}", advice))
         else:
             versions = ", ".join(f"{one} {metadata.version(one)}" for one in packages)
-            findings.append(Finding(f"extra {extra}", "ok", versions))
+            findings.append(Diagnosis(f"extra {extra}", "ok", versions))
     return findings
 
 
@@ -154,11 +154,11 @@ def _output(command: list[str], environ: Mapping[str, str]) -> subprocess.Comple
         return str(error)
 
 
-def check_source(name: str, read: Callable[[], object]) -> Finding:
+def check_source(name: str, read: Callable[[], object]) -> Diagnosis:
     """Call `read`, which reads the first row of a source. Return a finding with its result or with its error."""
     try:
         shown = str(read())
     except Exception as error:  # noqa: BLE001 - a connector may raise anything; the finding has it
         typed = connector_error(error, source=name, doing="reading")
-        return Finding(name, "wrong", typed.message, typed.advice or "")
-    return Finding(name, "ok", shown)
+        return Diagnosis(name, "wrong", typed.message, typed.advice or "")
+    return Diagnosis(name, "ok", shown)

@@ -39,7 +39,7 @@ class Shown(NamedTuple):
     html: str
 
 
-class View(Protocol):
+class ProgressView(Protocol):
     """An output of `forebay.progress`."""
 
     def show(self, shown: Shown) -> None:
@@ -47,7 +47,7 @@ class View(Protocol):
 
 
 @contextmanager
-def open_view(file: TextIO) -> Iterator[View]:
+def open_view(file: TextIO) -> Iterator[ProgressView]:
     """Yield the view for an output: a notebook cell (for standard output in a notebook), a terminal, or lines."""
     if file is sys.stdout and (display := _notebook()) is not None:
         yield _Notebook(display)
@@ -66,7 +66,7 @@ def open_view(file: TextIO) -> Iterator[View]:
         yield _Terminal(live)
 
 
-def try_show(view: View, progress: Callable[[], Shown]) -> None:
+def try_show(view: ProgressView, progress: Callable[[], Shown]) -> None:
     """Show progress. Log an error, such as that of a closed terminal, because it must not end the query or run."""
     try:
         view.show(progress())
@@ -136,7 +136,7 @@ def _notebook() -> Any:  # noqa: ANN401 - as above
     return sys.modules.get("IPython.display") if hasattr(shell, "kernel") else None
 
 
-class Query(Protocol):
+class QueryWithProgress(Protocol):
     """The methods of Spark's `StreamingQuery` that `progress` uses."""
 
     @property
@@ -152,14 +152,16 @@ class Query(Protocol):
 
 
 @overload
-def progress(read: Query, *, every: float = 1.0, file: TextIO | None = None) -> None: ...
+def progress(read: QueryWithProgress, *, every: float = 1.0, file: TextIO | None = None) -> None: ...
 
 
 @overload
 def progress(read: Run, *, every: float = 1.0, file: TextIO | None = None) -> Iterator[pa.RecordBatch]: ...
 
 
-def progress(read: Query | Run, *, every: float = 1.0, file: TextIO | None = None) -> Iterator[pa.RecordBatch] | None:
+def progress(
+    read: QueryWithProgress | Run, *, every: float = 1.0, file: TextIO | None = None
+) -> Iterator[pa.RecordBatch] | None:
     """Show the progress of a streaming query until it ends, or of a run while it is read.
 
     For a query, `progress` blocks; interrupting it leaves the query running. Each source of forebay has a bar of the
@@ -193,7 +195,7 @@ def progress(read: Query | Run, *, every: float = 1.0, file: TextIO | None = Non
     return None
 
 
-def _update(view: View, query: Query, state: QueryProgress, *, ended: bool = False) -> None:
+def _update(view: ProgressView, query: QueryWithProgress, state: QueryProgress, *, ended: bool = False) -> None:
     def shown() -> Shown:
         state.update(query.name, query.lastProgress, ended=ended)
         return Shown(lines(state), one_line(state), html(state))

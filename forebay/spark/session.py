@@ -289,7 +289,7 @@ _checked: set[str] = set()
 """Ids of the Spark applications, and of the Spark Connect sessions, whose workers were checked."""
 
 
-class Worker(NamedTuple):
+class WorkerPython(NamedTuple):
     """The Python interpreter of a worker, and the version of forebay that it can import."""
 
     executable: str
@@ -313,7 +313,7 @@ def check_workers(spark: SparkSession) -> None:
     if context.applicationId in _checked or same_interpreter(context.pythonExec):
         return
     try:
-        worker: Worker = Worker(*context.parallelize([0], 1).map(_probe()).collect()[0])
+        worker: WorkerPython = WorkerPython(*context.parallelize([0], 1).map(_probe()).collect()[0])
     except Exception as error:
         raise _refusal(context.pythonExec, _last_line(error)) from error
     if worker.version is None:
@@ -345,7 +345,7 @@ def _check_server(spark: SparkSession) -> None:
         if IN_QUERY_FUNCTION in str(error):
             raise in_query_function() from error
         raise _server_refusal(f"a test job of one row failed: {_last_line(error)}") from error
-    worker = Worker(found[0], found[1], found[2])
+    worker = WorkerPython(found[0], found[1], found[2])
     if worker.version is None:
         raise _server_refusal(f"its workers run {worker.executable}: {worker.problem}")
     _warn_of_version(worker, _SERVER_ADVICE)
@@ -361,7 +361,7 @@ def _server_refusal(problem: str) -> ConfigurationError:
     return ConfigurationError(f"the server of Spark Connect cannot run forebay: {problem}", advice=_SERVER_ADVICE)
 
 
-def _warn_of_version(worker: Worker, advice: str) -> None:
+def _warn_of_version(worker: WorkerPython, advice: str) -> None:
     if worker.version != __version__:
         warnings.warn(
             f"Spark's workers run {worker.executable} with forebay {worker.version}, and this is forebay "

@@ -17,8 +17,8 @@ from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.state.state_store import OPTION, checked_name, checked_prefix
 from forebay.stores.s3.client import (
     Background,
-    Request,
     S3Client,
+    S3Request,
     client_of,
     error_code,
     is_gone,
@@ -299,8 +299,8 @@ class S3StateStore:
             )
         return s3_error(error, self._request(doing))
 
-    def _request(self, doing: str) -> Request:
-        return Request(
+    def _request(self, doing: str) -> S3Request:
+        return S3Request(
             f"{doing} the state of the stream below {self.location!r}",
             self._bucket,
             self._client.settings,

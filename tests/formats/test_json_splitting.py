@@ -7,7 +7,7 @@ import pytest
 
 from forebay.formats.json.arrow import NotSafe
 from forebay.formats.json.template import Template, template_of
-from forebay.formats.json.uniform import LineSplitter
+from forebay.formats.json.uniform import UniformSplitter
 
 FORM = b'{"a":1,"b":"x"}'
 
@@ -20,7 +20,7 @@ def template(line: bytes) -> Template:
 
 def split(data: bytes, form: bytes = FORM) -> tuple[list[list[str]], list[tuple[int, bytes]]]:
     """The values of each row, and the other lines with the number of rows before them."""
-    found = LineSplitter(template(form)).split(data)
+    found = UniformSplitter(template(form)).split(data)
     assert found is not None
     for array in found.by_piece.values():
         array.validate(full=True)
@@ -80,19 +80,19 @@ def test_a_piece_shorter_than_the_gaps_around_its_value_is_another_form() -> Non
 
 def test_lines_shorter_than_the_start_of_the_form_have_another_form() -> None:
     wide = b"{" + b" " * 100 + b'"a":1}'
-    assert LineSplitter(template(wide)).split(b'{"a":1}\n{"a":2}\n') is None
+    assert UniformSplitter(template(wide)).split(b'{"a":1}\n{"a":2}\n') is None
 
 
 @pytest.mark.parametrize("data", [b'{"a":1,"b":"x"}\r{"a":2,"b":"y"}\n', b'{"a":1,"b":"x"}\r', b'{"a":1,\r"b":"x"}\n'])
 def test_a_carriage_return_alone_as_line_end_is_left_to_other_readers(data: bytes) -> None:
-    assert LineSplitter(template(FORM)).split(FORM + b"\r\n" + FORM + b"\n" + data) is None
+    assert UniformSplitter(template(FORM)).split(FORM + b"\r\n" + FORM + b"\n" + data) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\r\n", b"x", b'"a"\n'])
 def test_a_block_without_a_line_of_the_form_is_not_split(data: bytes) -> None:
-    assert LineSplitter(template(FORM)).split(data) is None
+    assert UniformSplitter(template(FORM)).split(data) is None
 
 
 def test_a_form_without_values_is_refused() -> None:
     with pytest.raises(NotSafe):
-        LineSplitter(template(b'{"a":{"b":{}}}'))
+        UniformSplitter(template(b'{"a":{"b":{}}}'))

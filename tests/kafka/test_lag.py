@@ -13,7 +13,7 @@ from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
-from forebay.sources.kafka.client.cluster import Cluster
+from forebay.sources.kafka.client.cluster import KafkaCluster
 from forebay.sources.kafka.split import TopicPartition
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
@@ -59,7 +59,7 @@ def orders(kafka):
 
 def commit(broker, group, topic, offsets):
     """Commit as a query with `commitOffsets` does; a new broker makes its topic of offsets first."""
-    cluster = Cluster(translate({"bootstrap.servers": broker.address}), retries=3, interval=0.1)
+    cluster = KafkaCluster(translate({"bootstrap.servers": broker.address}), retries=3, interval=0.1)
     try:
         cluster.commit(group, {TopicPartition(topic, number): offset for number, offset in offsets.items()})
     finally:

@@ -21,13 +21,13 @@ from forebay.framework.microbatch.admission import Admission, Limits
 from forebay.framework.microbatch.offset import Planned
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
-from forebay.sources.kafka.client.cluster import Cluster, Topic
+from forebay.sources.kafka.client.cluster import KafkaCluster, Topic
 from forebay.sources.kafka.enumerator import GroupProgress, KafkaEnumerator
 from forebay.sources.kafka.options import Subscription
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 
-class Brokers(Cluster):
+class Brokers(KafkaCluster):
     """Answers from memory: partitions by topic, their bounds, sizes and times."""
 
     def __init__(self):
@@ -68,7 +68,7 @@ def clock():
 @pytest.fixture
 def brokers(monkeypatch):
     made = Brokers()
-    monkeypatch.setattr("forebay.sources.kafka.enumerator.Cluster", lambda *_, **__: made)
+    monkeypatch.setattr("forebay.sources.kafka.enumerator.KafkaCluster", lambda *_, **__: made)
     monkeypatch.setattr("forebay.sources.kafka.client.cluster._PAUSE", 0)
     return made
 
@@ -145,7 +145,7 @@ def test_a_missing_right_differs_from_missing_sizes(monkeypatch, answer, sizes):
         def describe_log_dirs(self, topics):
             return answer
 
-    cluster = Cluster(translate({"bootstrap.servers": "b:1"}), retries=0, interval=0)
+    cluster = KafkaCluster(translate({"bootstrap.servers": "b:1"}), retries=0, interval=0)
     monkeypatch.setattr(cluster, "_connected", Admin)
     assert cluster.sizes(["t"]) == sizes
 
@@ -230,7 +230,7 @@ class Group:
 def publishing(monkeypatch, clock):
     def make(group):
         monkeypatch.setattr("forebay.sources.kafka.client.cluster._COORDINATOR_PAUSE", 0)
-        monkeypatch.setattr(Cluster, "_connected", lambda self: group)
+        monkeypatch.setattr(KafkaCluster, "_connected", lambda self: group)
         return GroupProgress(translate({"bootstrap.servers": "b:1"}), "g", clock)
 
     return make

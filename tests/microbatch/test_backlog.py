@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.framework.microbatch.admission import Backlog
+from forebay.framework.microbatch.admission import AvailableSplits
 from forebay.framework.microbatch.offset import Planned, UnknownEnd
 from forebay.framework.split import Split
 
@@ -103,7 +103,7 @@ def test_what_is_not_planned_is_counted_in_the_report(listed, made, monkeypatch,
 
 def test_a_backlog_is_a_sequence_of_plans_each_made_once(made):
     known = Planned(Split("known", 0, 5), 5)
-    backlog = Backlog([known, *files(3), Planned(Split("start"), None)])
+    backlog = AvailableSplits([known, *files(3), Planned(Split("start"), None)])
     assert len(backlog) == 5 and len(made) == 2
     assert dict(backlog.ends()) == {"known": 5, **{split.id: UnknownEnd.WHOLE for split in files(3)}}
     assert len(made) == 2

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import ConfigurationError
-from forebay.registry import BUILT_INS, Entry, Registry, default_registry, format_name
+from forebay.registry import BUILT_INS, Registration, Registry, default_registry, format_name
 
 
 class Orders:
@@ -56,7 +56,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             del sys.modules[name]
 
 
-def registry(*built_ins: Entry) -> Registry:
+def registry(*built_ins: Registration) -> Registry:
     return Registry(built_ins, group=GROUP)
 
 
@@ -109,7 +109,7 @@ def test_a_package_installed_meanwhile_is_found(install):
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all_known_ones(install):
     install("shop", {"shop_orders": "shop_two:Orders"})
-    ours = registry(Entry("forebay_files", "nowhere:Files"))
+    ours = registry(Registration("forebay_files", "nowhere:Files"))
     with pytest.raises(ConfigurationError, match=r"'shop_order' \(did you mean 'shop_orders'") as caught:
         ours.lookup("shop_order")
     assert "forebay_files, shop_orders" in str(caught.value.advice)
@@ -158,7 +158,7 @@ def test_broken_packages_are_errors_of_their_own_names_only(install):
 def test_a_missing_dependency_names_the_extra_that_brings_it(install):
     install("shop", {"shop": "shop_three:Shop [fast]"}, shop_three="import no_such_dependency")
     install("forebay-x", {}, fx="import no_such_client")
-    ours = registry(Entry("forebay_x", "fx:X", install='pip install "forebay[x]"'))
+    ours = registry(Registration("forebay_x", "fx:X", install='pip install "forebay[x]"'))
     for name, module, advice in (
         ("shop", "no_such_dependency", 'pip install "shop[fast]"'),
         ("forebay_x", "no_such_client", 'pip install "forebay[x]"'),
@@ -198,7 +198,7 @@ def test_the_winner_is_registered_here_then_built_in_then_the_first_distribution
     install("forebay-y", {}, fy="class Orders: pass")
     without = registry()
     assert without.lookup("orders").__module__ == "alpha"
-    ours = registry(Entry("orders", "fy:Orders"))
+    ours = registry(Registration("orders", "fy:Orders"))
     assert ours.lookup("orders").__module__ == "fy"
     caplog.clear()
     ours.register_class(Orders)
@@ -247,7 +247,7 @@ def test_the_class_registered_last_wins_and_a_cell_run_again_is_no_clash(caplog)
 
 def test_the_same_class_by_two_ways_is_no_clash(install, caplog):
     install("shop", {"orders": f"{Orders.__module__}:Orders"})
-    ours = registry(Entry("orders", f"{Orders.__module__}:Orders"))
+    ours = registry(Registration("orders", f"{Orders.__module__}:Orders"))
     ours.register_class(Orders)
     assert not caplog.records
 

@@ -169,12 +169,12 @@ def test_a_source_that_holds_what_cannot_travel_is_refused_with_the_next_step(sp
 
 
 def test_without_sources_everything_installed_is_registered_and_nothing_imported(spark, fresh):
-    fresh([registry.Entry("ghost", "no_such_package.ghost:Ghost", install="pip install ghost")])
+    fresh([registry.Registration("ghost", "no_such_package.ghost:Ghost", install="pip install ghost")])
     assert register(spark) == ("ghost",)
 
 
 def test_a_broken_source_breaks_only_the_query_that_uses_it(spark, fresh):
-    made = fresh([registry.Entry("ghost_source", "no_such_package.ghost:Ghost", install="pip install ghost")])
+    made = fresh([registry.Registration("ghost_source", "no_such_package.ghost:Ghost", install="pip install ghost")])
     made.register_class(Two)
     assert register(spark) == ("ghost_source", "two")
     assert spark.read.format("two").load().first()[0] == 2

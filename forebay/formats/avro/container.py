@@ -27,7 +27,7 @@ _MAX_HEADER_BYTES = 16 << 20
 _MAX_VARINT_BYTES = 10
 
 
-class Header(NamedTuple):
+class ContainerHeader(NamedTuple):
     """The header of a file. `marker_at` is the offset of its sync marker, which precedes the first block."""
 
     metadata: dict[str, bytes]
@@ -35,7 +35,7 @@ class Header(NamedTuple):
     marker_at: int
 
 
-class Block(NamedTuple):
+class ContainerBlock(NamedTuple):
     """A decompressed block and its number of records, with the offsets of the sync markers before and after it."""
 
     records: int
@@ -44,7 +44,7 @@ class Block(NamedTuple):
     next_marker: int
 
 
-def read_header(raw: BinaryIO) -> Header:
+def read_header(raw: BinaryIO) -> ContainerHeader:
     """Read the header at the start of a file; raise Malformed if the file has no valid Avro header."""
     head = _Bytes(raw, _MAX_HEADER_BYTES)
     if head.take(4) != _MAGIC:
@@ -57,12 +57,12 @@ def read_header(raw: BinaryIO) -> Header:
             key = head.take(head.varint()).decode("utf-8", "replace")
             metadata[key] = head.take(head.varint())
     marker_at = head.at
-    return Header(metadata, head.take(SYNC_BYTES), marker_at)
+    return ContainerHeader(metadata, head.take(SYNC_BYTES), marker_at)
 
 
 def read_blocks(
-    raw: BinaryIO, file: InputFile, header: Header, position: int, end: int | None, max_bytes: int
-) -> Iterator[Block]:
+    raw: BinaryIO, file: InputFile, header: ContainerHeader, position: int, end: int | None, max_bytes: int
+) -> Iterator[ContainerBlock]:
     """Yield the blocks whose preceding sync marker begins in `[position, end)`; raise Malformed for a damaged block.
 
     Args:
@@ -102,7 +102,7 @@ def read_blocks(
             plain = decompressed(codec, data[:size], max_bytes)
         except ConfigurationError as error:
             raise error.with_context(source=file.path) from None
-        yield Block(count, plain, marker, start + size)
+        yield ContainerBlock(count, plain, marker, start + size)
         marker = start + size
 
 
@@ -256,7 +256,7 @@ class Decoder:
         self._fast = root.least_bytes > 0 and _fast(root)
         self._parsed: Any = None  # the type of fastavro's parsed schemas is not public
 
-    def decode(self, blocks: Sequence[Block]) -> pa.StructArray:
+    def decode(self, blocks: Sequence[ContainerBlock]) -> pa.StructArray:
         """Return the records of all `blocks` as one array of structs; raise Malformed if a block is damaged."""
         for block in blocks:
             if block.records > (
@@ -268,7 +268,7 @@ class Decoder:
             return found
         return cast("pa.StructArray", pa.concat_arrays([self._by_fastavro(block) for block in blocks]))
 
-    def _by_polars(self, blocks: Sequence[Block]) -> pa.StructArray | None:
+    def _by_polars(self, blocks: Sequence[ContainerBlock]) -> pa.StructArray | None:
         """Decode with polars; return None if polars is missing, fails, or does not use exactly the bytes of each block.
 
         Each block becomes one row: an array of its records, and a guard that shows whether all its bytes were used.
@@ -296,7 +296,7 @@ class Decoder:
             return None
         return cast("pa.StructArray", lists.flatten().cast(self.type))
 
-    def _by_fastavro(self, block: Block) -> pa.Array:
+    def _by_fastavro(self, block: ContainerBlock) -> pa.Array:
         """Decode a block with fastavro; raise Malformed unless its records are valid and use exactly its bytes."""
         try:
             fastavro = importlib.import_module("fastavro")

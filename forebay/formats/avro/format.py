@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.formats.avro.container import Block, Decoder, Header, read_blocks, read_header
+from forebay.formats.avro.container import ContainerBlock, ContainerHeader, Decoder, read_blocks, read_header
 from forebay.formats.avro.resolution import OPTION, Convert, Converter, Resolver, cast_to
 from forebay.formats.avro.schema import Malformed, Naming, Node, parse_schema, spark_type, wrap_damage
 from forebay.formats.base import FileFormat, batch_of, unfit_value
@@ -170,7 +170,9 @@ class AvroFormat(FileFormat):
 
 
 class _Reader:
-    def __init__(self, path: str, header: Header, full: pa.Schema, names: Sequence[str], options: AvroOptions) -> None:
+    def __init__(
+        self, path: str, header: ContainerHeader, full: pa.Schema, names: Sequence[str], options: AvroOptions
+    ) -> None:
         self._path = path
         written = _root(header, path)
         self._decoder = Decoder(written)
@@ -192,7 +194,7 @@ class _Reader:
                 stored = resolver.field(written, root, found[0], root.names[found[0]])
                 self._columns.append((stored, found[1]))
 
-    def batches(self, group: Sequence[Block]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def batches(self, group: Sequence[ContainerBlock]) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield the blocks as one record batch. If a block is damaged, yield those before it, then raise Malformed."""
         try:
             found = self._decoder.decode(group)
@@ -226,9 +228,9 @@ def _stored_field(at: int) -> Convert:
     return lambda records: cast("pa.StructArray", records).field(at)
 
 
-def _grouped(blocks: Iterator[Block]) -> Iterator[list[Block]]:
+def _grouped(blocks: Iterator[ContainerBlock]) -> Iterator[list[ContainerBlock]]:
     """Yield groups of consecutive blocks of about `_BATCH_BYTES`. Yield the blocks before a damaged one, then raise."""
-    group: list[Block] = []
+    group: list[ContainerBlock] = []
     size = 0
     try:
         for block in blocks:
@@ -245,7 +247,7 @@ def _grouped(blocks: Iterator[Block]) -> Iterator[list[Block]]:
         yield group
 
 
-def _root(header: Header, path: str) -> Node:
+def _root(header: ContainerHeader, path: str) -> Node:
     try:
         root = parse_schema(header.metadata.get("avro.schema", b""))
     except ConfigurationError as error:

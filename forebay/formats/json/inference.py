@@ -60,7 +60,7 @@ class Digits:
 
 
 @dataclass(frozen=True, slots=True)
-class ListOf:
+class ArrayOf:
     """The kind of arrays."""
 
     element: Kind
@@ -78,7 +78,7 @@ class Struct:
         return Struct(tuple(sorted(fields, key=lambda field: java_order(field[0]))))
 
 
-Kind: TypeAlias = Simple | Digits | ListOf | Struct
+Kind: TypeAlias = Simple | Digits | ArrayOf | Struct
 
 NULL, LONG, DOUBLE, STRING = Simple.NULL, Simple.LONG, Simple.DOUBLE, Simple.STRING
 _LONG_DIGITS = Digits(20, 0)
@@ -97,8 +97,8 @@ def merged(left: Kind, right: Kind) -> Kind:
         return right if left == NULL else left
     if isinstance(left, Struct) and isinstance(right, Struct):
         return _merged_structs(left, right)
-    if isinstance(left, ListOf) and isinstance(right, ListOf):
-        return ListOf(merged(left.element, right.element))
+    if isinstance(left, ArrayOf) and isinstance(right, ArrayOf):
+        return ArrayOf(merged(left.element, right.element))
     if isinstance(left, Digits) or isinstance(right, Digits):
         return _merged_digits(left, right)
     if {left, right} == {LONG, DOUBLE}:
@@ -143,7 +143,7 @@ def levels(kind: Kind) -> int:
     while waiting:
         found, level = waiting.pop()
         most = max(most, level)
-        if isinstance(found, ListOf):
+        if isinstance(found, ArrayOf):
             waiting.append((found.element, level + 1))
         elif isinstance(found, Struct):
             waiting += [(inside, level + 1) for _, inside in found.fields]
@@ -200,7 +200,7 @@ def arrow_type(kind: Kind, options: JsonOptions) -> pa.DataType | None:
         fields = [(name, arrow_type(inside, options)) for name, inside in kind.fields if name]
         known = [pa.field(name, inside) for name, inside in fields if inside is not None]
         return pa.struct(known) if known else None
-    if isinstance(kind, ListOf):
+    if isinstance(kind, ArrayOf):
         inside = arrow_type(kind.element, options)
         return None if inside is None else pa.list_(pa.field("element", inside))
     if isinstance(kind, Digits):
@@ -320,7 +320,7 @@ class _Inference:
         Raises:
             Malformed: The record is neither an object nor an array of objects, and the mode is FAILFAST.
         """
-        while isinstance(kind, ListOf):
+        while isinstance(kind, ArrayOf):
             kind = kind.element
         self._last = kind
         if kind == NULL:
@@ -389,7 +389,7 @@ def _kind(array: pa.Array | pa.ChunkedArray, options: JsonOptions) -> Kind:
         fields = list(cast("pa.StructType", array.type))
         return Struct.of([(field.name, _kind(array.field(index), options)) for index, field in enumerate(fields)])
     if isinstance(array, pa.ListArray):
-        return ListOf(_kind(array.values, options))
+        return ArrayOf(_kind(array.values, options))
     types, data_type = pa.types, array.type
     if types.is_null(data_type):
         return NULL
@@ -431,7 +431,7 @@ class _Open:
 
     def kind(self) -> Kind:
         """Return the kind of the object or array, after its end has been read."""
-        return ListOf(self._elements.result()) if self._fields is None else Struct.of(self._fields)
+        return ArrayOf(self._elements.result()) if self._fields is None else Struct.of(self._fields)
 
 
 class KindReader:
@@ -459,7 +459,7 @@ class KindReader:
                 return self._kind(self._decode(text)[0])
         except (ValueError, RecursionError):
             pass
-        tokens = jackson_tokens.Tokens(as_utf8(record, self._options.encoding), self._options)
+        tokens = jackson_tokens.TokenStream(as_utf8(record, self._options.encoding), self._options)
         tokens.next()
         return self._field(tokens)
 
@@ -475,9 +475,9 @@ class KindReader:
         kinds = Merging()
         for item in value:
             kinds.add(self._kind(item))
-        return ListOf(kinds.result())
+        return ArrayOf(kinds.result())
 
-    def _field(self, tokens: jackson_tokens.Tokens) -> Kind:
+    def _field(self, tokens: jackson_tokens.TokenStream) -> Kind:
         """Return the kind of the value that begins at the current token.
 
         The method does not recurse, because Jackson accepts up to a thousand levels of nesting.
@@ -499,7 +499,7 @@ class KindReader:
                 open_parts[-1].add(kind)
             open_parts[-1].name = tokens.current_name() or ""
 
-    def _scalar(self, tokens: jackson_tokens.Tokens) -> Kind:
+    def _scalar(self, tokens: jackson_tokens.TokenStream) -> Kind:
         kind = tokens.kind
         if kind is None or kind == jackson_tokens.NULL:
             return NULL

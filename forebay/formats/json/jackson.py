@@ -27,7 +27,7 @@ from forebay.formats.json.jackson_tokens import (
     TRUE,
     BadValue,
     Malformed,
-    Tokens,
+    TokenStream,
     as_utf8,
     decoded_base64,
     utf8_of,
@@ -204,7 +204,7 @@ def _date_parser(options: JsonOptions) -> Callable[[str], int | None]:
 # It is slow: `stdlib_reader` passes on only the records that it cannot read as Spark does.
 
 
-_Converter: TypeAlias = Callable[[Tokens], Any]
+_Converter: TypeAlias = Callable[[TokenStream], Any]
 """Converts the value at the current token to a value for `build.column`; raises BadValue, Malformed or _Partial."""
 
 
@@ -242,7 +242,7 @@ class JacksonParser:
         """Read one record. The rows of the result are lists of values in the forms that `build.column` expects."""
         kind: int | None = None
         try:
-            tokens = Tokens(record if self._embedded else as_utf8(record, self._options.encoding), self._options)
+            tokens = TokenStream(record if self._embedded else as_utf8(record, self._options.encoding), self._options)
             kind = tokens.next()
             if kind is None:
                 return Outcome([])
@@ -261,7 +261,7 @@ def _converter(data_type: pa.DataType, options: JsonOptions) -> _Converter:
     """Return the function that converts the value at the current token to `data_type`. JSON null fits every type."""
     convert_value = _value_converter(data_type, options)
 
-    def convert(tokens: Tokens) -> Any:  # noqa: ANN401 - a value of any type
+    def convert(tokens: TokenStream) -> Any:  # noqa: ANN401 - a value of any type
         while tokens.kind == FIELD_NAME:
             tokens.next()
         return None if tokens.kind is None or tokens.kind == NULL else convert_value(tokens)
@@ -288,7 +288,7 @@ def _of_kind(kind: int, convert: _Converter) -> _Converter:
     As in Spark, it reads the text of a string before it refuses the string, because the text may be malformed.
     """
 
-    def checked(tokens: Tokens) -> Any:  # noqa: ANN401 - a value of any type
+    def checked(tokens: TokenStream) -> Any:  # noqa: ANN401 - a value of any type
         if tokens.kind == STRING:
             tokens.text()
         if tokens.kind != kind:
@@ -299,7 +299,7 @@ def _of_kind(kind: int, convert: _Converter) -> _Converter:
 
 
 def _scalar(parse: Scalar, *, base64: bool) -> _Converter:
-    def convert(tokens: Tokens) -> object:
+    def convert(tokens: TokenStream) -> object:
         kind = tokens.kind
         if kind == STRING:
             return tokens.base64() if base64 and tokens.unread else parse(STRING, tokens.text())
@@ -312,7 +312,7 @@ def _scalar(parse: Scalar, *, base64: bool) -> _Converter:
     return convert
 
 
-def _text(tokens: Tokens) -> bytes:
+def _text(tokens: TokenStream) -> bytes:
     if tokens.kind == STRING:
         return utf8_of(tokens.text())
     start = tokens.start
@@ -320,7 +320,7 @@ def _text(tokens: Tokens) -> bytes:
     return bytes(valid_utf8(tokens.since(start)))  # Jackson does not decode strings that it skips
 
 
-def _skip(_: Tokens) -> None:
+def _skip(_: TokenStream) -> None:
     """Convert any value to null, for a column of the type null."""
 
 
@@ -329,7 +329,7 @@ def _object(data_type: pa.StructType, options: JsonOptions) -> _Converter:
     places = {field.name: place for place, field in enumerate(data_type)}
     converters = [_converter(field.type, options) for field in data_type]
 
-    def convert(tokens: Tokens) -> list[Any]:
+    def convert(tokens: TokenStream) -> list[Any]:
         row: list[Any] = [None] * len(converters)
         bad = False
         while tokens.next() not in (None, END_OBJECT):
@@ -355,7 +355,7 @@ def _object(data_type: pa.StructType, options: JsonOptions) -> _Converter:
 def _array(element: _Converter, *, nulls: bool = True) -> _Converter:
     """Return the function that converts an array to the list of its elements."""
 
-    def convert(tokens: Tokens) -> list[Any]:
+    def convert(tokens: TokenStream) -> list[Any]:
         values: list[Any] = []
         bad = False
         while tokens.next() not in (None, END_ARRAY):
@@ -376,7 +376,7 @@ def _array(element: _Converter, *, nulls: bool = True) -> _Converter:
 def _map(item: _Converter) -> _Converter:
     """Return the function that converts an object to a list of pairs of name and value."""
 
-    def convert(tokens: Tokens) -> list[tuple[bytes, Any]]:
+    def convert(tokens: TokenStream) -> list[tuple[bytes, Any]]:
         pairs: list[tuple[bytes, Any]] = []
         bad = lost = False
         while tokens.next() not in (None, END_OBJECT):
@@ -432,7 +432,7 @@ class Reasons:
         problem = utf8_problem(text)
         if problem is not None:
             return problem
-        tokens = Tokens(text, self._options)
+        tokens = TokenStream(text, self._options)
         try:
             kind = tokens.next()
             tokens.skip_children()

@@ -455,7 +455,7 @@ class _Context:
         self.name: str | None = None
 
 
-class Tokens(Scanner):
+class TokenStream(Scanner):
     """The stream of JSON tokens of one record. See `Scanner` for the lower level."""
 
     def __init__(self, data: bytes, options: JsonOptions) -> None:

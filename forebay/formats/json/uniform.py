@@ -39,7 +39,7 @@ class UniformReader:
     def __init__(self, fields: list[pa.Field], options: JsonOptions, template: Template) -> None:
         self._schema = pa.schema(fields)
         self._options = options
-        self.splitter = LineSplitter(template)
+        self.splitter = UniformSplitter(template)
         self._strings = [piece.index for piece in template.values if piece.quoted]
         self._unchecked = {piece.index for piece in template.values if not piece.quoted}
         self._columns = [self._column(item, template.tree) for item in fields]
@@ -47,7 +47,7 @@ class UniformReader:
         self._unsafe: set[int] = set()
 
     def read(self, values: Values) -> tuple[pa.RecordBatch, list[int]]:
-        """Convert the values of a block, as `LineSplitter` found them, to a record batch.
+        """Convert the values of a block, as `UniformSplitter` found them, to a record batch.
 
         Returns the batch, and the indexes of its rows that may be wrong: another reader must read their lines again.
 
@@ -237,7 +237,7 @@ class Values:
     """The number of rows before each of `others`."""
 
 
-class LineSplitter:
+class UniformSplitter:
     """Splits blocks into the values of the lines that have one form. Create one for each read.
 
     Raises:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.orc.metadata import TEXTS, Kind, Malformed, Node, Part
+from forebay.formats.orc.metadata import TEXTS, Malformed, Node, StreamKind, TypeKind
 from forebay.formats.orc.projection import Pick
 from forebay.formats.records import with_valid_utf8
 from forebay.formats.values.columns import Convert, ambiguous, check_names, folded, struct_of
@@ -33,17 +33,17 @@ _CATALYST_TYPE = "spark.sql.catalyst.type"
 """The attribute in which Spark records its own type for a column. As in Spark, that type takes precedence."""
 
 TYPES = {
-    Kind.BOOLEAN: pa.bool_(),
-    Kind.BYTE: pa.int8(),
-    Kind.SHORT: pa.int16(),
-    Kind.INT: pa.int32(),
-    Kind.LONG: pa.int64(),
-    Kind.FLOAT: pa.float32(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.BINARY: pa.binary(),
-    Kind.DATE: pa.date32(),
-    Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
-    Kind.TIMESTAMP_INSTANT: pa.timestamp("us", "UTC"),
+    TypeKind.BOOLEAN: pa.bool_(),
+    TypeKind.BYTE: pa.int8(),
+    TypeKind.SHORT: pa.int16(),
+    TypeKind.INT: pa.int32(),
+    TypeKind.LONG: pa.int64(),
+    TypeKind.FLOAT: pa.float32(),
+    TypeKind.DOUBLE: pa.float64(),
+    TypeKind.BINARY: pa.binary(),
+    TypeKind.DATE: pa.date32(),
+    TypeKind.TIMESTAMP: pa.timestamp("us", "UTC"),
+    TypeKind.TIMESTAMP_INSTANT: pa.timestamp("us", "UTC"),
     **dict.fromkeys(TEXTS, pa.string()),
 }
 
@@ -63,17 +63,17 @@ def inferred_schema(root: Node, path: str, case_sensitive: bool) -> pa.Schema:
 
 def _type(node: Node, column: str, path: str) -> pa.DataType:
     match node.kind:
-        case Kind.STRUCT:
+        case TypeKind.STRUCT:
             pairs = zip(node.names, node.children, strict=True)
             return pa.struct([pa.field(name, _type(child, f"{column}.{name}", path)) for name, child in pairs])
-        case Kind.LIST:
+        case TypeKind.LIST:
             return pa.list_(pa.field("element", _type(node.children[0], f"{column}.element", path)))
-        case Kind.MAP:
+        case TypeKind.MAP:
             key, value = node.children
             return pa.map_(_type(key, f"{column}.key", path), _type(value, f"{column}.value", path))
-        case Kind.UNION:
+        case TypeKind.UNION:
             raise _refused(str(node), column, path)
-        case Kind.DECIMAL:
+        case TypeKind.DECIMAL:
             return pa.decimal128(node.precision, node.scale)
     written = node.attributes.get(_CATALYST_TYPE)
     try:
@@ -249,9 +249,9 @@ def _moved(seconds: pa.Array, writer: Zone, reader: Zone) -> pa.Array:
     return pc.subtract(pc.add(seconds, written), _offsets(guess, reader))
 
 
-_WHOLE = frozenset({Kind.BOOLEAN, Kind.BYTE, Kind.SHORT, Kind.INT, Kind.LONG})
-_FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
-_TIMES = frozenset({Kind.TIMESTAMP, Kind.TIMESTAMP_INSTANT})
+_WHOLE = frozenset({TypeKind.BOOLEAN, TypeKind.BYTE, TypeKind.SHORT, TypeKind.INT, TypeKind.LONG})
+_FLOATS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
+_TIMES = frozenset({TypeKind.TIMESTAMP, TypeKind.TIMESTAMP_INSTANT})
 _INSTANT = pa.timestamp("us", "UTC")
 
 
@@ -298,17 +298,17 @@ class Converter:
         if pa.types.is_null(target):
             return Wanted(None, None)
         match node.kind:
-            case Kind.STRUCT if isinstance(target, pa.StructType):
+            case TypeKind.STRUCT if isinstance(target, pa.StructType):
                 return self._struct(node, target, column)
-            case Kind.LIST if isinstance(target, pa.ListType):
+            case TypeKind.LIST if isinstance(target, pa.ListType):
                 item = self._part(node.children[0], target.value_type, f"{column}.element")
                 return Wanted(Pick(node, node.kind, (_pick(item),)), _list_of(item.convert, target))
-            case Kind.MAP if isinstance(target, pa.MapType):
+            case TypeKind.MAP if isinstance(target, pa.MapType):
                 key = self._part(node.children[0], target.key_type, f"{column}.key")
                 value = self._part(node.children[1], target.item_type, f"{column}.value")
                 # Read as a list of entries: a map with a null key, as in a damaged file, makes Arrow end the process.
-                entries = Pick(node, Kind.STRUCT, (_pick(key), _pick(value)), ())
-                return Wanted(Pick(node, Kind.LIST, (entries,)), _map_of(key.convert, value.convert, target))
+                entries = Pick(node, TypeKind.STRUCT, (_pick(key), _pick(value)), ())
+                return Wanted(Pick(node, TypeKind.LIST, (entries,)), _map_of(key.convert, value.convert, target))
             case kind if kind in _TIMES:
                 return self._timestamp(node, target, column)
         return Wanted(_leaf(node), self._value(node, target, column))
@@ -317,7 +317,7 @@ class Converter:
         """Return the data to read for a list element, map key or map value. If all are null, only count them."""
         found = self._wanted(node, target, column)
         if found.pick is None:
-            return Wanted(Pick(node, Kind.STRUCT, (), ()), lambda array: pa.nulls(len(array), target))
+            return Wanted(Pick(node, TypeKind.STRUCT, (), ()), lambda array: pa.nulls(len(array), target))
         return found
 
     def _struct(self, node: Node, target: pa.StructType, column: str) -> Wanted:
@@ -336,19 +336,19 @@ class Converter:
     def _timestamp(self, node: Node, target: pa.DataType, column: str) -> Wanted:
         if target != _INSTANT:
             raise self._mismatch(node, target, column)
-        seconds = Pick(node, Kind.LONG, (), ((Part.DATA, Part.DATA),))
-        nanos = Pick(node, Kind.TIMESTAMP_INSTANT, (), ((Part.SECONDARY, Part.SECONDARY),), zeros=True)
-        pick = Pick(node, Kind.STRUCT, (seconds, nanos), ((Part.PRESENT, Part.PRESENT),))
-        local = node.kind is Kind.TIMESTAMP
+        seconds = Pick(node, TypeKind.LONG, (), ((StreamKind.DATA, StreamKind.DATA),))
+        nanos = Pick(node, TypeKind.TIMESTAMP_INSTANT, (), ((StreamKind.SECONDARY, StreamKind.SECONDARY),), zeros=True)
+        pick = Pick(node, TypeKind.STRUCT, (seconds, nanos), ((StreamKind.PRESENT, StreamKind.PRESENT),))
+        local = node.kind is TypeKind.TIMESTAMP
         return Wanted(pick, lambda array: self.times.timestamps(array, column, local=local))
 
     def _value(self, node: Node, target: pa.DataType, column: str) -> Convert | None:
         """Return the conversion of a primitive column that is not a timestamp."""
         types = pa.types
         kind = node.kind
-        if kind is Kind.DATE and types.is_date32(target):
+        if kind is TypeKind.DATE and types.is_date32(target):
             return lambda array: self.times.dates(array, column)
-        if kind is Kind.DECIMAL:
+        if kind is TypeKind.DECIMAL:
             stored: pa.DataType = pa.decimal128(node.precision, node.scale)
             if isinstance(target, pa.Decimal128Type):
                 return check_precision if stored == target else lambda array: rescaled(check_precision(array), target)
@@ -360,7 +360,7 @@ class Converter:
             found = _of_number(kind, target)
             if found is not None:
                 return found if TYPES[kind] != target else None
-        elif kind is Kind.BINARY and types.is_binary(target):
+        elif kind is TypeKind.BINARY and types.is_binary(target):
             return None
         raise self._mismatch(node, target, column)
 
@@ -371,29 +371,29 @@ class Converter:
         )
 
 
-def _of_number(kind: Kind, target: pa.DataType) -> Convert | None:
+def _of_number(kind: TypeKind, target: pa.DataType) -> Convert | None:
     """Return the conversion of integers, booleans or floating point to a type; None if there is none."""
     types = pa.types
     if types.is_floating(target):
-        return lambda array: array.cast(pa.int8() if kind is Kind.BOOLEAN else array.type).cast(target, safe=False)
+        return lambda array: array.cast(pa.int8() if kind is TypeKind.BOOLEAN else array.type).cast(target, safe=False)
     if kind in _FLOATS:
         return (lambda array: truncated(array, target)) if types.is_signed_integer(target) else None
     if types.is_boolean(target):
-        return lambda array: pc.not_equal(array, 0) if kind is not Kind.BOOLEAN else array
+        return lambda array: pc.not_equal(array, 0) if kind is not TypeKind.BOOLEAN else array
     if types.is_signed_integer(target):
         return lambda array: narrowed(array, target)
     if isinstance(target, pa.Decimal128Type):
         return lambda array: rescaled(array.cast(pa.int64()).cast(pa.decimal128(19, 0)), target)
     if types.is_string(target):
         return number_texts
-    if kind is Kind.LONG and (types.is_duration(target) or target == pa.timestamp("us")):
+    if kind is TypeKind.LONG and (types.is_duration(target) or target == pa.timestamp("us")):
         # As Spark stores intervals and timestamps without a time zone.
         return lambda array: array.view(target)
     return None
 
 
 def _leaf(node: Node) -> Pick:
-    return Pick(node, Kind.STRING if node.kind in TEXTS else node.kind)
+    return Pick(node, TypeKind.STRING if node.kind in TEXTS else node.kind)
 
 
 def _pick(wanted: Wanted) -> Pick:
@@ -402,14 +402,14 @@ def _pick(wanted: Wanted) -> Pick:
 
 def _text(node: Node) -> Convert:
     """Return the conversion of texts to UTF-8. It cuts CHAR and VARCHAR to their length, and removes CHAR's padding."""
-    if node.kind is Kind.STRING:
+    if node.kind is TypeKind.STRING:
         return _valid
 
     def cut(array: pa.Array) -> pa.Array:
         array = _valid(array)
         if (pc.max(pc.binary_length(array)).as_py() or 0) > node.length:
             array = pc.utf8_slice_codeunits(array, 0, node.length)
-        return pc.ascii_rtrim(array, " ") if node.kind is Kind.CHAR else array
+        return pc.ascii_rtrim(array, " ") if node.kind is TypeKind.CHAR else array
 
     return cut
 

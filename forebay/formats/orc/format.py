@@ -21,13 +21,13 @@ from forebay.formats.filters import Expression, kept_ranges, leaves
 from forebay.formats.orc.convert import Converter, Times, Wanted, inferred_schema, writer_zone
 from forebay.formats.orc.metadata import (
     TEXTS,
-    Kind,
     Malformed,
     Node,
     OpenStripe,
-    Part,
+    StreamKind,
     Stripe,
     Tail,
+    TypeKind,
     open_stripe,
     read_tail,
     wrap_damage,
@@ -227,7 +227,7 @@ _ELEMENT_BYTES = 16
 """The assumed bytes of one value inside a list or map."""
 _BASE_NS = 1_420_070_400_000_000_000
 """2015-01-01 in nanoseconds, which ORC adds to timestamps."""
-_STRINGS = TEXTS | {Kind.BINARY}
+_STRINGS = TEXTS | {TypeKind.BINARY}
 _AT_MOST = 4
 
 
@@ -269,13 +269,13 @@ def _leaves(columns: Sequence[Pick]) -> int:
 
 def _depth(columns: Sequence[Pick]) -> int:
     """Return how many values with a length (strings, binaries, lists) are nested in one another, at most."""
-    return max((_depth(one.children) + (one.kind in _STRINGS | {Kind.LIST}) for one in columns), default=0)
+    return max((_depth(one.children) + (one.kind in _STRINGS | {TypeKind.LIST}) for one in columns), default=0)
 
 
 def _longest_entry(stripe: OpenStripe, column: Node) -> int:
     """Return an upper bound for the bytes of the longest entry of a dictionary."""
     size = stripe.encodings[column.id][1]
-    entries = Pick(column, Kind.LONG, (), ((Part.LENGTH, Part.DATA),))
+    entries = Pick(column, TypeKind.LONG, (), ((StreamKind.LENGTH, StreamKind.DATA),))
     longest = total = 0
     for batch in _scan(stripe, [entries], _MOST_ROWS, size) if size else ():
         total += _ELEMENT_BYTES * batch.num_rows + _sum(batch.column(0))
@@ -287,7 +287,7 @@ def _longest_entry(stripe: OpenStripe, column: Node) -> int:
 
 def _lengths(stripe: OpenStripe, pick: Pick, depth: int, leaf: Callable[[Pick], Pick]) -> Pick | None:
     """Return a column with only the lengths at a nesting depth; None if there are none. `leaf` picks the lengths."""
-    if pick.kind is Kind.LIST or pick.kind in _STRINGS:
+    if pick.kind is TypeKind.LIST or pick.kind in _STRINGS:
         if depth == 0:
             return None if pick.kind in _STRINGS and stripe.has_dictionary(pick.source.id) else leaf(pick)
         depth -= 1
@@ -296,12 +296,14 @@ def _lengths(stripe: OpenStripe, pick: Pick, depth: int, leaf: Callable[[Pick], 
 
 
 def _as_signed(pick: Pick) -> Pick:
-    return Pick(pick.source, Kind.LONG, (), ((Part.PRESENT, Part.PRESENT), (Part.LENGTH, Part.DATA)))
+    return Pick(
+        pick.source, TypeKind.LONG, (), ((StreamKind.PRESENT, StreamKind.PRESENT), (StreamKind.LENGTH, StreamKind.DATA))
+    )
 
 
 def _as_nanos(pick: Pick) -> Pick:
-    parts = ((Part.PRESENT, Part.PRESENT), (Part.LENGTH, Part.SECONDARY))
-    return Pick(pick.source, Kind.TIMESTAMP_INSTANT, (), parts, zeros=True)
+    parts = ((StreamKind.PRESENT, StreamKind.PRESENT), (StreamKind.LENGTH, StreamKind.SECONDARY))
+    return Pick(pick.source, TypeKind.TIMESTAMP_INSTANT, (), parts, zeros=True)
 
 
 def _bounded_rows(stripe: OpenStripe, columns: Sequence[Pick], rows: int) -> int:
@@ -345,7 +347,7 @@ def _weight(stripe: OpenStripe, pick: Pick, array: pa.Array) -> int:
     longest = _longest(array)
     of_strings = pick.source.kind in _STRINGS
     if of_strings:
-        most = stripe.capacity(pick.source.id, Part.DATA)
+        most = stripe.capacity(pick.source.id, StreamKind.DATA)
         if longest > _AT_MOST * most + _AT_MOST:
             raise Malformed(f"a value is longer than its stream, which has at most {most} bytes")
     each = 1 if of_strings else _ELEMENT_BYTES * sum(1 for _ in pick.source.walk())

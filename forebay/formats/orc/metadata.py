@@ -211,7 +211,7 @@ def stored(data: bytes, codec: Codec, block: int) -> bytes:
 _MOST_DEPTH = 250
 
 
-class Kind(IntEnum):
+class TypeKind(IntEnum):
     """The kinds of types, as numbered in orc_proto.proto."""
 
     BOOLEAN = 0
@@ -235,14 +235,14 @@ class Kind(IntEnum):
     TIMESTAMP_INSTANT = 18
 
 
-TEXTS = frozenset({Kind.STRING, Kind.VARCHAR, Kind.CHAR})
-_CHILDREN = {Kind.LIST: 1, Kind.MAP: 2}
+TEXTS = frozenset({TypeKind.STRING, TypeKind.VARCHAR, TypeKind.CHAR})
+_CHILDREN = {TypeKind.LIST: 1, TypeKind.MAP: 2}
 _NAMES = {
-    Kind.BYTE: "tinyint",
-    Kind.SHORT: "smallint",
-    Kind.LONG: "bigint",
-    Kind.LIST: "array",
-    Kind.UNION: "uniontype",
+    TypeKind.BYTE: "tinyint",
+    TypeKind.SHORT: "smallint",
+    TypeKind.LONG: "bigint",
+    TypeKind.LIST: "array",
+    TypeKind.UNION: "uniontype",
 }
 
 
@@ -262,7 +262,7 @@ class Node:
     """
 
     id: int
-    kind: Kind
+    kind: TypeKind
     names: tuple[str, ...] = ()
     children: tuple[Node, ...] = ()
     length: int = 0
@@ -274,16 +274,16 @@ class Node:
         """Return the type as ORC and Hive write it."""
         name = _NAMES.get(self.kind, self.kind.name.lower())
         match self.kind:
-            case Kind.STRUCT:
+            case TypeKind.STRUCT:
                 inside = (f"{name}:{child}" for name, child in zip(self.names, self.children, strict=True))
                 return f"{name}<{','.join(inside)}>"
-            case Kind.LIST | Kind.MAP | Kind.UNION:
+            case TypeKind.LIST | TypeKind.MAP | TypeKind.UNION:
                 return f"{name}<{','.join(map(str, self.children))}>"
-            case Kind.CHAR | Kind.VARCHAR:
+            case TypeKind.CHAR | TypeKind.VARCHAR:
                 return f"{name}({self.length})"
-            case Kind.DECIMAL:
+            case TypeKind.DECIMAL:
                 return f"{name}({self.precision},{self.scale})"
-            case Kind.TIMESTAMP_INSTANT:
+            case TypeKind.TIMESTAMP_INSTANT:
                 return "timestamp with local time zone"
         return name
 
@@ -313,13 +313,15 @@ def _node(raw: Sequence[Fields], taken: list[int], depth: int) -> Node:
     taken[0] += 1
     fields = raw[number]
     try:
-        kind = Kind(number_of(fields, 1))
+        kind = TypeKind(number_of(fields, 1))
     except ValueError as error:
         raise Malformed(f"a type in the footer has the unknown kind {number_of(fields, 1)}") from error
     inside = numbers_of(fields, 2)
     names = tuple(_decoded(name) for name in messages_of(fields, 3))
-    nested = kind in (Kind.STRUCT, Kind.UNION)
-    if (not nested and len(inside) != _CHILDREN.get(kind, 0)) or (kind is Kind.STRUCT and len(names) != len(inside)):
+    nested = kind in (TypeKind.STRUCT, TypeKind.UNION)
+    if (not nested and len(inside) != _CHILDREN.get(kind, 0)) or (
+        kind is TypeKind.STRUCT and len(names) != len(inside)
+    ):
         raise Malformed(f"type {number} of kind {kind.name} cannot have {len(inside)} children and {len(names)} names")
     children = []
     for child in inside:
@@ -327,7 +329,7 @@ def _node(raw: Sequence[Fields], taken: list[int], depth: int) -> Node:
             raise Malformed("the types in the footer are not in the order of their ids")
         children.append(_node(raw, taken, depth + 1))
     precision, scale = number_of(fields, 5, 38) or 38, number_of(fields, 6)
-    if kind is Kind.DECIMAL and not (precision <= 38 and scale <= precision):
+    if kind is TypeKind.DECIMAL and not (precision <= 38 and scale <= precision):
         raise Malformed(f"a decimal type has {precision} digits and scale {scale}, which is not valid")
     pairs = [parse_message(pair) for pair in messages_of(fields, 7)]
     attributes = {text_of(pair, 1) or "": text_of(pair, 2) or "" for pair in pairs}
@@ -424,7 +426,7 @@ def _read(raw: BinaryIO, file: InputFile) -> Tail:
             f"{file.path} has encrypted columns", advice="read it with Spark's own ORC source, which takes the keys"
         )
     root = parse_types(messages_of(footer, 4))
-    if root.kind is not Kind.STRUCT:
+    if root.kind is not TypeKind.STRUCT:
         raise ConfigurationError(
             f"the rows of {file.path} have the type {root}, but only rows with columns (a struct) can be read",
             advice="exclude the file with pathGlobFilter",
@@ -513,7 +515,7 @@ _MOST_ANNOUNCED = 64 << 20
 """The most bytes of a stripe to keep in memory: the stripe size at which ORC's Java writer aims."""
 
 
-class Part(IntEnum):
+class StreamKind(IntEnum):
     """The kinds of streams that hold data, as numbered in orc_proto.proto."""
 
     PRESENT = 0
@@ -532,7 +534,7 @@ class Encoding(IntEnum):
     DICTIONARY_V2 = 3
 
 
-PARTS = frozenset(Part)
+PARTS = frozenset(StreamKind)
 """The kinds of streams that hold data. Streams of other kinds are indexes."""
 _ENCODINGS = frozenset(Encoding)
 DICTIONARIES = (Encoding.DICTIONARY, Encoding.DICTIONARY_V2)
@@ -571,7 +573,7 @@ class OpenStripe:
         """Return whether the values of a column are entries of a dictionary."""
         return self.encodings[column][0] in DICTIONARIES
 
-    def capacity(self, column: int, part: Part) -> int:
+    def capacity(self, column: int, part: StreamKind) -> int:
         """Return the most bytes that a column's stream may have when decompressed; 0 if there is no such stream."""
         stored_bytes = sum(one.length for one in self.streams if one.column == column and one.part == part)
         return min(stored_bytes * RATIOS[self.tail.codec], (stored_bytes // 4 + 1) * self.tail.block)

@@ -23,15 +23,15 @@ from forebay.formats.orc.metadata import (
     DICTIONARIES,
     MAGIC,
     Encoding,
-    Kind,
     Malformed,
     Node,
     OpenStripe,
-    Part,
+    StreamKind,
+    TypeKind,
     stored,
 )
 
-_LEFT_OUT = (Part.PRESENT, (1 << 31) - 1)
+_LEFT_OUT = (StreamKind.PRESENT, (1 << 31) - 1)
 """The kind and the column id of streams that are left out. No file has as many columns."""
 _FIRST_READ = 16 << 10
 """How many bytes at the end of a file Arrow's reader reads to find the footer."""
@@ -40,7 +40,7 @@ _ZEROS = {True: bytes([0xC1, 0xFF, 0, 0]) * 1024, False: bytes([127, 0, 0]) * 10
 _ZEROS_LENGTH = 1 << 40
 """The length of a stream of zeros in bytes, more than is ever read."""
 _MODERN = (Encoding.DIRECT_V2, Encoding.DICTIONARY_V2)
-ALL_PARTS = tuple((part, part) for part in Part)
+ALL_PARTS = tuple((part, part) for part in StreamKind)
 """The `parts` of a column that keeps all its streams."""
 
 
@@ -58,9 +58,9 @@ class Pick:
     """
 
     source: Node
-    kind: Kind
+    kind: TypeKind
     children: tuple[Pick, ...] = ()
-    parts: tuple[tuple[Part, Part], ...] = ALL_PARTS
+    parts: tuple[tuple[StreamKind, StreamKind], ...] = ALL_PARTS
     zeros: bool = False
 
     def walk(self) -> Iterator[Pick]:
@@ -86,7 +86,7 @@ class StripeFile(io.RawIOBase):
         self._start = len(MAGIC) + place.index + place.data
         self.failure: Exception | None = None
         self._at = 0
-        root = Pick(tail.root, Kind.STRUCT, tuple(columns), ())
+        root = Pick(tail.root, TypeKind.STRUCT, tuple(columns), ())
         filled = [(number, pick) for number, pick in enumerate(root.walk()) if pick.zeros]
         versions = {stripe.encodings[pick.source.id][0] in _MODERN for _, pick in filled}
         if len(versions) > 1:
@@ -94,7 +94,7 @@ class StripeFile(io.RawIOBase):
         self._zeros = stored(_ZEROS[versions != {False}], tail.codec, tail.block)
         length = _ZEROS_LENGTH // len(self._zeros) * len(self._zeros)
         self._stop = self._start + length * len(filled)
-        zeros = [_stream(Part.DATA, number, length) for number, _ in filled]
+        zeros = [_stream(StreamKind.DATA, number, length) for number, _ in filled]
         self._end = _tail(stripe, root, place.rows if rows is None else rows, zeros, self._stop)
         self._size = self._stop + len(self._end)
 
@@ -165,7 +165,7 @@ def _tail(stripe: OpenStripe, root: Pick, rows: int, zeros: Sequence[bytes], end
 
 def _streams(stripe: OpenStripe, picks: Sequence[Pick]) -> Iterator[bytes]:
     """Yield the streams with their new kinds and column ids. What is left out becomes fillers of the same length."""
-    renamed: dict[tuple[int, int], tuple[Part, int]] = {
+    renamed: dict[tuple[int, int], tuple[StreamKind, int]] = {
         (pick.source.id, old): (new, number) for number, pick in enumerate(picks) for old, new in pick.parts
     }
     unused = stripe.place.index + stripe.place.data - sum(one.length for one in stripe.streams)
@@ -174,13 +174,13 @@ def _streams(stripe: OpenStripe, picks: Sequence[Pick]) -> Iterator[bytes]:
         yield _stream(part, column, sum(length for _, length in run))
 
 
-def _stream(part: Part, column: int, length: int) -> bytes:
+def _stream(part: StreamKind, column: int, length: int) -> bytes:
     return metadata.encode({1: int(part), 2: column, 3: length})
 
 
 def _encoding(pick: Pick, stripe: OpenStripe) -> dict[int, int]:
     kind, size = stripe.encodings[pick.source.id]
-    if pick.kind is Kind.STRUCT:
+    if pick.kind is TypeKind.STRUCT:
         return {1: int(Encoding.DIRECT)}
     if pick.parts != ALL_PARTS and kind in DICTIONARIES:
         kind -= 1
@@ -194,8 +194,8 @@ def _type(pick: Pick, number: int) -> bytes:
         inside.append(at)
         at += sum(1 for _ in child.walk())
     fields: dict[int, int | list[int] | list[bytes]] = {1: int(pick.kind), 2: inside}
-    if pick.kind is Kind.STRUCT:
+    if pick.kind is TypeKind.STRUCT:
         fields[3] = [str(place).encode() for place in range(len(inside))]
-    if pick.kind is Kind.DECIMAL:
+    if pick.kind is TypeKind.DECIMAL:
         fields |= {5: pick.source.precision, 6: pick.source.scale}
     return metadata.encode(fields)

@@ -18,7 +18,7 @@ from forebay.formats.compression.byte_streams import read_fully
 from forebay.formats.filters import ANY, Expression, Leaf, Outcomes, Statistics, Value, may_be_true, outcomes
 from forebay.formats.orc import metadata
 from forebay.formats.orc.convert import Wanted
-from forebay.formats.orc.metadata import Kind, Malformed, Node, Stripe, Tail, decompress
+from forebay.formats.orc.metadata import Malformed, Node, Stripe, Tail, TypeKind, decompress
 from forebay.formats.values.rebase import FIRST_COMMON_DAY
 
 _HIVE_8732: Final = 1
@@ -26,8 +26,8 @@ _HIVE_8732: Final = 1
 _DAY_US: Final = 86_400_000_000
 _ZONES_US: Final = 2 * _DAY_US
 """More than the difference between any two time zones, in microseconds."""
-_WIDTHS: Final = {Kind.BYTE: 8, Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64}
-_FLOATS: Final = {Kind.FLOAT: (pa.float32(), pa.float64()), Kind.DOUBLE: (pa.float64(),)}
+_WIDTHS: Final = {TypeKind.BYTE: 8, TypeKind.SHORT: 16, TypeKind.INT: 32, TypeKind.LONG: 64}
+_FLOATS: Final = {TypeKind.FLOAT: (pa.float32(), pa.float64()), TypeKind.DOUBLE: (pa.float64(),)}
 
 _Range = tuple[Value | None, Value | None]
 _UNKNOWN: Final[_Range] = (None, None)
@@ -83,7 +83,7 @@ def _statistics(raw: BinaryIO, tail: Tail) -> list[list[bytes]]:
 
 def _column(parts: list[bytes], node: Node, target: pa.DataType, stripe: Stripe, tail: Tail) -> Statistics | None:
     """Return the statistics of a column in a stripe; None if they are missing or contradict themselves."""
-    if node.id >= len(parts) or node.kind in (Kind.STRUCT, Kind.LIST, Kind.MAP, Kind.UNION):
+    if node.id >= len(parts) or node.kind in (TypeKind.STRUCT, TypeKind.LIST, TypeKind.MAP, TypeKind.UNION):
         return None
     fields = metadata.parse_message(parts[node.id])
     if 1 not in fields:
@@ -100,18 +100,18 @@ def _column(parts: list[bytes], node: Node, target: pa.DataType, stripe: Stripe,
 def _keeps_nulls(node: Node, target: pa.DataType) -> bool:
     """Return whether reading `node` as `target` turns no value into null."""
     match node.kind:
-        case Kind.DECIMAL:
+        case TypeKind.DECIMAL:
             return False
-        case Kind.BOOLEAN:
+        case TypeKind.BOOLEAN:
             return pa.types.is_boolean(target)
-        case Kind.FLOAT | Kind.DOUBLE:
+        case TypeKind.FLOAT | TypeKind.DOUBLE:
             return pa.types.is_floating(target)
         case kind if kind in _WIDTHS:
             return _holds(target, kind)
     return True  # texts, bytes, dates and times
 
 
-def _holds(target: pa.DataType, kind: Kind) -> bool:
+def _holds(target: pa.DataType, kind: TypeKind) -> bool:
     """Return whether a type is an integer type that holds every value of an integer kind."""
     return pa.types.is_signed_integer(target) and target.bit_width >= _WIDTHS[kind]
 
@@ -123,17 +123,17 @@ def _range(fields: metadata.Fields, node: Node, target: pa.DataType, tail: Tail)
         return _both(_message(fields, 2), 1)
     if target in _FLOATS.get(kind, ()):
         return _doubles(_message(fields, 3))
-    if kind is Kind.STRING and pa.types.is_string(target):
+    if kind is TypeKind.STRING and pa.types.is_string(target):
         found = _message(fields, 4)
         return _text(found, 1, 4), _text(found, 2, 5)
-    if kind is Kind.BOOLEAN and pa.types.is_boolean(target):
+    if kind is TypeKind.BOOLEAN and pa.types.is_boolean(target):
         return _booleans(fields)
-    if kind is Kind.DECIMAL and target == pa.decimal128(node.precision, node.scale):
+    if kind is TypeKind.DECIMAL and target == pa.decimal128(node.precision, node.scale):
         found = _message(fields, 6)
         return _decimal(found, 1), _decimal(found, 2)
-    if kind is Kind.DATE and pa.types.is_date32(target):
+    if kind is TypeKind.DATE and pa.types.is_date32(target):
         return _common(_both(_message(fields, 7), 1), 1, tail)
-    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_INSTANT) and pa.types.is_timestamp(target):
+    if kind in (TypeKind.TIMESTAMP, TypeKind.TIMESTAMP_INSTANT) and pa.types.is_timestamp(target):
         return _times(_message(fields, 9), tail)
     return _UNKNOWN
 

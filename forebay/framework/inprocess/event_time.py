@@ -37,8 +37,8 @@ class EventTime:
         self._strategy = strategy
         self._clock = clock
         self._silent = silent
-        self._readers: dict[int, _Reader] = {}
-        self._failed: list[_Reader] = []
+        self._readers: dict[int, _ReaderOutputs] = {}
+        self._failed: list[_ReaderOutputs] = []
         self._combined = WatermarkMultiplexer()
         self._next_tick = clock.monotonic() + DEFAULT_EMIT_INTERVAL
 
@@ -49,7 +49,7 @@ class EventTime:
 
     def open(self, subtask: int, deliver: Deliver) -> None:
         """Record that a reader starts, possibly as a replacement; `deliver` receives its record batches."""
-        self._readers[subtask] = _Reader(self._strategy, self._clock, self._silent, deliver, self._combined)
+        self._readers[subtask] = _ReaderOutputs(self._strategy, self._clock, self._silent, deliver, self._combined)
 
     def end(self, subtask: int) -> None:
         """Record that a reader has ended, and so no longer holds back the watermark."""
@@ -148,7 +148,7 @@ class EventTime:
         self._failed = [reader for reader in self._failed if reader.splits]
 
 
-class _Reader:
+class _ReaderOutputs:
     """The outputs of one reader, until the reader fails or ends: delivers its batches, and reports its watermark."""
 
     def __init__(

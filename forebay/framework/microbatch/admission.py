@@ -23,7 +23,7 @@ from forebay.framework.split import Position, Split, normalise
 _log = logging.getLogger(__name__)
 
 
-class Backlog(LazySequence[Planned]):
+class AvailableSplits(LazySequence[Planned]):
     """A sequence of the available splits, each planned up to its present end. For one thread at a time.
 
     Args:
@@ -70,7 +70,7 @@ class AvailableRange:
 
     def backlog(
         self, splits: Iterable[Split], latest: Mapping[str, Position], target: Mapping[str, To] | None
-    ) -> Backlog:
+    ) -> AvailableSplits:
         """Return the splits that have data to read, each planned up to its present end.
 
         Splits that are read whole, such as files, may be very many; each is planned when it is accessed.
@@ -93,7 +93,7 @@ class AvailableRange:
             return self._planned_to(split, target[split.id])
 
         entries = map(entry, splits if target is None else (split for split in splits if split.id in target))
-        return Backlog(one for one in entries if isinstance(one, Split) or self.has_data(one))
+        return AvailableSplits(one for one in entries if isinstance(one, Split) or self.has_data(one))
 
     def planned(self, split: Split, latest: Position | None) -> Planned:
         """Return the split planned up to `latest`, or up to its own end if that comes first.
@@ -244,7 +244,7 @@ class Trigger:
         """
         return False
 
-    def begin(self, available: Backlog) -> None:
+    def begin(self, available: AvailableSplits) -> None:
         """Record the splits that are available in this call of `latest`."""
 
 
@@ -266,7 +266,7 @@ class AvailableNow(Trigger):
         """Whether this is the first call of `latest`, in which the ends of the run are not fixed yet."""
         return self.target is None
 
-    def begin(self, available: Backlog) -> None:
+    def begin(self, available: AvailableSplits) -> None:
         """In the first call, fix the ends of the run: the present ends of the available splits."""
         if self.target is None:
             self.target = available.ends()

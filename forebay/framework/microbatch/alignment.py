@@ -38,7 +38,7 @@ from typing import Final, NamedTuple
 from forebay.errors import ConfigurationError, ContractError, RetriableError
 from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.discovery import DiscoveryEnumerator
-from forebay.framework.microbatch.admission import Backlog
+from forebay.framework.microbatch.admission import AvailableSplits
 from forebay.framework.microbatch.event_time import (
     EventTimeLookup,
     SplitTime,
@@ -392,7 +392,7 @@ class StreamAlignment:
         available = list(available)  # a Backlog makes its entries at each iteration
         self._check_ends(available)
         if self._clock.monotonic() < self._cuts_again and not ending:
-            return Backlog(())
+            return AvailableSplits(())
         self._look_up(available, self._outdated(available, splits, unknown=True))
         aligned = self._aligned(available)
         # Old answers are lower bounds: good enough as long as they hold back no split.
@@ -401,7 +401,7 @@ class StreamAlignment:
             if outdated and self._look_up(available, outdated):
                 aligned = self._aligned(available)
         self._long_hold.follow(None if aligned else self._caught_up_holder())
-        return Backlog(aligned)
+        return AvailableSplits(aligned)
 
     def close(self) -> None:
         """Stop the reads of records whose event times were asked for."""

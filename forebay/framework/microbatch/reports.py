@@ -142,7 +142,7 @@ _LONGEST_ERROR: Final = 500
 """Maximum characters of an error text in a report."""
 
 
-class Report:
+class QueryReport:
     """The progress of a query when the source was last polled. Called on the planning thread.
 
     `update` is called with every poll, so it is cheap; `payload` builds the report on demand.

@@ -182,7 +182,7 @@ class SpillingOffsetCodec(OffsetCodec):
         link, data = encode(offset.n, kept[-1].link, parts, drop, _entries(done, added))
         return (*kept, _Level(self._put(offset, link, data), frozenset(changed), max(1, len(changed))))
 
-    def _load(self, done: FinishedSplits, link: Link, segment: Segment, *, base: bool) -> _Level:
+    def _load(self, done: FinishedSplits, link: Link, segment: DigestSegment, *, base: bool) -> _Level:
         changed = set(segment.drop)
         done.drop(segment.drop)
         for entries in segment.added():
@@ -191,9 +191,9 @@ class SpillingOffsetCodec(OffsetCodec):
                 changed.update(entry[0] for entry in entries)
         return _Level(link, frozenset(changed), max(1, len(done) if base else len(changed)))
 
-    def _chain(self, head: dict[str, Any]) -> list[tuple[Link, Segment]]:
+    def _chain(self, head: dict[str, Any]) -> list[tuple[Link, DigestSegment]]:
         """Return the chain of segments with the finished splits of an offset, newest first."""
-        chain: list[tuple[Link, Segment]] = []
+        chain: list[tuple[Link, DigestSegment]] = []
         link: Link | None = self._link(head["state"])[0]
         while link is not None:
             segment = self._segment(head, link)
@@ -211,7 +211,7 @@ class SpillingOffsetCodec(OffsetCodec):
         self._remember(link.name, data)
         return link
 
-    def _segment(self, head: dict[str, Any], link: Link) -> Segment:
+    def _segment(self, head: dict[str, Any], link: Link) -> DigestSegment:
         name = _path(str(head.get("id", "")), link.name)
         data = self._cache.get(link.name)
         if data is None:
@@ -358,7 +358,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class DigestSegment:
     """A decoded segment. For any thread.
 
     Args:
@@ -386,7 +386,7 @@ def encode(
 ) -> tuple[Link, bytes]:
     """Return the link to a new segment for micro-batch `n`, and the bytes of its file. For any thread.
 
-    Equal arguments give equal bytes. `added` has a list of entries for each line; see `Segment` for the others.
+    Equal arguments give equal bytes. `added` has a list of entries for each line; see `DigestSegment` for the others.
     """
     head: dict[str, Json] = {"v": VERSION, "forebay": __version__, "n": n, "parts": parts, "drop": list(drop)}
     head["after"] = None if after is None else [after.name, after.digest]
@@ -399,8 +399,8 @@ def encode(
     return Link(f"{n:012d}-{below}-{digest[:16]}", digest), data
 
 
-def decode(data: bytes) -> Segment:
-    """Return the segment from the bytes of its file. Only line 1 is decoded; `Segment.added` decodes the others.
+def decode(data: bytes) -> DigestSegment:
+    """Return the segment from the bytes of its file. Only line 1 is decoded; `DigestSegment.added` decodes the others.
 
     For any thread.
 
@@ -414,7 +414,7 @@ def decode(data: bytes) -> Segment:
         after = None if head["after"] is None else Link(*head["after"])
         if after is not None and not is_link(after.name, after.digest):
             raise ValueError(f"it continues {after!r:.300}, which is not a segment")
-        return Segment(after, head["parts"], head["drop"], data)
+        return DigestSegment(after, head["parts"], head["drop"], data)
     except (zlib.error, StopIteration, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the file is not a segment ({type(error).__name__}: {error})") from error
 

@@ -26,7 +26,7 @@ from forebay.framework.microbatch.admission import (
     Admission,
     AvailableNow,
     AvailableRange,
-    Backlog,
+    AvailableSplits,
     Limits,
     Once,
     Trigger,
@@ -38,7 +38,7 @@ from forebay.framework.microbatch.end_negotiation import NegotiatedSplits, Recor
 from forebay.framework.microbatch.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset, own_ends
 from forebay.framework.microbatch.offset_codec import InlineOffsetCodec, OffsetCodec, state_store
 from forebay.framework.microbatch.read_task import ReadTask
-from forebay.framework.microbatch.reports import Report, event_time_report
+from forebay.framework.microbatch.reports import QueryReport, event_time_report
 from forebay.framework.microbatch.restart import (
     CommittedState,
     OffsetMigration,
@@ -216,7 +216,7 @@ class StreamPlanner:
         self._nothing_until = float("-inf")
         self._planned_at = float("-inf")  # the first micro-batch of a run waits for no other rows, as Spark's Kafka
         event_time = None if self._alignment is None else self._event_time
-        self._report = Report(source.name, split_provider, negotiated, event_time)
+        self._report = QueryReport(source.name, split_provider, negotiated, event_time)
 
     # ---- called by the host
 
@@ -345,7 +345,7 @@ class StreamPlanner:
             if self._wait_for_more(available):
                 return None
             if self._probe.finds_nothing(available):
-                available = Backlog(())
+                available = AvailableSplits(())
         taken = self._take(self._aligned(available, trigger), trigger)
         self._nothing_until = self._due() if not taken else float("-inf")
         planning = bool(taken) or first
@@ -376,7 +376,7 @@ class StreamPlanner:
         if found.horizon is not None and committed.done and (found.new or provider.always_polls):
             committed.done.forget(found.horizon)
 
-    def _available(self, trigger: Trigger) -> Backlog:
+    def _available(self, trigger: Trigger) -> AvailableSplits:
         """Return every split with new data, up to its present end."""
         splits = [*self._committed.open.values(), *self._committed.waiting.values()]
         ends: Mapping[str, Position] = {}
@@ -388,7 +388,7 @@ class StreamPlanner:
         available = self._range.backlog(splits, ends, trigger.target)
         if self._negotiated is not None and not self._range.whole:
             ending = trigger.target is not None
-            available = Backlog(self._negotiated.with_data(available, fresh=trigger.fresh, ending=ending))
+            available = AvailableSplits(self._negotiated.with_data(available, fresh=trigger.fresh, ending=ending))
         trigger.begin(available)
         return available
 

@@ -14,7 +14,7 @@ from forebay.errors import ConfigurationError
 from forebay.formats.base import FileFormat
 from forebay.formats.compression.codecs import CODECS
 from forebay.options import OptionSpec, class_options, parse_options
-from forebay.registry import Entry, Registry
+from forebay.registry import Registration, Registry
 from forebay.stores.file_status import FileStatus
 from forebay.stores.paths import last_name
 
@@ -47,7 +47,7 @@ GROUP = "forebay.formats"
 
 _KIND = "file format"
 # Two registries: a built-in format is found without a search for installed packages.
-_built_in = Registry([Entry(name, path) for name, path in BUILT_INS.items()], group="", kind=_KIND)
+_built_in = Registry([Registration(name, path) for name, path in BUILT_INS.items()], group="", kind=_KIND)
 _installed = Registry([], group=GROUP, kind=_KIND)
 
 ELSEWHERE = {

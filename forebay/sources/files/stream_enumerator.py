@@ -220,7 +220,7 @@ class FileStreamEnumerator(FileEnumerator):
         super().__init__(source)
         self._clock = clock
         age = int(source.max_file_age.total_seconds() * 1e9)
-        self._times = EventTimes.of_source(source)
+        self._times = FirstEventTimes.of_source(source)
         # If the oldest files do not come first, they wait long, and `maxFileAge` must not skip them meanwhile.
         self._ageless = self._times is not None and not self._times.by_age
         self._tracker = FileTracker(
@@ -477,7 +477,7 @@ _LOCAL = pa.timestamp("us")
 _Lookup = Callable[[FileSplit], int | None]
 
 
-class EventTimes:
+class FirstEventTimes:
     """Finds the first event time of each file once, and caches it.
 
     Called by the enumerator, on one thread at a time; reading footers may block.

@@ -18,7 +18,7 @@ from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.split import Json, Position, Split
 from forebay.sources.kafka.bounds import EARLIEST, LATEST, BoundKind
 from forebay.sources.kafka.client.client_options import ClientOptions
-from forebay.sources.kafka.client.cluster import COORDINATOR_RETRIES, Cluster, ask_until
+from forebay.sources.kafka.client.cluster import COORDINATOR_RETRIES, KafkaCluster, ask_until
 from forebay.sources.kafka.event_times import RecordTimes, TimeLimits
 from forebay.sources.kafka.offset_resolver import OffsetResolver, TopicDiscovery, TopicIdentity
 from forebay.sources.kafka.options import KafkaOptions
@@ -44,7 +44,7 @@ class GroupProgress:
         given = options.settings.get("request_timeout_ms")
         timeout = min(_TIMEOUT_MS, given) if isinstance(given, int) else _TIMEOUT_MS
         short = {"request_timeout_ms": timeout, "bootstrap_timeout_ms": timeout}
-        self._cluster = Cluster(replace(options, settings={**options.settings, **short}), retries=0, interval=0)
+        self._cluster = KafkaCluster(replace(options, settings={**options.settings, **short}), retries=0, interval=0)
         self._group = group
         self._clock = clock
         self._published: dict[TopicPartition, int] = {}
@@ -103,7 +103,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._start = BoundKind.LATEST if streaming and not follows_history else BoundKind.EARLIEST
         source.offset_range.check(streaming=streaming)
         self._pause = source.retry_interval_ms / 1000
-        self._cluster = Cluster(source.client_options, retries=source.num_retries, interval=self._pause)
+        self._cluster = KafkaCluster(source.client_options, retries=source.num_retries, interval=self._pause)
         self._discovery = TopicDiscovery(source, self._cluster)
         self._resolver = OffsetResolver(source, self._cluster)
         self._limits = TimeLimits(self._resolver)
@@ -434,7 +434,7 @@ _RETRY_SECONDS = 2.0
 class SizeEstimates:
     """Caches the bytes per offset of partitions and refreshes them once a minute. Called on the planning thread."""
 
-    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, cluster: KafkaCluster, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
         self._per_offset: dict[TopicPartition, float] = {}

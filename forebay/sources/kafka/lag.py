@@ -12,7 +12,7 @@ from forebay.options import class_options, parse_options
 from forebay.sources.kafka.bounds import EARLIEST, LATEST
 from forebay.sources.kafka.client.client_errors import client_error
 from forebay.sources.kafka.client.client_options import translate
-from forebay.sources.kafka.client.cluster import Cluster, Topic
+from forebay.sources.kafka.client.cluster import KafkaCluster, Topic
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import TopicPartition, are_of_two_topics
 
@@ -88,7 +88,7 @@ class LagReader:
         kafka = {"client.id": _CLIENT, **{name.lower(): value for name, value in values["kafka"].items()}}
         self._options = translate(kafka, values["oauth_token_provider"])
         interval = values["retry_interval_ms"] / 1000
-        self._cluster = Cluster(self._options, retries=values["num_retries"], interval=interval)
+        self._cluster = KafkaCluster(self._options, retries=values["num_retries"], interval=interval)
 
     @property
     def servers(self) -> str:

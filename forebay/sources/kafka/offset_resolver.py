@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.sources.kafka.bounds import EARLIEST, LATEST, Bound, BoundKind
 from forebay.sources.kafka.client.client_errors import client_error
-from forebay.sources.kafka.client.cluster import Cluster, Topic, ask_until
+from forebay.sources.kafka.client.cluster import KafkaCluster, Topic, ask_until
 from forebay.sources.kafka.options import KafkaOptions
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 
@@ -56,7 +56,7 @@ class TopicIdentity:
 class TopicDiscovery:
     """Finds the partitions that a query reads. Called on the planning thread; may block."""
 
-    def __init__(self, source: KafkaOptions, cluster: Cluster) -> None:
+    def __init__(self, source: KafkaOptions, cluster: KafkaCluster) -> None:
         self._source = source
         self._cluster = cluster
         self._replaced_ids: set[str] = set()
@@ -154,7 +154,7 @@ _log = logging.getLogger(__name__)
 class OffsetResolver:
     """Resolves starts and ends of partitions. Called on the planning thread; may block."""
 
-    def __init__(self, source: KafkaOptions, cluster: Cluster) -> None:
+    def __init__(self, source: KafkaOptions, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._range = source.offset_range
         self._committed = source.client_options.read_committed

@@ -22,7 +22,7 @@ from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.sources.kafka.client.client_errors import PositionLostError, TopicIdRefusedError, client_error
-from forebay.sources.kafka.client.cluster import Cluster, ask_until
+from forebay.sources.kafka.client.cluster import KafkaCluster, ask_until
 from forebay.sources.kafka.fetching import PartitionFetcher
 from forebay.sources.kafka.options import KafkaOptions
 from forebay.sources.kafka.payloads import CORRUPT, Payloads
@@ -255,7 +255,7 @@ class KafkaSplitReader(SplitReader):
         self._failed: DataError | None = None
         self._woken = False
         self._unbounded = False
-        self._cluster: Cluster | None = None
+        self._cluster: KafkaCluster | None = None
 
     def add_splits(self, splits: Sequence[Split]) -> None:
         """Add splits; the next fetch assigns them."""
@@ -346,7 +346,7 @@ class KafkaSplitReader(SplitReader):
             return {}
         if self._cluster is None:
             pause = self._source.retry_interval_ms / 1000
-            self._cluster = Cluster(self._source.client_options, retries=self._source.num_retries, interval=pause)
+            self._cluster = KafkaCluster(self._source.client_options, retries=self._source.num_retries, interval=pause)
         cluster = self._cluster
 
         def ask() -> dict[TopicPartition, str]:

@@ -28,7 +28,7 @@ from forebay.spark.changelog.columns import (
 from forebay.spark.changelog.converting import declare
 from forebay.spark.changelog.newest import with_sequence
 from forebay.spark.changelog.stateful import (
-    Plan,
+    OperatorPlan,
     changelog_schema,
     microseconds,
     operator_state,
@@ -133,8 +133,8 @@ def _plan(
     payload: list[StructField],
     time_to_live: int | None,
     state: OperatorState | None,
-) -> Plan:
-    return Plan(
+) -> OperatorPlan:
+    return OperatorPlan(
         operator,
         f"changelog_join {operator.how}",
         keys,
@@ -146,7 +146,7 @@ def _plan(
     )
 
 
-def _prepared(df: DataFrame, names: Sequence[str], keys: Sequence[str], plan: Plan, side: int) -> DataFrame:
+def _prepared(df: DataFrame, names: Sequence[str], keys: Sequence[str], plan: OperatorPlan, side: int) -> DataFrame:
     """Return one input with the columns that tasks read. `side` is 0 for the left input, 1 for the right one."""
     if side == 1 or plan.operator in (Join("inner"), Join("semi")):
         df = df.where(all_set(names))  # NULL matches nothing
@@ -257,7 +257,7 @@ def keep_latest(  # noqa: PLR0913 - as above
     """Return the changelog of the last row of each key in an order that is known to be right; see `latest_per_key`."""
     state = operator_state(state_location, name, state_storage, shards) if df.isStreaming else None
     payload = payload_fields(df)
-    plan = Plan(
+    plan = OperatorPlan(
         Latest(preimages=preimages, lanes=order.lane is not None),
         "latest_per_key",
         keys,
@@ -329,7 +329,7 @@ def deduplicate(  # noqa: PLR0913 - as above
     keys = key_names(df, key)
     refuse_lost_kind(df)
     operator: Operator = First()
-    plan = Plan(
+    plan = OperatorPlan(
         operator,
         "deduplicate",
         keys,
@@ -433,7 +433,7 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
         check_comparable(payload, "df")
         order, by_version = (given, False) if given else preference(df)
     time_to_live = microseconds(state_ttl)
-    plan = Plan(
+    plan = OperatorPlan(
         operator,
         f"materialize {verdict.strategy}",
         keys,

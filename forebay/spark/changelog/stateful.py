@@ -119,7 +119,7 @@ QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True)
-class Plan:
+class OperatorPlan:
     """What a stateful function runs: the operator, the columns that it reads, and its state.
 
     Args:
@@ -153,7 +153,7 @@ class Plan:
 class _Task:
     """The function that `mapInArrow` runs in each task. Spark pickles it to the workers."""
 
-    plan: Plan
+    plan: OperatorPlan
     layout: Layout
     shards: int
     keys: tuple[tuple[str, str], ...] = field(default=())
@@ -188,7 +188,7 @@ class _Task:
         ).changes
 
 
-def run_stateful(df: DataFrame, plan: Plan) -> DataFrame:
+def run_stateful(df: DataFrame, plan: OperatorPlan) -> DataFrame:
     """Run the operator of `plan` on a DataFrame, and return its changes.
 
     Raises:
@@ -198,7 +198,7 @@ def run_stateful(df: DataFrame, plan: Plan) -> DataFrame:
     return run_prepared(df.select(*prepared_columns(df, plan)), plan)
 
 
-def prepared_columns(df: DataFrame, plan: Plan) -> list[Column]:
+def prepared_columns(df: DataFrame, plan: OperatorPlan) -> list[Column]:
     """Return the columns that tasks read: payload, hashes of key and row, change kind, order, position and time."""
     kind = kind_column(df)
     columns = [quoted(one.name) for one in plan.payload]
@@ -213,7 +213,7 @@ def prepared_columns(df: DataFrame, plan: Plan) -> list[Column]:
     return columns
 
 
-def _time(df: DataFrame, plan: Plan) -> Column:
+def _time(df: DataFrame, plan: OperatorPlan) -> Column:
     """Return the time of a row for the time to live, in microseconds; a NULL event time is an error."""
     if plan.time is None:
         return F.unix_micros(F.current_timestamp())
@@ -226,7 +226,7 @@ def _time(df: DataFrame, plan: Plan) -> Column:
     return F.coalesce(F.unix_micros(quoted(name).cast("timestamp")), null.cast("bigint"))
 
 
-def run_prepared(prepared: DataFrame, plan: Plan, output: StructType | None = None) -> DataFrame:
+def run_prepared(prepared: DataFrame, plan: OperatorPlan, output: StructType | None = None) -> DataFrame:
     """Send prepared rows to the shards of their keys, and run the operator there. Return its changes.
 
     Args:

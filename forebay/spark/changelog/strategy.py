@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import ORDERED_WITHIN
 from forebay.spark.keys.found_keys import find_key
-from forebay.spark.keys.lineage import Changes
+from forebay.spark.keys.lineage import RowChanges
 from forebay.spark.keys.operators import NORMALIZE
 from forebay.spark.keys.plan import PlanNode, analysed_plan, unrepeatable
 from forebay.spark.keys.row_order import Columns, RowOrder, row_order, within
@@ -334,7 +334,7 @@ class _Proof:
         return proof
 
     @property
-    def changes(self) -> Changes | None:
+    def changes(self) -> RowChanges | None:
         """What is known of the changes; None without a plan."""
         return self.order.changes
 
@@ -632,7 +632,7 @@ def _given(proof: _Proof, strategy: str, sequence_by: tuple[str, ...], reason: s
     return Verdict("sequence", reason, order)
 
 
-def _not_whole(changes: Changes) -> str:
+def _not_whole(changes: RowChanges) -> str:
     """Return why the rows of changes cannot be counted."""
     if changes.images is not Images.FULL:
         return "the changes have no old rows"
@@ -641,7 +641,7 @@ def _not_whole(changes: Changes) -> str:
     return "changes may come again, or begin late (history is unknown)"
 
 
-def _lost(changes: Changes) -> str:
+def _lost(changes: RowChanges) -> str:
     return f" ({'; '.join(changes.lost)})" if changes.lost else ""
 
 
@@ -649,7 +649,7 @@ def _named(columns: Sequence[frozenset[str]]) -> tuple[str, ...]:
     return tuple(min(names) for names in columns)
 
 
-def _refuse_undeclared(changes: Changes, option: str) -> NoReturn:
+def _refuse_undeclared(changes: RowChanges, option: str) -> NoReturn:
     raise ConfigurationError(
         f"nothing is declared of the changes{_lost(changes)}",
         option=option,

@@ -91,7 +91,7 @@ class Lanes:
 
 
 @dataclass(frozen=True)
-class Changes:
+class RowChanges:
     """What is known of the changes that the rows of a plan node are (C1, C16).
 
     Args:
@@ -148,17 +148,17 @@ class Changes:
         """The images to rely on: of undeclared changes of a known key, the least; None without such a key."""
         return self.images if self.images is not None or self.identity is None else Images.UPSERT
 
-    def unsure(self, why: str) -> Changes:
+    def unsure(self, why: str) -> RowChanges:
         """Return undeclared changes after a step that is right only with whole old rows."""
         return replace(self, identity=None, doubt=self.doubt or why, lost=(*self.lost, f"images: {why}"))
 
-    def broke(self, why: str, advice: str) -> Changes:
+    def broke(self, why: str, advice: str) -> RowChanges:
         """Return the changes after a step that makes a wrong table of them. The first such step is kept."""
         return self if self.broken else replace(self, broken=(why, advice))
 
     def followed(
         self, exact: Callable[[frozenset[int]], frozenset[int]], depend: Callable[[frozenset[int]], frozenset[int]]
-    ) -> Changes:
+    ) -> RowChanges:
         """Return the changes with the ids of their own columns replaced.
 
         Args:
@@ -176,7 +176,7 @@ class Changes:
             corrupt=exact(self.corrupt),
         )
 
-    def undeclared(self, why: str) -> Changes:
+    def undeclared(self, why: str) -> RowChanges:
         """Return the changes after a step of which nothing is known."""
         told = () if self.images is None else (f"images and history: {why}",)
         doubt = self.doubt or why
@@ -190,7 +190,7 @@ class Lineage:
     origins: Origins
     lanes: Lanes = field(default_factory=Lanes)
     keys: tuple[UniqueKey, ...] = ()
-    changes: Changes = field(default_factory=Changes)
+    changes: RowChanges = field(default_factory=RowChanges)
 
     def shuffled(self, by: frozenset[int] | None, why: str) -> Lineage:
         """Return the lineage after a shuffle by the columns `by`; None: the shuffle is not by columns."""

@@ -21,7 +21,7 @@ from forebay.spark.keys.found_keys import (
     traits_declared_by,
     traits_of,
 )
-from forebay.spark.keys.lineage import GONE, Changes, Lanes, Lineage, UniqueKey
+from forebay.spark.keys.lineage import GONE, Lanes, Lineage, RowChanges, UniqueKey
 from forebay.spark.keys.plan import (
     Expression,
     Origins,
@@ -113,7 +113,7 @@ def _is_source(node: PlanNode) -> bool:
     return node.kind in _SOURCES and ".python." in str(node.jvm.table().getClass().getName())
 
 
-def _leaf_changes(node: PlanNode, key: Declaration | None, hidden: str | None) -> Changes:
+def _leaf_changes(node: PlanNode, key: Declaration | None, hidden: str | None) -> RowChanges:
     """Return the changes of a leaf.
 
     Without `_change_type`, rows are appended; those of a stream with a primary key replace the row of their key.
@@ -132,7 +132,7 @@ def _leaf_changes(node: PlanNode, key: Declaration | None, hidden: str | None) -
     return replace(changes, images=None) if traits is None else changes
 
 
-def _changes(node: PlanNode, traits: ChangeTraits, identity: frozenset[int] | None) -> Changes:
+def _changes(node: PlanNode, traits: ChangeTraits, identity: frozenset[int] | None) -> RowChanges:
     """Return the changes that a node declares."""
     places: dict[str, frozenset[int]] = {}
     for column in node.output:
@@ -140,7 +140,7 @@ def _changes(node: PlanNode, traits: ChangeTraits, identity: frozenset[int] | No
             places[column.name] = places.get(column.name, frozenset()) | {column.id}
     kind = frozenset(column.id for column in node.output if column.name == CHANGE_TYPE)
     corrupt = frozenset(column.id for column in node.output if column.name == traits.corrupt)
-    return Changes(
+    return RowChanges(
         traits.images,
         identity,
         traits.complete,
@@ -154,7 +154,7 @@ def _changes(node: PlanNode, traits: ChangeTraits, identity: frozenset[int] | No
     )
 
 
-def _followed(node: PlanNode, changes: Changes) -> Changes:
+def _followed(node: PlanNode, changes: RowChanges) -> RowChanges:
     """Return the changes with the columns of the node's output: which ones are, or depend on, those of a changelog."""
     made = {one.id: one for one in node.made() if one.kind == "Alias" and one.id is not None}
     generated: set[int] = set()
@@ -240,7 +240,7 @@ def _keyed_again(node: PlanNode, lineage: Lineage) -> Lineage:
     return replace(lineage, lanes=lanes, keys=keys, changes=_identified(node, lineage.changes, primary))
 
 
-def _identified(node: PlanNode, changes: Changes, primary: frozenset[int]) -> Changes:
+def _identified(node: PlanNode, changes: RowChanges, primary: frozenset[int]) -> RowChanges:
     """Return the changes after `key_by` says which columns identify a row.
 
     Changes keep a key that is proven: several rows may have the same value of another one.
@@ -288,7 +288,7 @@ def _filter(node: PlanNode, before: Lineage) -> Lineage:
     return replace(before, changes=_left_out(before, node.expressions("condition"), node.text))
 
 
-def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of: Origins | None = None) -> Changes:
+def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of: Origins | None = None) -> RowChanges:
     """Return the changes of those rows that meet a condition. `of` has the columns that count; None: all.
 
     With whole old rows, a row that ceases to meet it is retracted. Without them, its old row would stay, unless the
@@ -331,7 +331,7 @@ def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of
     return changes
 
 
-def _drops_old_rows(condition: Expression, changes: Changes) -> bool:
+def _drops_old_rows(condition: Expression, changes: RowChanges) -> bool:
     """Return whether a condition is `_change_type <> 'update_preimage'`."""
     if condition.kind != "Not" or condition.children[0].kind != "EqualTo":
         return False
@@ -345,7 +345,7 @@ def _sample(node: PlanNode, before: Lineage) -> Lineage:
     return replace(after, changes=_without_some(after.changes, node.text))
 
 
-def _without_some(changes: Changes, text: str) -> Changes:
+def _without_some(changes: RowChanges, text: str) -> RowChanges:
     """Return the changes after an operator that takes each change for a row, and leaves some out."""
     if not changes.updates:
         return changes
@@ -394,11 +394,11 @@ def _aggregate(node: PlanNode, before: Lineage) -> Lineage:
     keys = () if GONE in columns else (UniqueKey(frozenset(columns), once=True),)
     images = Images.UPSERT if node.streaming else Images.APPEND
     broken = _aggregated(node, before.changes).broken
-    changes = Changes(images, frozenset(columns), complete=not node.streaming, broken=broken)
+    changes = RowChanges(images, frozenset(columns), complete=not node.streaming, broken=broken)
     return Lineage(origins, lanes, keys, changes)
 
 
-def _aggregated(node: PlanNode, changes: Changes) -> Changes:
+def _aggregated(node: PlanNode, changes: RowChanges) -> RowChanges:
     """Return the changes after an aggregate, which needs each of them once, and their signs."""
     if not changes.updates and changes.complete:
         return changes
@@ -479,13 +479,13 @@ def _unknown(node: PlanNode, before: Lineage) -> Lineage:
     return Lineage({}, lanes, changes=changes)
 
 
-def _with_broken(after: Lineage, inputs: Iterable[Changes]) -> Lineage:
+def _with_broken(after: Lineage, inputs: Iterable[RowChanges]) -> Lineage:
     """Return the lineage of a node; what one of its inputs has broken stays broken."""
     broken = next((one.broken for one in inputs if one.broken), None)
     return replace(after, changes=after.changes.broke(*broken)) if broken else after
 
 
-def _with_subquery(node: PlanNode, after: Lineage, subqueries: Iterable[Changes]) -> Lineage:
+def _with_subquery(node: PlanNode, after: Lineage, subqueries: Iterable[RowChanges]) -> Lineage:
     """Return the lineage of a node with subqueries, which Spark may turn into joins: they may shuffle, and filter."""
     after = after.shuffled(None, node.text)
     changes = replace(after.changes, repeatable=False)
@@ -522,7 +522,7 @@ def _set_operator(node: PlanNode, inputs: list[Lineage]) -> Lineage:
     return Lineage(origins, lanes, changes=_united(node, changes, why, one_log=one_log))
 
 
-def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) -> Changes:
+def _united(node: PlanNode, sides: list[RowChanges], why: str, *, one_log: bool) -> RowChanges:
     """Return the changes of a union. `one_log` says whether all inputs are of the same log."""
     first = sides[0]
     broken = next((one.broken for one in sides if one.broken), None)
@@ -534,7 +534,7 @@ def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) ->
     named = {column.id for column in node.output if column.name == CHANGE_TYPE}
     if len(images) < len(sides) or named != kind:
         told = (*lost, f"images and history: {why}")
-        return Changes(comparable=one_log, kinds=kinds, placed=placed, broken=broken, doubt=why, lost=told)
+        return RowChanges(comparable=one_log, kinds=kinds, placed=placed, broken=broken, doubt=why, lost=told)
     same = one_log and all(one.identity == first.identity for one in sides)
     places = {
         name: columns.intersection(*(one.places.get(name, frozenset()) for one in sides))
@@ -543,7 +543,7 @@ def _united(node: PlanNode, sides: list[Changes], why: str, *, one_log: bool) ->
     }
     if not one_log and first.updates:
         lost = (*lost, f"order: {why}, whose changes are of different logs")
-    return Changes(
+    return RowChanges(
         min(images),
         first.identity if same else None,
         all(one.complete for one in sides),
@@ -608,7 +608,7 @@ def _join(node: PlanNode, left: Lineage, right: Lineage) -> Lineage:
     return replace(after, origins=origins_after(node, after.origins))
 
 
-def _both_change(node: PlanNode, left: Changes, right: Changes) -> Changes:
+def _both_change(node: PlanNode, left: RowChanges, right: RowChanges) -> RowChanges:
     """Return the changes of a join whose sides both change."""
     if left.updates or right.updates:
         why = f"a join of two streams needs append-only rows, but gets changes: {node.text}"
@@ -616,7 +616,7 @@ def _both_change(node: PlanNode, left: Changes, right: Changes) -> Changes:
     return replace(left, complete=left.complete and right.complete)
 
 
-def _looked_up(node: PlanNode, moving: Lineage, *, one: bool, keeps_all: bool, adds: bool) -> Changes:
+def _looked_up(node: PlanNode, moving: Lineage, *, one: bool, keeps_all: bool, adds: bool) -> RowChanges:
     """Return the changes after a join with a table.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from pyspark.sql import DataFrame
 
 from forebay.spark.keys.found_keys import find_key, marked_keys
-from forebay.spark.keys.lineage import Changes, Lanes, Lineage
+from forebay.spark.keys.lineage import Lanes, Lineage, RowChanges
 from forebay.spark.keys.operators import lineage_of
 from forebay.spark.keys.plan import PlanNode, analysed_plan
 from forebay.table.changelog.shape import POSITION, SEQUENCE, SPLIT
@@ -46,7 +46,7 @@ class RowOrder:
     arriving: tuple[Columns, ...]
     once: tuple[Columns, ...]
     transactional: bool
-    changes: Changes | None
+    changes: RowChanges | None
     identity: Columns | None = None
     own: frozenset[str] = frozenset()
     by_sequence: bool = False

@@ -328,7 +328,7 @@ _UNSUPPORTED: Final = "NotImplemented"
 
 
 @dataclass(frozen=True)
-class Request:
+class S3Request:
     """A request to S3, as error texts describe it.
 
     Attributes:
@@ -364,7 +364,7 @@ def is_unsupported(error: BaseException) -> bool:
     return code == _UNSUPPORTED or status == 501
 
 
-def s3_error(error: Exception, request: Request) -> ForebayError:
+def s3_error(error: Exception, request: S3Request) -> ForebayError:
     """Return the ForebayError for an error of botocore. Its class says whether to retry, its advice what to do."""
     if isinstance(error, ForebayError):
         return error
@@ -396,7 +396,7 @@ def s3_error(error: Exception, request: Request) -> ForebayError:
     )
 
 
-def _answer_error(error: Any, request: Request, said: str) -> ForebayError:  # noqa: ANN401 - botocore has no types
+def _answer_error(error: Any, request: S3Request, said: str) -> ForebayError:  # noqa: ANN401 - botocore has no types
     """Return the ForebayError for an error that S3 has answered; `said` is its text."""
     code, status = error_code(error)
     if code in _BUSY or status in _TEMPORARY or (status >= 500 and status != 501):
@@ -417,7 +417,7 @@ def _answer_error(error: Any, request: Request, said: str) -> ForebayError:  # n
     return ConfigurationError(text, option=request.option, advice=advice)
 
 
-def _refusal(code: str, status: int, request: Request, said: str) -> tuple[str, str]:
+def _refusal(code: str, status: int, request: S3Request, said: str) -> tuple[str, str]:
     """Return the message and the advice for an error answer that a retry cannot change."""
     doing, settings = request.doing, request.settings
     if code == "NoSuchBucket":

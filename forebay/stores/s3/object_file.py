@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.stores.file_status import FileStatus, changed_error, gone_error
-from forebay.stores.s3.client import Background, Request, S3Client, is_changed, is_gone, s3_error
+from forebay.stores.s3.client import Background, S3Client, S3Request, is_changed, is_gone, s3_error
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -60,7 +60,7 @@ class ObjectReader:
         bucket: str,
         key: str,
         file: FileStatus,
-        request: Request,
+        request: S3Request,
         now: Callable[[], FileStatus | None],
     ) -> None:
         self.file = file
@@ -220,7 +220,7 @@ class ObjectFile(io.RawIOBase):
         self._position = 0
         self._block = bytearray()
         self._at = Range(0, 0)
-        self._ahead: deque[Pending] = deque()
+        self._ahead: deque[RangeRequest] = deque()
         self._random: bool | None = None
         self._expected: ExpectedRanges | None = None
         self._step = FIRST
@@ -365,7 +365,7 @@ class ObjectFile(io.RawIOBase):
         while start < self._limit and len(self._ahead) < AHEAD:
             where = self._chunk(start, 1)
             data = Background(partial(self._reader.read, *where), "forebay-s3-read")
-            self._ahead.append(Pending(where, data))
+            self._ahead.append(RangeRequest(where, data))
             start = where.end
 
     def _chunk(self, start: int, wanted: int) -> Range:
@@ -396,7 +396,7 @@ class Range(NamedTuple):
     end: int
 
 
-class Pending(NamedTuple):
+class RangeRequest(NamedTuple):
     """A range that is requested, and its bytes as soon as they have arrived."""
 
     where: Range
@@ -421,8 +421,8 @@ class ExpectedRanges:
         inside = [sorted(Range(*found) for found in group if 0 <= found[0] < found[1] <= size) for group in groups]
         self._groups = _joined(sorted(group for group in inside if group))
         self._starts = [group[0].start for group in self._groups]
-        self._fetched: dict[int, list[Pending]] = {}
-        self._ahead: dict[int, Pending] = {}
+        self._fetched: dict[int, list[RangeRequest]] = {}
+        self._ahead: dict[int, RangeRequest] = {}
 
     def block(self, position: int, wanted: int) -> tuple[Range, bytearray] | None:
         """Return the range and bytes of a block that contains a position; None if no announced range has it. May block.
@@ -471,8 +471,8 @@ class ExpectedRanges:
             self._ahead[where.end] = self._fetch(Range(where.end, min(where.end + wanted, inside.end)))
         return where, self._reader.read(*where) if pending is None else pending.data.result()
 
-    def _fetch(self, where: Range) -> Pending:
-        return Pending(where, Background(partial(self._reader.read, *where), "forebay-s3-read"))
+    def _fetch(self, where: Range) -> RangeRequest:
+        return RangeRequest(where, Background(partial(self._reader.read, *where), "forebay-s3-read"))
 
 
 def _bytes(group: Sequence[Range]) -> int:

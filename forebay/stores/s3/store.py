@@ -18,8 +18,8 @@ from forebay.stores.paths import KEY_NAMES, join
 from forebay.stores.remote import nanoseconds
 from forebay.stores.s3.client import (
     Background,
-    Request,
     S3Client,
+    S3Request,
     client_of,
     is_changed,
     is_gone,
@@ -53,7 +53,7 @@ _LEVELS: Final = 4
 """Maximum directory levels to descend in search of a level with several directories."""
 
 
-class Page(NamedTuple):
+class ListingPage(NamedTuple):
     """One answer of S3 to a listing: boto3's dicts of objects and, with a delimiter, the prefixes of directories."""
 
     objects: Sequence[Any]
@@ -78,7 +78,7 @@ class Listing:
 
     def page(
         self, prefix: str, *, after: str = "", delimiter: str = "", most: int | None = None, token: str | None = None
-    ) -> Page:
+    ) -> ListingPage:
         """Return the first page of keys that sort after `after`, or the page after the one with this `token`."""
         arguments: dict[str, object] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": most or PAGE}
         options = {"StartAfter": after, "Delimiter": delimiter, "ContinuationToken": token}
@@ -86,7 +86,7 @@ class Listing:
         answer = self._complete(arguments)
         prefixes = [found["Prefix"] for found in answer.get("CommonPrefixes", ())]
         token = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
-        return Page(answer.get("Contents", ()), prefixes, token)
+        return ListingPage(answer.get("Contents", ()), prefixes, token)
 
     def _complete(self, arguments: Mapping[str, object]) -> Any:  # noqa: ANN401 - boto3 has no types
         """Return a whole answer. botocore takes one that ended after its head for a listing without objects."""
@@ -96,7 +96,9 @@ class Listing:
                 return answer
         raise importlib.import_module("botocore.exceptions").IncompleteReadError(actual_bytes=0, expected_bytes="some")
 
-    def pages(self, prefix: str, *, after: str = "", delimiter: str = "", stop: str | None = None) -> Iterator[Page]:
+    def pages(
+        self, prefix: str, *, after: str = "", delimiter: str = "", stop: str | None = None
+    ) -> Iterator[ListingPage]:
         """Yield the pages of keys after `after`, up to the page that reaches the key `stop`; by default all pages."""
         token: str | None = None
         while True:
@@ -107,7 +109,7 @@ class Listing:
                 return
 
     def status(self, found: Any) -> FileStatus:  # noqa: ANN401 - boto3 has no types
-        """Return the `FileStatus` of an object in `Page.objects`."""
+        """Return the `FileStatus` of an object in `ListingPage.objects`."""
         return FileStatus(*self._fields(found))
 
     def _fields(self, found: Any) -> tuple[str, int, int, str | None]:  # noqa: ANN401 - boto3 has no types
@@ -150,7 +152,9 @@ class Listing:
             self._add(found, page, accepts, stop)
         return found
 
-    def _add(self, table: FileTable, page: Page, accepts: Callable[[str], bool], stop: str | None = None) -> None:
+    def _add(
+        self, table: FileTable, page: ListingPage, accepts: Callable[[str], bool], stop: str | None = None
+    ) -> None:
         for found in page.objects:
             # A key that ends in a slash marks a directory.
             if not (key := found["Key"]).endswith("/") and (stop is None or key < stop) and accepts(key):
@@ -384,9 +388,11 @@ class S3Store:
                 raise
             raise found from error
 
-    def _request(self, path: str, at: Location, doing: str) -> Request:
+    def _request(self, path: str, at: Location, doing: str) -> S3Request:
         client = self._client
-        return Request(f"{doing} {path!r}", at.bucket, client.settings, client.server, permissions=_PERMISSIONS[doing])
+        return S3Request(
+            f"{doing} {path!r}", at.bucket, client.settings, client.server, permissions=_PERMISSIONS[doing]
+        )
 
 
 _PERMISSIONS: Final = {

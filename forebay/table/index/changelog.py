@@ -37,7 +37,7 @@ from forebay.table.changelog.state.segments import (
 )
 from forebay.table.changelog.state.shard import (
     Entries,
-    Part,
+    MergeInput,
     entries_between,
     is_merged,
     key_ranges,
@@ -183,7 +183,7 @@ class _Incoming:
         self._directory = directory
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
-        self._runs: list[list[Part]] = []
+        self._runs: list[list[MergeInput]] = []
         self.rows = 0
         self._sums = [0, 0]
 
@@ -215,7 +215,7 @@ class _Incoming:
         if self._bytes > SPILLED:
             self._spill()
 
-    def runs(self) -> list[list[Part]]:
+    def runs(self) -> list[list[MergeInput]]:
         """Return the sorted runs."""
         if self._waiting:
             self._runs.append([_part(piece) for piece in split_rows(self._sorted(), ROWS, SPILLED)])
@@ -228,7 +228,7 @@ class _Incoming:
             for place, piece in enumerate(split_rows(self._sorted(), ROWS, _PIECE)):
                 writer.write_batch(piece)
                 hashes = piece.column(KEY_HASH).to_numpy()
-                run.append(Part(int(hashes[0]), int(hashes[-1]), lambda place=place: _spilled(path, place)))  # type: ignore[misc]
+                run.append(MergeInput(int(hashes[0]), int(hashes[-1]), lambda place=place: _spilled(path, place)))  # type: ignore[misc]
         self._runs.append(run)
 
     def _sorted(self) -> pa.RecordBatch:
@@ -253,9 +253,9 @@ class _Incoming:
                 )
 
 
-def _part(piece: pa.RecordBatch) -> Part:
+def _part(piece: pa.RecordBatch) -> MergeInput:
     segment = Segment(piece)
-    return Part(int(segment.hashes[0]), int(segment.hashes[-1]), lambda: segment)
+    return MergeInput(int(segment.hashes[0]), int(segment.hashes[-1]), lambda: segment)
 
 
 def _spilled(path: Path, place: int) -> Segment:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import SegmentInfo
 from forebay.table.changelog.state.segments import COUNT, FIXED, KIND, ORDER, PREFIX, Ints, StoredSegments
-from forebay.table.changelog.state.shard import Entries, Part, entries_between, lookup, newest_entries
+from forebay.table.changelog.state.shard import Entries, MergeInput, entries_between, lookup, newest_entries
 from forebay.table.index.log import Run
 
 KEY: Final = "k_"
@@ -73,11 +73,11 @@ class StateReader:
     def __init__(self, store: StateStore, *, verified: bool = False) -> None:
         self.files = StoredSegments(store, verified=verified)
 
-    def part(self, segment: SegmentInfo) -> Part:
+    def part(self, segment: SegmentInfo) -> MergeInput:
         """Return a segment to merge, opened only while its range is read."""
-        return Part(segment.first, segment.last, lambda: self.files.open(segment))
+        return MergeInput(segment.first, segment.last, lambda: self.files.open(segment))
 
-    def parts(self, runs: Sequence[Run]) -> list[list[Part]]:
+    def parts(self, runs: Sequence[Run]) -> list[list[MergeInput]]:
         """Return runs to merge, newest first."""
         return [[self.part(segment) for segment in run] for run in reversed(runs)]
 

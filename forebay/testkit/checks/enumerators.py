@@ -16,7 +16,7 @@ from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.checks.faults import Leaks
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.session_base import Silence
-from forebay.testkit.harness.single_thread_host import Checkpoint, SingleThreadHost
+from forebay.testkit.harness.single_thread_host import HostCheckpoint, SingleThreadHost
 from forebay.testkit.harness.subject import Subject
 from forebay.testkit.outcomes import Broken, NotApplicable, Skip
 
@@ -217,7 +217,7 @@ def crashes_without_readers(subject: Subject) -> None:
 
 
 @contextmanager
-def _restored(subject: Subject, readers: int, checkpoint: Checkpoint) -> Iterator[SingleThreadHost]:
+def _restored(subject: Subject, readers: int, checkpoint: HostCheckpoint) -> Iterator[SingleThreadHost]:
     """Yield a host that continues from a checkpoint. A split assigned twice means that discovery returned it again."""
     try:
         with SingleThreadHost(subject, readers, restored=checkpoint) as host:

@@ -27,7 +27,7 @@ _PAUSE = 0.003
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class HostCheckpoint:
     """The contents of one checkpoint of a `SingleThreadHost`.
 
     Args:
@@ -64,7 +64,7 @@ class _Context(KitContext):
 
 
 @dataclass(slots=True)
-class _Reader:
+class _HostReader:
     """The state of one reader: its session, its undelivered messages and the splits it holds."""
 
     subtask: int
@@ -101,7 +101,7 @@ class SingleThreadHost(Closing):
         subject: Subject,
         readers: int,
         *,
-        restored: Checkpoint | None = None,
+        restored: HostCheckpoint | None = None,
         register: Iterable[int] | None = None,
     ) -> None:
         self._subject = subject
@@ -110,8 +110,8 @@ class SingleThreadHost(Closing):
         self.finished: set[str] = set()
         self.assigned: set[str] = set()
         self.steps = 0
-        self._readers: dict[int, _Reader] = {}
-        self._failed: list[_Reader] = []
+        self._readers: dict[int, _HostReader] = {}
+        self._failed: list[_HostReader] = []
         self._checkpoint = 0
         source, self.options = subject.coordinated()
         self.coordinator = Coordinator(source, ThreadRuntime(), parallelism=readers, options=self.options)
@@ -127,7 +127,7 @@ class SingleThreadHost(Closing):
     def register(self, subtask: int) -> None:
         """Create the reader of a subtask, register it with the coordinator and start it."""
         context = _Context(self, subtask, self._subject)
-        reader = _Reader(subtask, ReaderSession(self._subject, no_more=False, once=False, context=context))
+        reader = _HostReader(subtask, ReaderSession(self._subject, no_more=False, once=False, context=context))
         self._readers[subtask] = reader
         self.coordinator.register_reader(subtask, None, lambda message: self._receive(reader, message))
         reader.session.start()
@@ -157,7 +157,7 @@ class SingleThreadHost(Closing):
             if self.step():
                 due = time.monotonic() + seconds
 
-    def checkpoint(self, *, complete: bool = True) -> Checkpoint:
+    def checkpoint(self, *, complete: bool = True) -> HostCheckpoint:
         """Take a checkpoint between two steps.
 
         Args:
@@ -176,7 +176,9 @@ class SingleThreadHost(Closing):
         if error is not None:
             raise error
         held = [split for reader in self._readers.values() for split in reader.snapshot(number)]
-        taken_now = Checkpoint(_json_of(state), held, {split_id: list(rows) for split_id, rows in self.rows.items()})
+        taken_now = HostCheckpoint(
+            _json_of(state), held, {split_id: list(rows) for split_id, rows in self.rows.items()}
+        )
         if complete:
             self._checkpoint = number
             positions = {split.id: split.position for split in held if split.position is not None}
@@ -274,14 +276,14 @@ class SingleThreadHost(Closing):
         if self.coordinator.error is not None:
             raise self.coordinator.error
 
-    def _receive(self, reader: _Reader, message: ToReader) -> None:
+    def _receive(self, reader: _HostReader, message: ToReader) -> None:
         reader.mailbox.append(message)
         self.steps += 1
         if isinstance(message, AddSplits):
             reader.held.update((split.id, split) for split in message.splits)
             self.assigned.update(split.id for split in message.splits)
 
-    def _deliver(self, reader: _Reader) -> None:
+    def _deliver(self, reader: _HostReader) -> None:
         while reader.mailbox:
             match reader.mailbox.popleft():
                 case AddSplits(splits):
@@ -293,7 +295,7 @@ class SingleThreadHost(Closing):
                     with calling("EVT-1", "the reader's handle_source_event()"):
                         reader.session.reader.handle_source_event(event)
 
-    def _poll(self, reader: _Reader) -> None:
+    def _poll(self, reader: _HostReader) -> None:
         if reader.ended:
             return
         output = reader.session.output

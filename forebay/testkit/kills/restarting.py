@@ -99,14 +99,14 @@ _WATCHED = {"offset-logged": "offsets", "commit-logged": "commits"}
 _POLL = 0.002
 
 
-class Query(Protocol):
+class AwaitableQuery(Protocol):
     """The method of a `StreamingQuery` that `restart_until_done` calls."""
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802 - Spark's name
         """Wait until the query ends, at most `timeout` seconds. Raise the error that ended the query."""
 
 
-def restart_until_done(start: Callable[[], Query], kills: KillList, *, starts: int = 100) -> int:
+def restart_until_done(start: Callable[[], AwaitableQuery], kills: KillList, *, starts: int = 100) -> int:
     """Start a query, again after each kill that ended it, until it ends by itself. Called in the driver.
 
     For kills of the stream runner and of workers, which the driver survives.

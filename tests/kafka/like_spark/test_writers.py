@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forebay.sources.kafka.records.codecs import NAMES
-from forebay.sources.kafka.records.wire import Header, headers
+from forebay.sources.kafka.records.wire import BatchHeader, headers
 from forebay.sources.kafka.split import TopicPartition
 from forebay.testkit.servers.kafka_jars import VERSION, Module, fetched, jars, java
 
@@ -216,7 +216,7 @@ def topics(spark, kafka, writers) -> dict[str, str]:
     return found | {f"{writer}-all": f"{run}-{writer}-.*" for writer in WRITERS}
 
 
-def stored(broker: Any, topic: str) -> list[Header]:
+def stored(broker: Any, topic: str) -> list[BatchHeader]:
     """The headers of all record batches of a topic, as they lie on the broker's disk."""
     logs = sorted((broker._home / "data").glob(f"{topic}-*/*.log"))
     return [one for log in logs for one in headers(memoryview(log.read_bytes()), TopicPartition(topic, 0))]

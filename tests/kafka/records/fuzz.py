@@ -31,7 +31,7 @@ with warnings.catch_warnings():
     from forebay.sources.kafka.records.columnar import ColumnarDecoder
     from forebay.sources.kafka.records.decoding import COLUMNS, Body, RawFetch, record_schema
     from forebay.sources.kafka.records.plain import PlainDecoder
-    from forebay.sources.kafka.records.wire import Header, headers
+    from forebay.sources.kafka.records.wire import BatchHeader, headers
 
 MEMORY = 1 << 30
 """Address space beyond the imports; a decoder that needs more has trusted a damaged number."""
@@ -287,7 +287,7 @@ def outcome(decoder: ColumnarDecoder | PlainDecoder, fetch: RawFetch, schema: pa
     return pa.Table.from_batches(batches, schema).combine_chunks(), after
 
 
-def _headers(fetch: RawFetch) -> list[Header]:
+def _headers(fetch: RawFetch) -> list[BatchHeader]:
     found = []
     with contextlib.suppress(DataError):
         for header in headers(fetch.data, fetch.topic_partition):

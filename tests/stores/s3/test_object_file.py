@@ -21,7 +21,7 @@ from forebay.stores.file_status import FileStatus
 from forebay.stores.s3 import object_file
 from forebay.stores.s3 import object_file as object_file_module
 from forebay.stores.s3 import object_file as object_reader
-from forebay.stores.s3.client import Request
+from forebay.stores.s3.client import S3Request
 from forebay.stores.s3.object_file import Cancelled, ObjectFile, ObjectReader
 from forebay.stores.s3.settings import S3Settings
 
@@ -71,7 +71,9 @@ class Client:
 
     def reader(self, etag: str | None = "v1") -> ObjectReader:
         file = FileStatus("s3://b/k", len(self.data), 0, etag)
-        return ObjectReader(self, "b", "k", file, Request("read 's3://b/k'", "b", self.settings, "127.0.0.1"), self.now)  # type: ignore[arg-type]
+        return ObjectReader(
+            self, "b", "k", file, S3Request("read 's3://b/k'", "b", self.settings, "127.0.0.1"), self.now
+        )  # type: ignore[arg-type]
 
     def open(self, read_to: int | None = None) -> ObjectFile:
         return ObjectFile(self.reader(), read_to)

@@ -53,7 +53,7 @@ class Topic:
     error: Exception | None = None
 
 
-class Cluster:
+class KafkaCluster:
     """An admin client with retries. One call at a time, from any thread; connects at the first call.
 
     The methods raise a `ForebayError` if the brokers do not answer, or refuse the request. After a retriable error,

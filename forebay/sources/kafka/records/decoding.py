@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.sources.kafka.records.wire import Header
+from forebay.sources.kafka.records.wire import BatchHeader
 from forebay.sources.kafka.split import TopicPartition
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -94,7 +94,7 @@ class Body:
         end: The position after the last record in `data`.
     """
 
-    header: Header
+    header: BatchHeader
     data: memoryview
     begin: int
     end: int

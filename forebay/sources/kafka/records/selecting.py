@@ -15,7 +15,7 @@ import pyarrow as pa
 from forebay.errors import DataError
 from forebay.sources.kafka.records.codecs import TooLargeError, decompress
 from forebay.sources.kafka.records.decoding import GROUP_BYTES, MAX_BATCH_BYTES, Body, Decoded, RawFetch
-from forebay.sources.kafka.records.wire import CRC_BEGIN, Header, corrupt_batch, headers, too_large
+from forebay.sources.kafka.records.wire import CRC_BEGIN, BatchHeader, corrupt_batch, headers, too_large
 from forebay.sources.kafka.split import TopicPartition
 
 # -- Parses records one by one in plain Python: the reference for the columnar decoder.
@@ -207,7 +207,7 @@ class Selection:
         if damage is not None:
             raise damage
 
-    def _wanted(self, header: Header) -> bool:
+    def _wanted(self, header: BatchHeader) -> bool:
         """Return whether a batch contains readable records. Also tracks the open aborted transactions."""
         if self._fetch.read_committed and header.producer >= 0:
             while self._waiting and self._waiting[0][0] <= header.last:
@@ -219,7 +219,7 @@ class Selection:
                 return False
         return header.records > 0 and not header.control
 
-    def _ends_aborted(self, header: Header) -> bool:
+    def _ends_aborted(self, header: BatchHeader) -> bool:
         marker = next(records(self._body(header), self._fetch.topic_partition), None)
         if marker is None or marker.key is None or len(marker.key) < _MARKER.size:
             raise corrupt_batch(
@@ -227,7 +227,7 @@ class Selection:
             )
         return bool(_MARKER.unpack_from(marker.key)[1] == _ABORT)
 
-    def _body(self, header: Header) -> Body:
+    def _body(self, header: BatchHeader) -> Body:
         data, partition = self._fetch.data, self._fetch.topic_partition
         if header.magic < 2:
             return Body(header, data[header.begin : header.end], 0, header.end - header.begin)

@@ -51,7 +51,7 @@ def too_large(partition: TopicPartition, limit: int, offset: int) -> DataError:
     )
 
 
-class Header(NamedTuple):
+class BatchHeader(NamedTuple):
     """The header of a record batch.
 
     Args:
@@ -108,7 +108,7 @@ class Header(NamedTuple):
         return bool(self.attributes & _CONTROL)
 
 
-def headers(data: memoryview, partition: TopicPartition) -> Iterator[Header]:
+def headers(data: memoryview, partition: TopicPartition) -> Iterator[BatchHeader]:
     """Yield the headers of the complete record batches of fetched bytes.
 
     Raises:
@@ -132,15 +132,15 @@ def headers(data: memoryview, partition: TopicPartition) -> Iterator[Header]:
         begin, reached = end, header.last
 
 
-def _header(data: memoryview, begin: int, end: int, partition: TopicPartition) -> Header:
+def _header(data: memoryview, begin: int, end: int, partition: TopicPartition) -> BatchHeader:
     base, _, epoch, magic, crc, attributes, delta, first, latest, producer, _, _, count = _V2.unpack_from(data, begin)
     if count < 0 or delta < 0 or base + delta > _MOST_OFFSET:
         raise corrupt_batch(
             partition, f"a record batch has the invalid counts of {count} records over {delta + 1} offsets", base
         )
-    return Header(begin, end, base, base + delta, magic, epoch, crc, attributes, first, latest, producer, count)
+    return BatchHeader(begin, end, base, base + delta, magic, epoch, crc, attributes, first, latest, producer, count)
 
 
-def _old(base: int, begin: int, end: int, magic: int) -> Header:
+def _old(base: int, begin: int, end: int, magic: int) -> BatchHeader:
     """Return the header of a message of format 0 or 1. A compressed message carries the offset of its *last* record."""
-    return Header(begin, end, base, base, magic, -1, 0, 0, -1, -1, -1, -1)
+    return BatchHeader(begin, end, base, base, magic, -1, 0, 0, -1, -1, -1, -1)

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from forebay.table.changelog.operators.events import Events, touched_keys
 from forebay.table.changelog.operators.expiry import Expiry
-from forebay.table.changelog.operators.micro_batch import Result, change_batch
-from forebay.table.changelog.operators.retract import CountedRows, RowGroups, row_groups
+from forebay.table.changelog.operators.micro_batch import OperatorResult, change_batch
+from forebay.table.changelog.operators.retract import CountedRows, EqualRows, row_groups
 from forebay.table.changelog.shape import RowKind
 from forebay.table.changelog.state.segments import Ints
 from forebay.table.changelog.state.shard import Entries
@@ -41,7 +41,7 @@ class Join:
 
     how: How = "inner"
 
-    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> Result:
+    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> OperatorResult:
         """Return the changes and new entries of a micro-batch; see `Retract.apply`."""
         keys = touched_keys(events, entries)
         groups = row_groups(keys)
@@ -66,9 +66,9 @@ class Join:
         kinds = np.where(signs > 0, int(RowKind.INSERT), int(RowKind.DELETE))
         changes = change_batch(events.layout.payload, columns, kinds, version)
         counted = {"held": int((rows.after < 0).sum()), "expired": rows.expired}
-        return Result(changes, rows.entries(), expiry.clock(events), counted)
+        return OperatorResult(changes, rows.entries(), expiry.clock(events), counted)
 
-    def _alone(self, groups: RowGroups, left: Ints, right: Ints, before: Ints, after: Ints) -> tuple[Ints, Ints, Ints]:
+    def _alone(self, groups: EqualRows, left: Ints, right: Ints, before: Ints, after: Ints) -> tuple[Ints, Ints, Ints]:
         """Return left rows that the result has without a right row, -1 for each, and the change of each count.
 
         For `left` and `anti`, these are the left rows without a match; for `semi`, those with a match.
@@ -84,7 +84,7 @@ class Join:
         return left[chosen], np.full(len(chosen), -1), change[chosen]
 
 
-def _pairs(groups: RowGroups, left: Ints, right: Ints, before: Ints, after: Ints) -> tuple[Ints, Ints, Ints]:
+def _pairs(groups: EqualRows, left: Ints, right: Ints, before: Ints, after: Ints) -> tuple[Ints, Ints, Ints]:
     """Return the left and right rows of pairs whose count changes, and the change of each count."""
     moved = before != after
     live = (before > 0) | (after > 0)

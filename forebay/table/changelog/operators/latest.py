@@ -26,7 +26,7 @@ from forebay.table.changelog.operators.events import (
     touched_keys,
 )
 from forebay.table.changelog.operators.expiry import Expiry, entry_times
-from forebay.table.changelog.operators.micro_batch import Result, change_batch, changes_of_winners, entry_batch
+from forebay.table.changelog.operators.micro_batch import OperatorResult, change_batch, changes_of_winners, entry_batch
 from forebay.table.changelog.shape import RowKind
 from forebay.table.changelog.state.segments import Ints
 from forebay.table.changelog.state.shard import Entries
@@ -41,7 +41,7 @@ class First:
     Within a micro-batch, the first row in the order of changes counts; at equal places, that with the lower row hash.
     """
 
-    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> Result:
+    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> OperatorResult:
         """Return the first rows of new keys as changes, and the new entries; see `Retract.apply`.
 
         Raises:
@@ -84,7 +84,7 @@ class First:
             np.where(known[which] | (first[which] >= 0), 1, 0),
             entry_times(keys, keys.codes, size, expired)[which] if events.layout.timed else None,
         )
-        return Result(changes, batch, expiry.clock(events), {"expired": int(expired.sum())})
+        return OperatorResult(changes, batch, expiry.clock(events), {"expired": int(expired.sum())})
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Latest:
     preimages: bool = False
     lanes: bool = False
 
-    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> Result:
+    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> OperatorResult:
         """Return the changes and new entries of a micro-batch; see `Retract.apply`.
 
         Raises:
@@ -153,7 +153,7 @@ class Latest:
             counts,
             entry_times(keys, keys.codes, size, expired)[which] if events.layout.timed else None,
         )
-        return Result(changes, batch, expiry.clock(events), {"expired": int(expired.sum())})
+        return OperatorResult(changes, batch, expiry.clock(events), {"expired": int(expired.sum())})
 
 
 def _at(values: Ints, places: Ints, wanted: int) -> npt.NDArray[np.bool_]:

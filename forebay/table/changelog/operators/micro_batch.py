@@ -17,13 +17,13 @@ from forebay.table.changelog.operators.expiry import Expiry
 from forebay.table.changelog.shape import CHANGE_TYPE, CHANGE_TYPES, COMMIT_VERSION, RowKind
 from forebay.table.changelog.state.manifest import Manifest, OperatorInfo
 from forebay.table.changelog.state.segments import PREFIX, TOUCHED, Ints, entry_schema
-from forebay.table.changelog.state.shard import Change, Entries, Shard, lookup
+from forebay.table.changelog.state.shard import Entries, Shard, StateChange, lookup
 
 # -- The result of operators: changes for the output, and entries for the state.
 
 
 @dataclass(frozen=True)
-class Result:
+class OperatorResult:
     """The result of a micro-batch in one shard.
 
     Args:
@@ -104,7 +104,7 @@ def entry_batch(
 class Operator(Protocol):
     """A stateful operator. It is pickled to the tasks, and has no state of its own."""
 
-    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> Result:
+    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> OperatorResult:
         """Return the changes and new entries of a micro-batch. The order of the events does not change the result."""
 
 
@@ -117,7 +117,7 @@ def run_micro_batch(
     *,
     layout: Layout,
     time_to_live: int | None = None,
-) -> Result:
+) -> OperatorResult:
     """Run an operator on a micro-batch of a shard. Called by a task of Spark, which may be one of several attempts.
 
     Args:
@@ -146,7 +146,7 @@ def run_micro_batch(
     expiry = Expiry(time_to_live, before.clock)
     hashes = np.unique(np.concatenate([events.key_hashes, expiry.candidates(runs, before, events)]))
     result = operator.apply(events, lookup(runs, hashes, timed=layout.timed), expiry, version)
-    shard.commit(before, version, Change(result.entries, events.digest, result.clock, result.counts))
+    shard.commit(before, version, StateChange(result.entries, events.digest, result.clock, result.counts))
     return result
 
 

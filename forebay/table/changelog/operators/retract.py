@@ -31,7 +31,7 @@ from forebay.table.changelog.operators.events import (
     touched_keys,
 )
 from forebay.table.changelog.operators.expiry import Expiry, entry_times
-from forebay.table.changelog.operators.micro_batch import Result, changes_of_winners, entry_batch
+from forebay.table.changelog.operators.micro_batch import OperatorResult, changes_of_winners, entry_batch
 from forebay.table.changelog.state.segments import Ints
 from forebay.table.changelog.state.shard import Entries
 
@@ -39,7 +39,7 @@ from forebay.table.changelog.state.shard import Entries
 
 
 @dataclass(frozen=True)
-class RowGroups:
+class EqualRows:
     """Groups of members (entries and events, see `TouchedKeys`) that are the same row of a key.
 
     Args:
@@ -65,7 +65,7 @@ class RowGroups:
         return keys.ordinals[self.codes] * KEY + self.ordinals
 
 
-def row_groups(keys: TouchedKeys) -> RowGroups:
+def row_groups(keys: TouchedKeys) -> EqualRows:
     """Group members by key and identity. Rows with equal hashes are compared column by column."""
     stored = len(keys.entries)
     hashes = np.concatenate([keys.entries.row_hashes, keys.events.row_hashes])
@@ -90,11 +90,11 @@ def row_groups(keys: TouchedKeys) -> RowGroups:
     ordinals = np.zeros(len(leaders), np.int64)
     has = entries >= 0
     ordinals[has] = keys.entries.ordinals[entries[has]] % KEY
-    found = RowGroups(groups, keys.codes[leaders], hashes[leaders], ordinals, entries)
+    found = EqualRows(groups, keys.codes[leaders], hashes[leaders], ordinals, entries)
     return _told_apart(keys, found, bad) if len(bad) else found
 
 
-def _told_apart(keys: TouchedKeys, found: RowGroups, bad: Ints) -> RowGroups:
+def _told_apart(keys: TouchedKeys, found: EqualRows, bad: Ints) -> EqualRows:
     """Divide groups whose rows have equal hashes but differ. Rare, so row by row in Python."""
     stored = len(keys.entries)
     members = np.flatnonzero(np.isin(found.groups, bad))  # entries first
@@ -124,7 +124,7 @@ def _told_apart(keys: TouchedKeys, found: RowGroups, bad: Ints) -> RowGroups:
             entries[group] = member if member < stored else -1
             known[shared, row] = group
         groups[member] = group
-    return RowGroups(groups, *(np.array(column, np.int64) for column in (codes, hashes, ordinals, entries)))
+    return EqualRows(groups, *(np.array(column, np.int64) for column in (codes, hashes, ordinals, entries)))
 
 
 def _free(used: set[int]) -> int:
@@ -157,7 +157,7 @@ class CountedRows:
     def __init__(
         self,
         keys: TouchedKeys,
-        groups: RowGroups,
+        groups: EqualRows,
         expired: npt.NDArray[np.bool_],
         version: int,
         *,
@@ -250,7 +250,7 @@ class Retract:
     on_missing: Literal["warn", "error", "hold"] = "warn"
     on_conflict: Literal["deduplicate", "nothing", "error"] = "deduplicate"
 
-    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> Result:
+    def apply(self, events: Events, entries: Entries, expiry: Expiry, version: int) -> OperatorResult:
         """Return the changes and new entries of a micro-batch.
 
         Args:
@@ -284,7 +284,7 @@ class Retract:
             CONFLICTS: int((np.bincount(groups.codes[counted.after > 0], minlength=len(keys)) > 1).sum()),
             "expired": counted.expired,
         }
-        return Result(changes, counted.entries(), expiry.clock(events), counts)
+        return OperatorResult(changes, counted.entries(), expiry.clock(events), counts)
 
     def _winners(self, counted: CountedRows, counts: Ints, order: Ints) -> Ints:
         """Return the group that is the current row of each key; -1 if the key has no live row."""

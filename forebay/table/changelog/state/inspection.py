@@ -95,7 +95,7 @@ class OperatorReport:
 
 
 @dataclass(frozen=True)
-class Verification:
+class StateVerification:
     """The result of `verify`, which reads the whole state of an operator.
 
     Args:
@@ -190,7 +190,7 @@ def _shard(number: int, versions: Sequence[int], manifest: Manifest | None) -> S
     )
 
 
-def verify(state: OperatorState) -> Verification:
+def verify(state: OperatorState) -> StateVerification:
     """Read every segment of every stored version, and check its digest, its order, and its first and last key hash.
 
     Raises:
@@ -221,7 +221,7 @@ def verify(state: OperatorState) -> Verification:
                 if segment.name not in read:
                     read[segment.name] = segment
                     problems += [f"{segment.name}: {wrong}" for wrong in _wrong(store, segment)]
-    return Verification(
+    return StateVerification(
         sum(map(len, versions)), len(read), sum(segment.size for segment in read.values()), tuple(problems)
     )
 

@@ -28,8 +28,8 @@ from forebay.table.changelog.state.facts import SegmentInfo, damaged
 from forebay.table.changelog.state.manifest import Manifest, OperatorInfo
 from forebay.table.changelog.state.segments import Segment, StoredSegments
 from forebay.table.changelog.state.shard import (
+    MergeInput,
     OperatorState,
-    Part,
     info_name,
     manifest_name,
     merge,
@@ -215,7 +215,7 @@ def _common(runs: Sequence[Runs]) -> int:
     return next((place for place in range(shortest) if any(each[place] != runs[0][place] for each in runs)), shortest)
 
 
-def _part(files: StoredSegments, segment: SegmentInfo, shards: int, number: int) -> Part:
+def _part(files: StoredSegments, segment: SegmentInfo, shards: int, number: int) -> MergeInput:
     """Return the entries of a segment that belong to a new shard, selected when they are read."""
 
     def opened() -> Segment:
@@ -223,7 +223,7 @@ def _part(files: StoredSegments, segment: SegmentInfo, shards: int, number: int)
         mine = np.flatnonzero(found.hashes % shards == number)
         return Segment(found.batch.take(pa.array(mine)))
 
-    return Part(segment.first, segment.last, opened)
+    return MergeInput(segment.first, segment.last, opened)
 
 
 def _widest(manifests: Sequence[Manifest]) -> pa.Schema:

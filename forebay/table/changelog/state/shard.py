@@ -145,7 +145,7 @@ SMALL_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True)
-class Part:
+class MergeInput:
     """A segment of a run to merge, opened only while its range is merged.
 
     Args:
@@ -160,7 +160,7 @@ class Part:
 
 
 def merge(
-    runs: Sequence[Sequence[Part]],
+    runs: Sequence[Sequence[MergeInput]],
     schema: pa.Schema,
     write: Callable[[pa.RecordBatch], SegmentInfo],
     *,
@@ -192,7 +192,7 @@ def merge(
     return tuple(written)
 
 
-def key_ranges(runs: Sequence[Sequence[Part]]) -> Iterator[tuple[int | None, int | None]]:
+def key_ranges(runs: Sequence[Sequence[MergeInput]]) -> Iterator[tuple[int | None, int | None]]:
     """Yield ranges of key hashes `[low, high)` that cover all entries, in ascending order; None is no bound.
 
     A range holds at most one segment of each run, so a caller that reads the entries of one range after another needs
@@ -204,7 +204,7 @@ def key_ranges(runs: Sequence[Sequence[Part]]) -> Iterator[tuple[int | None, int
 
 
 def entries_between(
-    runs: Sequence[Sequence[Part]], low: int | None, high: int | None, schema: pa.Schema
+    runs: Sequence[Sequence[MergeInput]], low: int | None, high: int | None, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Return the entries of all runs whose key hashes are in a range; those of the first run come first.
 
@@ -235,10 +235,10 @@ def newest_entries(entries: pa.RecordBatch, *, keep_tombstones: bool) -> pa.Reco
     return entries.take(pa.array(kept))
 
 
-def in_memory_run(entries: pa.RecordBatch) -> list[Part]:
+def in_memory_run(entries: pa.RecordBatch) -> list[MergeInput]:
     """Return sorted entries as a run of one segment that is not a file."""
     segment = Segment(entries)
-    return [Part(int(segment.hashes[0]), int(segment.hashes[-1]), lambda: segment)]
+    return [MergeInput(int(segment.hashes[0]), int(segment.hashes[-1]), lambda: segment)]
 
 
 def is_merged(run: Sequence[SegmentInfo], rows: int) -> bool:
@@ -271,7 +271,7 @@ _NEW: Final = (
 
 
 @dataclass(frozen=True)
-class Change:
+class StateChange:
     """The change of the state by one micro-batch.
 
     Args:
@@ -374,7 +374,7 @@ class Shard:
             _mapped.popitem(last=False)
         return [[mapped[segment.name] for segment in run] for run in manifest.runs]
 
-    def commit(self, before: Manifest, version: int, change: Change) -> Manifest:
+    def commit(self, before: Manifest, version: int, change: StateChange) -> Manifest:
         """Write the version after a micro-batch, unless another attempt has written it.
 
         Raises:
@@ -452,7 +452,7 @@ class Shard:
             advice=f"a query can go back {self._keep} micro-batches; {_NEW}",
         )
 
-    def _write(self, before: Manifest, version: int, change: Change) -> Manifest:
+    def _write(self, before: Manifest, version: int, change: StateChange) -> Manifest:
         """Write the changed entries, merged with the newest runs as `is_merged` decides. Return the manifest."""
         schema = change.entries.schema
         runs = list(before.runs)
@@ -479,8 +479,8 @@ class Shard:
             change.counts,
         )
 
-    def _part(self, segment: SegmentInfo) -> Part:
-        return Part(segment.first, segment.last, lambda: self._files.open(segment))
+    def _part(self, segment: SegmentInfo) -> MergeInput:
+        return MergeInput(segment.first, segment.last, lambda: self._files.open(segment))
 
     def _remove_old(self, manifest: Manifest) -> None:
         """Remove files that only versions more than `keep` behind need. The next version drops them from `retired`."""

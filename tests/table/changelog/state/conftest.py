@@ -16,7 +16,7 @@ from forebay.table.changelog.operators.retract import Retract
 from forebay.table.changelog.state.facts import SegmentInfo
 from forebay.table.changelog.state.manifest import OperatorInfo
 from forebay.table.changelog.state.segments import FIXED, KEY_HASH, KIND, ROW_HASH, Segment
-from forebay.table.changelog.state.shard import Change, OperatorState, Shard, lookup
+from forebay.table.changelog.state.shard import OperatorState, Shard, StateChange, lookup
 
 PAYLOAD = pa.schema([("k", pa.int64()), ("v", pa.string())])
 MIX = 0x9E3779B97F4A7C15
@@ -208,7 +208,7 @@ class MemoryShard:
             pa.array(list(entries.values()), pa.int64()),
             pa.array([f"{key}-{row}{self.text}" for key, row in names], pa.string()),
         ]
-        return Change(pa.RecordBatch.from_arrays(columns, schema=self.SCHEMA), digest, None, {})
+        return StateChange(pa.RecordBatch.from_arrays(columns, schema=self.SCHEMA), digest, None, {})
 
     def step(self, entries):
         before = self.shard.begin(self.INFO, self.version)
