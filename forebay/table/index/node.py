@@ -213,7 +213,7 @@ class SearchNode(Queryable):
             ConfigurationError: As in `edit` and `delete`, or there are more than 1,000.
             RetriableError: The store does not answer; the edits may be stored.
         """
-        given = list(edits)
+        given = _pairs(edits)
         with self._refreshing:
             self._refuse_unserved()
             up_to_date = self._tail() and self._is_newest()
@@ -351,6 +351,19 @@ class SearchNode(Queryable):
             sys.stderr.flush()
 
         return show
+
+
+def _pairs(edits: object) -> list[tuple[object, Mapping[str, object] | None]]:
+    pairs = []
+    for each in edits if isinstance(edits, Iterable) and not isinstance(edits, Mapping) else [edits]:
+        if not (isinstance(each, tuple | list) and len(each) == 2 and isinstance(each[1], Mapping | None)):
+            raise ConfigurationError(
+                f"{each!r:.200} is no pair of a key and its properties",
+                option="edits",
+                advice="give a list of pairs, as [(7, {'status': 'open'}), (8, None)]; of a dict, edits.items()",
+            )
+        pairs.append((each[0], each[1]))
+    return pairs
 
 
 def _is_newer(found: IndexVersion, known: IndexVersion) -> bool:
