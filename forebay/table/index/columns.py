@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +32,12 @@ _SIMPLE: Final = {
 _DAYS: Final = (-719_162, 2_932_896)
 _MICROSECONDS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """The first and the last time of the years 1 to 9999."""
+
+
+_CORRECT: Final = (
+    "let the stream bring the corrected row, or commit it as funnel.commit(datasource, rows, kind='update'), which "
+    "takes the datasource over from a stream with adopt=True; or give the property another type with Funnel.replace"
+)
 
 
 def arrow_type(kind: SparkType) -> pa.DataType:
@@ -64,7 +70,7 @@ def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) 
         raise DataError(
             f"the time of {shown(_first(column, is_far))} is before the year 1 or after the year 9999, which Python "
             "cannot show",
-            advice="correct the row in the datasource and commit it again, or make the property a string",
+            advice=_CORRECT,
         )
     if column.type == wanted:
         return column
@@ -74,8 +80,24 @@ def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) 
         place = _first(column, lambda part: not _fits(part, wanted))
         raise DataError(
             f"the value {column[place].as_py()!r:.200} of {shown(place)} cannot be {kind.text}: {error}",
-            advice="correct the row in the datasource and commit it again, or give the property another type",
+            advice=_CORRECT,
         ) from error
+
+
+def shown_row(datasource: str, column: str, keys: Mapping[str, pa.Array]) -> Callable[[int], str]:
+    """Return a function that names the column of a row by the index of the row, for the errors of `cast_column`.
+
+    Args:
+        datasource: The datasource.
+        column: The column, as states name it.
+        keys: The key columns of the rows.
+    """
+
+    def shown(place: int) -> str:
+        key = ", ".join(f"{name}={values[place].as_py()!r}" for name, values in keys.items())
+        return f"the column {column[2:]!r} of the datasource {datasource!r} in the row ({key})"
+
+    return shown
 
 
 def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:

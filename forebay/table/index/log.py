@@ -198,6 +198,10 @@ class StoppedError(ConfigurationError):
         )
 
 
+class MovedError(RetriableError):
+    """Others have changed what a commit was made for; nothing was committed. Made anew, it may be."""
+
+
 class Log:
     """The log of an object type. For any thread.
 
@@ -280,7 +284,7 @@ class Log:
             The fact that was put.
 
         Raises:
-            ConfigurationError: Another writer has changed the datasource meanwhile; nothing was committed.
+            MovedError: Another writer has changed the datasource meanwhile; nothing was committed.
             RetriableError: So many facts were put meanwhile that the files may be collected; nothing was committed.
         """
         head, attempt = self.head(base) or base, uuid.uuid4().hex
@@ -332,10 +336,10 @@ def _refuse_moved(base: Entry, head: Entry, datasource: str) -> None:
         return
     other = f"the streaming query {now.owner}" if now and now.owner else "another transaction"
     number = now.moved if now else head.number
-    raise ConfigurationError(
+    raise MovedError(
         f"{other} has changed the datasource {datasource!r} since this transaction began: fact {number} of the log",
         option="datasource",
-        advice="let one process at a time write a datasource, and commit again: the difference is computed again",
+        advice="commit again; let one process at a time write a datasource",
     )
 
 
