@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import DataError
+from forebay.table.changelog.operators.events import equal_rows
 from forebay.table.index.types import INTEGERS, NAN, SMALL_DECIMAL, SparkType
 
 _SIMPLE: Final = {
@@ -101,17 +102,51 @@ def shown_row(datasource: str, column: str, keys: Mapping[str, pa.Array]) -> Cal
 
 
 def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if pa.types.is_decimal(wanted) and pa.types.is_integer(column.type):
-        column = column.cast(pa.decimal128(38, 0))
-    made = column.cast(wanted)
-    if pa.types.is_float32(wanted) and not pc.all(_same(made.cast(pa.float64()), column.cast(pa.float64()))).as_py():
-        raise pa.ArrowInvalid("it would lose digits")
+    if column.null_count == len(column):
+        return pa.nulls(len(column), wanted)
+    _refuse_other_meaning(column.type, wanted)
+    made = _converted(column, wanted)
+    if pa.types.is_float32(wanted):
+        made_exact, exact = (each.cast(pa.float64()) for each in (made, column))
+    elif pa.types.is_string(column.type) or pa.types.is_string(wanted):  # of one number there are several texts
+        return made
+    else:
+        made_exact, exact = _converted(made, column.type), column
+    if not equal_rows([made_exact], [exact]).all():
+        raise pa.ArrowInvalid("it would lose digits, or a part")
     return made
 
 
-def _same(one: pa.Array, other: pa.Array) -> pa.Array:
-    equal = pc.equal(one, other)
-    return pc.or_kleene(pc.fill_null(equal, fill_value=True), pc.fill_null(pc.is_nan(other), fill_value=True))
+def _converted(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(wanted) and pa.types.is_integer(column.type):
+        column = column.cast(pa.decimal128(38, 0))
+    return column.cast(wanted)
+
+
+def _refuse_other_meaning(given: pa.DataType, wanted: pa.DataType) -> None:
+    """Refuse what Arrow casts, though it then means something else, or has a text that Spark does not write.
+
+    Raises:
+        pa.ArrowNotImplementedError: The types are such ones.
+    """
+    if isinstance(given, pa.StructType) and isinstance(wanted, pa.StructType):
+        names = [{each.name for each in kind} for kind in (given, wanted)]
+        pairs = [(given.field(name).type, wanted.field(name).type) for name in names[0] & names[1]]
+        refused = names[0] != names[1]
+    elif isinstance(given, pa.MapType) and isinstance(wanted, pa.MapType):
+        pairs, refused = [(given.key_type, wanted.key_type), (given.item_type, wanted.item_type)], False
+    elif isinstance(given, pa.ListType) and isinstance(wanted, pa.ListType):
+        pairs, refused = [(given.value_type, wanted.value_type)], False
+    else:
+        pairs, times = [], [pa.types.is_temporal(kind) for kind in (given, wanted)]
+        if pa.types.is_string(wanted):
+            refused = pa.types.is_timestamp(given) or pa.types.is_floating(given)
+        else:
+            refused = times[0] != times[1] and not pa.types.is_string(given)
+    if refused:
+        raise pa.ArrowNotImplementedError(f"cast {given} in the DataFrame")
+    for one, other in pairs:
+        _refuse_other_meaning(one, other)
 
 
 def _fits(column: pa.Array, wanted: pa.DataType) -> bool:
