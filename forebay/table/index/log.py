@@ -349,9 +349,9 @@ def id_digest(transaction: str) -> str:
 
 
 def numbers_of(names: Sequence[str], prefix: str) -> list[int]:
-    """Return the numbers of facts with these names, sorted."""
+    """Return the numbers of facts with these names, sorted. Files that people put there are none."""
     stems = (name.removeprefix(prefix).removesuffix(".json") for name in names if name.endswith(".json"))
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
+    return sorted(int(stem) for stem in stems if stem.isdecimal() and f"{int(stem):012d}" == stem)
 
 
 def parsed(data: bytes, name: str) -> dict[str, Any]:

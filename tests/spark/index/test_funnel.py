@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as users write it
@@ -16,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as users write it
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.index import Datasource, Funnel, ObjectType, Property
 from forebay.keys import key_by
-from forebay.spark.index import funnel as funnel_module
+from forebay.spark.index.launchers import run_transaction
 from forebay.table.index.runs import runs
 from forebay.table.index.transactions import Transaction
 
@@ -258,15 +257,15 @@ def test_a_commit_whose_datasource_moves_is_made_again(spark, funnel, node_of, m
         lambda: funnel.commit("orders", spark.createDataFrame([(2, "other", None, None, None)], ORDERS), kind="update"),
         lambda: funnel.commit("orders", spark.createDataFrame([(3, "third", None, None, None)], ORDERS), kind="update"),
     ]
-    computed = funnel_module.run_transaction
+    name = "forebay.spark.index.funnel.run_transaction"
 
     def racing(*arguments):
-        results = computed(*arguments)
+        results = run_transaction(*arguments)
         if others:
             others.pop()()
         return results
 
-    monkeypatch.setattr(funnel_module, "run_transaction", racing)
+    monkeypatch.setattr(name, racing)
     done = funnel.commit("orders", spark.createDataFrame([(1, "mine", None, None, None)], ORDERS), kind=kind)
     assert done.applied and done.number == 4
     node = node_of(funnel.index.location)
@@ -275,22 +274,22 @@ def test_a_commit_whose_datasource_moves_is_made_again(spark, funnel, node_of, m
     assert funnel.verify(node).is_equal
 
     def always(*arguments):
-        results = computed(*arguments)
-        monkeypatch.setattr(funnel_module, "run_transaction", computed)
+        results = run_transaction(*arguments)
+        monkeypatch.setattr(name, run_transaction)
         funnel.commit("orders", spark.createDataFrame([(2, "again", None, None, None)], ORDERS), kind="update")
-        monkeypatch.setattr(funnel_module, "run_transaction", always)
+        monkeypatch.setattr(name, always)
         return results
 
-    monkeypatch.setattr(funnel_module, "run_transaction", always)
+    monkeypatch.setattr(name, always)
     with pytest.raises(RetriableError, match=r"another transaction has changed the datasource 'orders'"):
         funnel.commit("orders", spark.createDataFrame([(1, "late", None, None, None)], ORDERS), kind=kind)
     assert node.refresh() and node.get(1)["status"] == "mine"
 
 
-@pytest.mark.parametrize("rows", [pd.DataFrame({"order_id": [1]}), [{"order_id": 1}], None])
-def test_rows_that_are_no_dataframe_of_spark_say_what_to_give(funnel, rows):
-    with pytest.raises(ConfigurationError, match=r"no DataFrame of Spark[\s\S]*spark\.createDataFrame"):
-        funnel.commit("orders", rows, kind="snapshot")
+def test_rows_that_are_no_dataframe_of_spark_say_what_to_give(spark, funnel):
+    for rows in (spark.range(1).toPandas(), [{"order_id": 1}], None):
+        with pytest.raises(ConfigurationError, match=r"no DataFrame of Spark[\s\S]*spark\.createDataFrame"):
+            funnel.commit("orders", rows, kind="snapshot")
 
 
 def test_a_stored_value_that_does_not_fit_is_named_and_the_version_before_serves(spark, location, node_of):
