@@ -92,11 +92,16 @@ class Funnel:
         full_if: FullIf = "datasource",
         small: int = SMALL,
     ) -> None:
-        if shards < 1:
-            raise ConfigurationError(f"shards is {shards}", option="shards", advice="give 1 or more")
-        if full_threshold is not None and not 0 < full_threshold <= 1:
+        if not isinstance(object_type, ObjectType):
             raise ConfigurationError(
-                f"full_threshold is {full_threshold}",
+                f"the object type is {object_type!r:.100}", option="object_type", advice="give an ObjectType"
+            )
+        for name, count, least in (("shards", shards, 1), ("small", small, 0)):
+            if not isinstance(count, int) or count < least:
+                raise ConfigurationError(f"{name} is {count!r:.100}", option=name, advice=f"give {least} or more")
+        if full_threshold is not None and not (isinstance(full_threshold, int | float) and 0 < full_threshold <= 1):
+            raise ConfigurationError(
+                f"full_threshold is {full_threshold!r:.100}",
                 option="full_threshold",
                 advice="give a share, such as 0.8, or None",
             )
@@ -107,7 +112,7 @@ class Funnel:
         self.object_type = object_type
         self.index = IndexStore(location, object_type.name, storage)
         self._shards = shards
-        self._rule = FullRule(None if full_threshold is None else Fraction(str(full_threshold)), full_if)
+        self._rule = FullRule(None if full_threshold is None else Fraction(str(float(full_threshold))), full_if)
         self._small = small
 
     def commit(
@@ -156,6 +161,11 @@ class Funnel:
                 "the DataFrame is a stream",
                 option="df",
                 advice=f"use apply_changes(df, funnel.target({datasource!r}), …)",
+            )
+        text = transaction if isinstance(transaction, str) else ""
+        if transaction is not None and (not text or text.encode(errors="ignore").decode() != text):
+            raise ConfigurationError(
+                f"the transaction is {transaction!r:.100}", option="transaction", advice="give a text, as '2026-11-28'"
             )
         refuse_changelog(df, source)
         name = uuid.uuid4().hex if transaction is None else transaction
@@ -276,6 +286,10 @@ class Funnel:
         Args:
             drop_edits: Properties whose edits by users need not count any more.
         """
+        if isinstance(drop_edits, str):  # which would be a collection of letters
+            raise ConfigurationError(
+                f"drop_edits is {drop_edits!r:.100}", option="drop_edits", advice=f"give a list: [{drop_edits!r:.100}]"
+            )
         return make_plan(self.index, self.object_type, self._rule, drop_edits)
 
     def replace(

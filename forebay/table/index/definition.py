@@ -354,6 +354,12 @@ def _check_source(given: ObjectType, source: Datasource) -> None:
             option="timestamp",
             advice="name the column with the time of a row, or leave out both",
         )
+    if len({name.lower() for name in source.columns}) < len(source.columns):
+        raise ConfigurationError(
+            f"columns of the datasource {source.name!r} have one name: {', '.join(source.columns)}",
+            option="properties",
+            advice="write a column in one way; upper and lower case are the same",
+        )
     for name, each in source.properties.items():
         if (each.column or name) == source.timestamp and each.kind.name not in _TIMES:
             raise ConfigurationError(

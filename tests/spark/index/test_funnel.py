@@ -292,6 +292,21 @@ def test_rows_that_are_no_dataframe_of_spark_say_what_to_give(spark, funnel):
             funnel.commit("orders", rows, kind="snapshot")
 
 
+def test_arguments_of_another_type_say_what_to_give(spark, funnel, location):
+    rows = spark.createDataFrame([(1, "new", None, None, None)], ORDERS)
+    for transaction in (5, "", "x\ud800"):
+        with pytest.raises(ConfigurationError, match=r"the transaction is[\s\S]*give a text"):
+            funnel.commit("orders", rows, kind="append", transaction=transaction)
+    with pytest.raises(ConfigurationError, match=r"drop_edits is 'notes'[\s\S]*give a list: \['notes'\]"):
+        funnel.plan(drop_edits="notes")
+    with pytest.raises(ConfigurationError, match="the object type is None"):
+        Funnel(location, None)  # type: ignore[arg-type]
+    wrong: dict[str, Any]
+    for wrong in ({"shards": "4"}, {"shards": None}, {"small": "x"}, {"full_threshold": "0.8"}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} is "):
+            Funnel(location, funnel.object_type, **wrong)
+
+
 def test_a_stored_value_that_does_not_fit_is_named_and_the_version_before_serves(spark, location, node_of):
     kind = ObjectType("Typed", {"id": "bigint"}, [Datasource("a", {"year": Property("int", filter=True)})])
     funnel = Funnel(location, kind)

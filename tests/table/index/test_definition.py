@@ -67,6 +67,10 @@ TEXT = Property("string")
         ),
         (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("struct<b:int,b:int>")})]), "cannot be used"),
         (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("int", column="a\0")})]), "for properties"),
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("int", column="c"), "C": TEXT})]),
+            "columns of the datasource 'a' have one name: C, c",
+        ),
         (lambda: ObjectType("O", "id", [Datasource("a", keep="customer")]), "is to keep 'customer'"),
         (lambda: ObjectType("O", "id", [Datasource("a", keep=[5])]), "5 cannot be used for keep"),  # type: ignore[list-item]
         (lambda: ObjectType("O", "id", [Datasource("a", deleted=5)]), "5 cannot be used for deleted"),  # type: ignore[arg-type]
