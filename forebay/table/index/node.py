@@ -78,7 +78,7 @@ class SearchNode(Queryable):
         self._view: View | None = None
         self._refreshing = threading.Lock()
         try:
-            self.refresh()
+            self._refreshed()
         except BaseException:  # also Ctrl-C: the cache must be free for the next node
             self.close()
             raise
@@ -98,7 +98,7 @@ class SearchNode(Queryable):
             at_least: The offset of an edit that answers are to contain.
 
         Raises:
-            ConfigurationError: There is no such object type.
+            ConfigurationError: There is no such object type, or the node is closed.
             RetriableError: The store does not answer, the disk is full, or there is no edit with this offset after a
                 few seconds; the version before goes on to answer.
             FatalError: A file is damaged; the version before goes on to answer.
@@ -106,6 +106,7 @@ class SearchNode(Queryable):
         until = time.monotonic() + WAIT
         while True:
             with self._refreshing:
+                self._current()  # the cache of a node that is closed may be another one's
                 version = self._refreshed()
             if version.offset >= at_least:
                 return version
@@ -241,10 +242,11 @@ class SearchNode(Queryable):
         return self._current()
 
     def close(self) -> None:
-        """Give the cache free for another node. Queries and pages that have begun go on."""
-        self._view = None
-        if self._lock is not None:
-            self._lock.release()
+        """Give the cache free for another node. Queries and pages that have begun go on; a refresh is waited for."""
+        with self._refreshing:
+            self._view = None
+            if self._lock is not None:
+                self._lock.release()
 
     def _current(self) -> View:
         view = self._view

@@ -230,3 +230,27 @@ def test_what_is_called_in_another_way_says_what_to_write(objects, ask, message)
         ask(node)
     assert node.version.offset == 0
     assert len(node.limit(2).fetch().rows) == 2
+
+
+def test_words_that_the_index_cannot_tell_apart_are_not_searched(objects):
+    word = "b" * 32_767
+    objects.commit(
+        "a", [{"id": 1, "note": f"{word} x"}, {"id": 2, "note": f"{word}cd"}, {"id": 3, "note": "配" * 40_000}]
+    )
+    node = objects.node()
+    assert [row["id"] for row in node.search(word).fetch().rows] == [1]
+    assert node.search("配" * 40_000).count() == 1 and node.search("配" * 40_001).count() == 0
+    for longer in (f"{word}c", f"{word}ce", "é" * 16_384):
+        with pytest.raises(ConfigurationError, match="has more than 32,767 bytes"):
+            node.search(f"x {longer}").count()
+
+
+def test_a_node_that_is_closed_does_not_use_its_cache_again(objects, tmp_path):
+    objects.commit("a", rows(3))
+    first = objects.node(cache=tmp_path / "mine")
+    first.close()
+    second = objects.node(cache=tmp_path / "mine")
+    for ask in (first.refresh, first.count, lambda: first.edit(1, name="x"), lambda: first.get(1)):
+        with pytest.raises(ConfigurationError, match="is closed"):
+            ask()
+    assert second.refresh() and second.count() == 3
