@@ -72,10 +72,11 @@ class SearchNode(Queryable):
         self._zone = session_zone(time_zone)
         self._pipeline = pipeline
         self._progress = progress if progress is not None else self._terminal()
-        self._lock = self._locked()
-        self._cache = SegmentCache(self._index.store, self._directory)
         self._head: Entry | None = None
         self._view: View | None = None
+        self._newest()  # a wrong name is refused before it claims the cache
+        self._lock = self._locked()
+        self._cache = SegmentCache(self._index.store, self._directory)
         self._refreshing = threading.Lock()
         try:
             self._refreshed()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from forebay.errors import ConfigurationError, FatalError, RetriableError
-from forebay.index import Datasource, ObjectType, Property
+from forebay.index import Datasource, ObjectType, Property, SearchNode
 from forebay.table.index.why import explain
 
 NUMBERS = ObjectType(
@@ -254,3 +254,12 @@ def test_a_node_that_is_closed_does_not_use_its_cache_again(objects, tmp_path):
         with pytest.raises(ConfigurationError, match="is closed"):
             ask()
     assert second.refresh() and second.count() == 3
+
+
+def test_a_wrong_name_does_not_claim_the_cache(objects, tmp_path):
+    objects.commit("a", rows(3))
+    for name in ("o", "Nothing"):
+        with pytest.raises(ConfigurationError, match=f"nothing of '{name}' is below"):
+            SearchNode(objects.location, name, cache=tmp_path / "mine")
+    with SearchNode(objects.location, "O", cache=tmp_path / "mine") as node:
+        assert node.count() == 3
