@@ -34,8 +34,8 @@ from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Split
-from forebay.inspection.tables import text_table
 from forebay.testkit.kafka_broker import KafkaBroker
+from forebay.text_tables import text_table
 
 BASE = 1_700_000_000
 HOUR, DAY = 3600, 86_400

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from report import WHERE
 
 from forebay.changelog import PostgresTarget
-from forebay.inspection.tables import text_table
 from forebay.testkit.servers.postgres import postgres_server
+from forebay.text_tables import text_table
 
 
 def changes(spark: SparkSession, rows: int, batch: int) -> DataFrame:

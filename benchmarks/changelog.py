@@ -32,7 +32,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from report import WHERE
 
 from forebay.changelog import from_changes, materialize
-from forebay.inspection.tables import text_table
+from forebay.text_tables import text_table
 
 CORES = 2
 EVENTS_A_BATCH = 100_000

@@ -22,7 +22,6 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from forebay.inspection.tables import text_table
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.changelog.operators.events import Layout
 from forebay.table.changelog.operators.micro_batch import run_micro_batch
@@ -31,6 +30,7 @@ from forebay.table.changelog.shape import RowKind
 from forebay.table.changelog.state.manifest import OperatorInfo
 from forebay.table.changelog.state.segments import KEY_HASH, KIND, ORDER, ROW_HASH, StoredSegments
 from forebay.table.changelog.state.shard import Shard
+from forebay.text_tables import text_table
 
 EVENTS = 10_000
 BATCHES = 20

@@ -29,9 +29,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from report import Cell, publish
 
 import forebay
-from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource
 from forebay.testkit.servers.kafka_jars import Module, fetched
+from forebay.text_tables import text_table
 
 FORMATS = ("csv", "json", "text", "parquet", "orc", "avro")
 SMALL_FORMATS = ("csv", "json", "text")

@@ -30,8 +30,8 @@ from forebay.framework.microbatch import offset_codec as codec
 from forebay.framework.microbatch.offset import canonical
 from forebay.framework.microbatch.stream_planner import StreamPlanner, open_stream
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource
+from forebay.text_tables import text_table
 
 TEXT = pa.schema([("value", pa.string())])
 RESULT = Path("build/bench/files_in_offset.json")

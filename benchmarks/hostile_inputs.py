@@ -31,7 +31,7 @@ from forebay.formats.csv.options import CsvOptions
 from forebay.formats.json.format import JsonFormat
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.text import TEXT_SCHEMA, TextFormat, TextOptions
-from forebay.inspection.tables import text_table
+from forebay.text_tables import text_table
 
 SHOWN_FROM = 0.2
 LINEAR = 1.4

@@ -36,7 +36,7 @@ from pyspark.sql import SparkSession
 from report import WHERE
 
 from forebay.index import Datasource, Funnel, ObjectType, OpenSearchIndex, Property, SearchNode
-from forebay.inspection.tables import text_table
+from forebay.text_tables import text_table
 
 CHANGES = (10, 1_000, 100_000)
 DELTAS = 8

@@ -18,7 +18,6 @@ from handing_over import hand_over
 from kafka import KafkaConsumer, TopicPartition
 from kafka_topics import KINDS, Kind, fill
 
-from forebay.inspection.tables import text_table
 from forebay.sources.kafka.client import kafka_internals
 from forebay.sources.kafka.fetching import ALL_BYTES, FETCH_BYTES
 from forebay.sources.kafka.records.codecs import decompress
@@ -26,6 +25,7 @@ from forebay.sources.kafka.records.columnar import ColumnarDecoder
 from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 from forebay.sources.kafka.records.wire import CRC_BEGIN, headers
 from forebay.testkit.kafka_broker import KafkaBroker
+from forebay.text_tables import text_table
 
 PARTITIONS = 4
 REPEATS = 5

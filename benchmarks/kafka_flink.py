@@ -28,8 +28,8 @@ from kafka_topics import KINDS, fill
 from pyspark.sql import SparkSession
 from report import WHERE
 
-from forebay.inspection.tables import text_table
 from forebay.testkit.kafka_broker import KafkaBroker
+from forebay.text_tables import text_table
 
 CORES = 2
 SMALL = "one-batch"

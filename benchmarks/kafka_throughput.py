@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from report import Cell, publish
 
-from forebay.inspection.tables import text_table
 from forebay.testkit.kafka_broker import KafkaBroker
+from forebay.text_tables import text_table
 
 OURS, PEER = "forebay_kafka", "kafka"
 SMALL = 1000

@@ -20,11 +20,11 @@ from forebay.framework.microbatch.offset import FinishedSplits, Offset, Planned,
 from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
-from forebay.inspection.tables import text_table
 from forebay.retry import RetryPolicy
 from forebay.sources.files import FileSource
 from forebay.sources.files.split import FileSplit
 from forebay.state.local_state_store import LocalStateStore
+from forebay.text_tables import text_table
 
 T = TypeVar("T")
 WHERE = Path("build/bench")

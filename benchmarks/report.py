@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from statistics import median
 
-from forebay.inspection.tables import text_table
+from forebay.text_tables import text_table
 
 WHERE = Path("build/bench")
 

@@ -34,12 +34,12 @@ from report import Cell, publish
 from s3_server import KEY, REGION, SECRET, S3Server
 
 import forebay
-from forebay.inspection.tables import text_table
 from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.sources.files.catalog import BUILT_INS
 from forebay.testkit import Fault, FaultProxy
 from forebay.testkit.servers.kafka_jars import Module, fetched
+from forebay.text_tables import text_table
 
 BUCKET = "bench"
 COUNTED = "counted"

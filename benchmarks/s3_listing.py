@@ -21,11 +21,11 @@ from xml.sax.saxutils import escape
 import boto3
 from botocore.awsrequest import AWSResponse
 
-from forebay.inspection.tables import text_table
 from forebay.sources.files import FileSource
 from forebay.stores.s3 import store
 from forebay.stores.s3.client import client_of
 from forebay.stores.store import StorageOptions
+from forebay.text_tables import text_table
 
 _ENDPOINT = "http://127.0.0.1:9"
 _OPTIONS = StorageOptions({"key": "k", "secret": "s", "endpoint_url": _ENDPOINT, "region": "us-east-1"})

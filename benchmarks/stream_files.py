@@ -35,9 +35,9 @@ from pyspark.sql.streaming.listener import (
 import forebay
 from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.inspection.tables import text_table
 from forebay.options import Duration
 from forebay.sources.files import FileSource
+from forebay.text_tables import text_table
 
 TEXT = pa.schema([("value", pa.string())])
 

@@ -24,8 +24,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "benchmarks")]
 from demo import lines_of, title  # noqa: E402 - the examples are programs, found beside this one
 from kafka_peer import both  # noqa: E402
 
-from forebay.inspection.tables import text_table  # noqa: E402
 from forebay.testkit.kafka_broker import KafkaBroker  # noqa: E402
+from forebay.text_tables import text_table  # noqa: E402
 
 TOPIC = "readings"
 BASE = 1_767_225_600_000

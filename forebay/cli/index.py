@@ -18,7 +18,6 @@ from forebay.cli.arguments import Json, imported, option_texts, say
 from forebay.errors import ConfigurationError
 from forebay.inspection.index_report import RUN_HEADER, index_page, run_cells
 from forebay.inspection.metrics import alert_metrics
-from forebay.inspection.tables import text_table
 from forebay.options.secret import Secret
 from forebay.retry import RetryPolicy
 from forebay.table.index.daemon import CatchUp, IndexDaemon
@@ -35,6 +34,7 @@ from forebay.table.index.status import Status, status
 from forebay.table.index.types import SparkType
 from forebay.table.index.verify import verify
 from forebay.table.index.why import explain
+from forebay.text_tables import text_table
 
 _Location = Annotated[str, typer.Argument(help="The location of the Funnel.", show_default=False)]
 _Name = Annotated[str, typer.Argument(help="The name of the object type.", show_default=False)]
@@ -64,7 +64,7 @@ index = typer.Typer(help="Objects of several datasources: commit, look, prove, e
 def show_status(location: _Location, name: _Name, *, option: _Storage = None, as_json: Json = False) -> None:
     """Show the datasources of an object type, the log, and the index of each pipeline."""
     found = status(_index(location, name, option))
-    say(_status_json(found) if as_json else _status_text(found))
+    say(_status_json(found) if as_json else str(found))
 
 
 @index.command()
@@ -421,52 +421,6 @@ def _value(text: str, kind: SparkType) -> Any:  # noqa: ANN401 - a value of any 
         return kind.parse(text)
     except (ValueError, ArithmeticError) as error:
         raise ConfigurationError(f"{text!r} is no {kind.text}", option="key") from error
-
-
-def _status_text(found: Status) -> str:
-    sources = [
-        [
-            each.name,
-            f"{each.rows:,}",
-            "" if each.moved is None else f"{each.moved:,}",
-            each.owner or ("" if each.moved is None else "Funnel.commit"),
-            f"{each.runs:,}",
-            f"{each.size:,}",
-        ]
-        for each in found.datasources
-    ]
-    pipelines = [
-        [
-            f"{each.version.pipeline} ({each.role})",
-            f"{each.version.number:,}",
-            f"{each.version.count:,}",
-            f"{each.behind:,}",
-            f"{len(each.version.runs):,}",
-            f"{each.size:,}",
-            f"{each.version.decision}: {each.version.reason}" if each.version.number else "no version yet",
-        ]
-        for each in found.pipelines
-    ]
-    last = (
-        f", {found.head.transaction} on {found.head.datasource} at {found.head.time}" if found.head.datasource else ""
-    )
-    edits = [f"edits: {found.edits.folded:,} are in the index, {found.edits.pending:,} are pending"]
-    if found.edits.oldest is not None:
-        edits[0] += f" since {found.edits.oldest}" + (f": {found.edits.due}" if found.edits.due else "")
-    if found.edits.dead_letters:
-        edits.append(f"dead letters: {found.edits.dead_letters:,} values did not fit the definition")
-        edits += [f"  {text}" for text in found.edits.last_dead]
-    return "\n".join(
-        [
-            f"{found.object_type}: fact {found.head.number:,} of the log{last}; {found.head.shards} shards",
-            text_table(("datasource", "rows", "last fact", "fed by", "runs", "bytes"), sources, right={1, 2, 4, 5}),
-            text_table(
-                ("pipeline", "version", "objects", "behind", "runs", "bytes", "last step"), pipelines, right=range(1, 6)
-            ),
-            *(f"before {each.version.pipeline} can serve: {text}" for each in found.pipelines for text in each.waits),
-            *(edits if found.edits.folded or found.edits.pending else []),
-        ]
-    )
 
 
 def _status_json(found: Status) -> str:

@@ -18,8 +18,8 @@ from forebay.cli.arguments import Options, option_texts, say
 from forebay.errors import ConfigurationError, RetriableError, printable
 from forebay.inspection.offsets import Offsets
 from forebay.inspection.offsets import offsets as offsets_of
-from forebay.inspection.tables import text_table
 from forebay.sources.kafka.split import TopicPartition
+from forebay.text_tables import text_table
 
 if TYPE_CHECKING:
     from forebay.sources.kafka.lag import Lag, LagReader, PartitionLag, ReadPosition

@@ -13,7 +13,7 @@ import typer
 from forebay.cli.arguments import Json, Options, Target, option_texts, say, target_source
 from forebay.inspection.describe import installed_sources, peek, sources_table
 from forebay.inspection.environment import Diagnosis, check_environment, check_source
-from forebay.inspection.tables import text_table
+from forebay.text_tables import text_table
 
 
 def sources(*, as_json: Json = False) -> None:

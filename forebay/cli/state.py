@@ -14,7 +14,6 @@ import typer
 
 from forebay.cli.arguments import Json, option_texts, say
 from forebay.errors import ConfigurationError
-from forebay.inspection.tables import text_table
 from forebay.options.secret import Secret
 from forebay.table.changelog.state.inspection import (
     OperatorReport,
@@ -28,6 +27,7 @@ from forebay.table.changelog.state.inspection import (
 )
 from forebay.table.changelog.state.reshard import reshard as reshard_state
 from forebay.table.changelog.state.shard import OperatorState
+from forebay.text_tables import text_table
 
 _Location = Annotated[str, typer.Argument(help="The state_location of a query.", show_default=False)]
 _Storage = Annotated[

@@ -18,9 +18,9 @@ from forebay.framework import inprocess
 from forebay.framework.inprocess.running import schema_of
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
-from forebay.inspection.tables import html_table, text_table
 from forebay.options import class_options, default_text, option_values, redact_options, type_text
 from forebay.registry import default_registry
+from forebay.text_tables import html_table, text_table
 
 # -- `forebay.describe`: the options and the schema of a source.
 

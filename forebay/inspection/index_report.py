@@ -11,11 +11,11 @@ from typing import Final
 from forebay.errors import printable
 from forebay.inspection.event_time import span
 from forebay.inspection.report import Line, document, lines, spans
-from forebay.inspection.tables import html_table
 from forebay.table.index.monitor import Alert, alerts, open_of
 from forebay.table.index.pipelines import IndexStore, IndexVersion
 from forebay.table.index.runs import Run, runs
 from forebay.table.index.status import Status, status
+from forebay.text_tables import html_table
 
 RUN_HEADER: Final = ("run", "job", "began", "seconds", "fact", "what it did")
 

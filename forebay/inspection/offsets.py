@@ -21,12 +21,12 @@ from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 from forebay.inspection.event_time import EventTimeState, SplitEventTime, event_time_words, moment
-from forebay.inspection.tables import html_table, text_table
 from forebay.retry import RetryPolicy
 from forebay.state.open_state_store import open_state_store
 from forebay.stores.paths import is_url, join, split_path
 from forebay.stores.store import Store
 from forebay.stores.stored_file import store_for
+from forebay.text_tables import html_table, text_table
 
 _HEADER: Final = ("source", "split", "read to", "being read to", "end")
 _LONGEST: Final = 200

@@ -26,7 +26,7 @@ from forebay.inspection.event_time import (
     ours,
     span,
 )
-from forebay.inspection.tables import html_table
+from forebay.text_tables import html_table
 
 # -- The history of a query, from Spark's progress reports or from the offsets of its checkpoint.
 

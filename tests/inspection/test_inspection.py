@@ -11,7 +11,7 @@ import pytest
 
 import forebay
 from forebay.inspection.describe import Description, Peek
-from forebay.inspection.tables import html_table, text_table
+from forebay.text_tables import html_table, text_table
 
 
 class Shop(forebay.SimpleSource):

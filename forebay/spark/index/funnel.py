@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from os import PathLike
-from typing import Any
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,7 +36,7 @@ from forebay.table.index.edits import due
 from forebay.table.index.flush import flush
 from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
 from forebay.table.index.gc import VERSIONS, Collected, collect
-from forebay.table.index.log import KEPT, StoppedError
+from forebay.table.index.log import KEPT, Entry, MovedError, StoppedError
 from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore, IndexVersion, fed_datasource
 from forebay.table.index.plan import Plan, make_plan
@@ -56,6 +57,9 @@ from forebay.table.index.transactions import (
 )
 from forebay.table.index.verify import Verification, verify
 from forebay.table.index.why import Explanation, explain
+
+_TRIES: Final = 5
+"""How often the difference of a transaction is computed if other processes change its datasource meanwhile."""
 
 
 class Funnel:
@@ -88,11 +92,16 @@ class Funnel:
         full_if: FullIf = "datasource",
         small: int = SMALL,
     ) -> None:
-        if shards < 1:
-            raise ConfigurationError(f"shards is {shards}", option="shards", advice="give 1 or more")
-        if full_threshold is not None and not 0 < full_threshold <= 1:
+        if not isinstance(object_type, ObjectType):
             raise ConfigurationError(
-                f"full_threshold is {full_threshold}",
+                f"the object type is {object_type!r:.100}", option="object_type", advice="give an ObjectType"
+            )
+        for name, count, least in (("shards", shards, 1), ("small", small, 0)):
+            if not isinstance(count, int) or count < least:
+                raise ConfigurationError(f"{name} is {count!r:.100}", option=name, advice=f"give {least} or more")
+        if full_threshold is not None and not (isinstance(full_threshold, int | float) and 0 < full_threshold <= 1):
+            raise ConfigurationError(
+                f"full_threshold is {full_threshold!r:.100}",
                 option="full_threshold",
                 advice="give a share, such as 0.8, or None",
             )
@@ -103,7 +112,7 @@ class Funnel:
         self.object_type = object_type
         self.index = IndexStore(location, object_type.name, storage)
         self._shards = shards
-        self._rule = FullRule(None if full_threshold is None else Fraction(str(full_threshold)), full_if)
+        self._rule = FullRule(None if full_threshold is None else Fraction(str(float(full_threshold))), full_if)
         self._small = small
 
     def commit(
@@ -132,13 +141,19 @@ class Funnel:
             What became of the transaction.
 
         Raises:
-            ConfigurationError: A column, its type or an argument is wrong, the id was committed with other rows, or
-                another process has changed the datasource meanwhile. Nothing was committed.
-            DataError: A key is NULL or comes twice: nothing was committed. Or a value does not fit its property: the
-                transaction is committed, and the index is not up to date; the message says which value.
-            RetriableError: The store does not answer.
+            ConfigurationError: A column, its type or an argument is wrong, or the id was committed with other rows.
+                Nothing was committed.
+            DataError: A key is NULL or comes twice, or a value does not fit its property: nothing was committed. Or the
+                message says that the transaction is, and which row of a stream holds up the index.
+            RetriableError: The store does not answer, or other processes have changed the datasource again and again.
         """
         source = self.object_type.datasource(datasource)
+        if not isinstance(df, DataFrame):
+            raise ConfigurationError(
+                f"the rows are {type(df).__module__}.{type(df).__name__}, and no DataFrame of Spark",
+                option="df",
+                advice="give spark.createDataFrame(rows)",
+            )
         if kind not in KINDS:
             raise ConfigurationError(f"unknown kind {kind!r}", option="kind", advice=f"give one of {', '.join(KINDS)}")
         if df.isStreaming:
@@ -146,6 +161,11 @@ class Funnel:
                 "the DataFrame is a stream",
                 option="df",
                 advice=f"use apply_changes(df, funnel.target({datasource!r}), …)",
+            )
+        text = transaction if isinstance(transaction, str) else ""
+        if transaction is not None and (not text or text.encode(errors="ignore").decode() != text):
+            raise ConfigurationError(
+                f"the transaction is {transaction!r:.100}", option="transaction", advice="give a text, as '2026-11-28'"
             )
         refuse_changelog(df, source)
         name = uuid.uuid4().hex if transaction is None else transaction
@@ -179,23 +199,30 @@ class Funnel:
             )  # refuses wrong rows before it writes
             return found
 
-        head, definition = self.index.begin(self.object_type, self._shards, types)
-        with recorded(self.index, "commit", transaction.datasource) as run:
-            run.did(since=head.number)
+        def attempt(head: Entry, definition: ObjectType) -> Committed:
             check_owner(head, transaction)
             fed = fed_datasource(head, definition, self.object_type, transaction.datasource, storable_columns(df))
             rows, incoming = prepared(definition, fed, head.shards)
             known = known_digest(head, transaction)
             if known is not None:
                 refuse_other_rows(transaction, known, digest_of(rows))
-                run.did(to=head.number)
-                committed = Committed(transaction.id, applied=False, number=head.number)
+                return Committed(transaction.id, applied=False, number=head.number)
+            tasks = shard_tasks(self.index, head, transaction, incoming)
+            with self.index.log.reading(head):
+                results = run_transaction(rows, tasks, self._small)
+            return commit(self.index, head, transaction, tasks, results)
+
+        head, definition = self.index.begin(self.object_type, self._shards, types)
+        with recorded(self.index, "commit", transaction.datasource) as run:
+            run.did(since=head.number)
+            for _ in range(_TRIES - 1):
+                with suppress(MovedError):
+                    committed = attempt(head, definition)
+                    break
+                head, definition = self.index.begin(self.object_type, self._shards, types)
             else:
-                tasks = shard_tasks(self.index, head, transaction, incoming)
-                with self.index.log.reading(head):
-                    results = run_transaction(rows, tasks, self._small)
-                committed = commit(self.index, head, transaction, tasks, results)
-                run.did(since=committed.number - 1, to=committed.number, counts=committed.counts)
+                committed = attempt(head, definition)
+            run.did(since=committed.number - committed.applied, to=committed.number, counts=committed.counts)
         try:
             self.follow(df.sparkSession)
         except DataError as error:
@@ -259,6 +286,10 @@ class Funnel:
         Args:
             drop_edits: Properties whose edits by users need not count any more.
         """
+        if isinstance(drop_edits, str):  # which would be a collection of letters
+            raise ConfigurationError(
+                f"drop_edits is {drop_edits!r:.100}", option="drop_edits", advice=f"give a list: [{drop_edits!r:.100}]"
+            )
         return make_plan(self.index, self.object_type, self._rule, drop_edits)
 
     def replace(

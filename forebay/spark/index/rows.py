@@ -161,7 +161,10 @@ def prepare(
         *map(_sql, of_row),
     )
     kept = _arrow(selected.schema[SEQUENCE].dataType) if sequence is not None else None
-    return selected, Incoming(payload, tuple(f"{KEY}{name}" for name in keys), kept)
+    # A stream cannot correct a row that it brings again and again: its rows are committed, and hold up the index.
+    fits = {} if delete or deletes is not None else source.properties
+    checked = tuple((f"{VALUE}{each.column or name}", each.kind) for name, each in fits.items())
+    return selected, Incoming(payload, tuple(f"{KEY}{name}" for name in keys), kept, checked)
 
 
 def _sql(name: str) -> str:

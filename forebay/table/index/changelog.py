@@ -46,7 +46,7 @@ from forebay.table.changelog.state.shard import (
     newest_entries,
     run_rows,
 )
-from forebay.table.index.columns import is_far
+from forebay.table.index.columns import cast_column, is_far, shown_row
 from forebay.table.index.log import Run
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.states import (
@@ -59,6 +59,7 @@ from forebay.table.index.states import (
     entry_fields,
     order_fields,
 )
+from forebay.table.index.types import SparkType
 
 DELETED: Final = f"{PREFIX}deleted"
 """Boolean column of incoming rows: whether the row deletes its key."""
@@ -95,6 +96,7 @@ class ShardTask:
         fresh: Whether the columns have other types than the state, so that every row replaces the one before.
         sequence: The type of the sequence of the incoming rows; None: they have none.
         kept_sequence: The type of the sequence that the entries keep; None: they keep none.
+        fits: See `Incoming.fits`.
     """
 
     index: IndexStore
@@ -108,6 +110,7 @@ class ShardTask:
     fresh: bool = False
     sequence: pa.DataType | None = None
     kept_sequence: pa.DataType | None = None
+    fits: tuple[tuple[str, SparkType], ...] = ()
 
     @property
     def incoming(self) -> pa.Schema:
@@ -178,6 +181,7 @@ class _Incoming:
     """The incoming rows of a shard, sorted by key hash in runs that are in memory or on the local disk."""
 
     def __init__(self, task: ShardTask, directory: Path) -> None:
+        self._task = task
         self._schema = task.incoming
         self._keys = task.keys
         self._directory = directory
@@ -207,6 +211,7 @@ class _Incoming:
             schema=self._schema,
         )
         self._refuse_bad_keys(batch)
+        self._refuse_misfits(batch)
         for place, name in enumerate(DIGESTS):
             self._sums[place] += int(batch.column(name).to_numpy().view(np.uint64).sum(dtype=np.uint64))
         self.rows += batch.num_rows
@@ -251,6 +256,18 @@ class _Incoming:
                     f"the key column {name.removeprefix(KEY)!r} is NULL in the row ({shown})",
                     advice="filter out such rows, or fill the column; an object has a whole key",
                 )
+
+    def _refuse_misfits(self, batch: pa.RecordBatch) -> None:
+        if self._task.fits and pc.any(batch.column(DELETED)).as_py():
+            batch = batch.filter(pc.invert(batch.column(DELETED)))
+        keys = {name.removeprefix(KEY): batch.column(name) for name in self._keys}
+        for column, kind in self._task.fits:
+            try:
+                cast_column(batch.column(column), kind, shown_row(self._task.datasource, column, keys))
+            except DataError as error:
+                error.message += "; nothing was committed"
+                error.advice = "correct the row and commit again, or give the property another type with Funnel.replace"
+                raise
 
 
 def _part(piece: pa.RecordBatch) -> MergeInput:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import DataError
+from forebay.table.changelog.operators.events import equal_rows
 from forebay.table.index.types import INTEGERS, NAN, SMALL_DECIMAL, SparkType
 
 _SIMPLE: Final = {
@@ -32,6 +33,12 @@ _SIMPLE: Final = {
 _DAYS: Final = (-719_162, 2_932_896)
 _MICROSECONDS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """The first and the last time of the years 1 to 9999."""
+
+
+_CORRECT: Final = (
+    "let the stream bring the corrected row, or commit it as funnel.commit(datasource, rows, kind='update'), which "
+    "takes the datasource over from a stream with adopt=True; or give the property another type with Funnel.replace"
+)
 
 
 def arrow_type(kind: SparkType) -> pa.DataType:
@@ -64,7 +71,7 @@ def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) 
         raise DataError(
             f"the time of {shown(_first(column, is_far))} is before the year 1 or after the year 9999, which Python "
             "cannot show",
-            advice="correct the row in the datasource and commit it again, or make the property a string",
+            advice=_CORRECT,
         )
     if column.type == wanted:
         return column
@@ -74,22 +81,72 @@ def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) 
         place = _first(column, lambda part: not _fits(part, wanted))
         raise DataError(
             f"the value {column[place].as_py()!r:.200} of {shown(place)} cannot be {kind.text}: {error}",
-            advice="correct the row in the datasource and commit it again, or give the property another type",
+            advice=_CORRECT,
         ) from error
 
 
+def shown_row(datasource: str, column: str, keys: Mapping[str, pa.Array]) -> Callable[[int], str]:
+    """Return a function that names the column of a row by the index of the row, for the errors of `cast_column`.
+
+    Args:
+        datasource: The datasource.
+        column: The column, as states name it.
+        keys: The key columns of the rows.
+    """
+
+    def shown(place: int) -> str:
+        key = ", ".join(f"{name}={values[place].as_py()!r}" for name, values in keys.items())
+        return f"the column {column[2:]!r} of the datasource {datasource!r} in the row ({key})"
+
+    return shown
+
+
 def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if pa.types.is_decimal(wanted) and pa.types.is_integer(column.type):
-        column = column.cast(pa.decimal128(38, 0))
-    made = column.cast(wanted)
-    if pa.types.is_float32(wanted) and not pc.all(_same(made.cast(pa.float64()), column.cast(pa.float64()))).as_py():
-        raise pa.ArrowInvalid("it would lose digits")
+    if column.null_count == len(column):
+        return pa.nulls(len(column), wanted)
+    _refuse_other_meaning(column.type, wanted)
+    made = _converted(column, wanted)
+    if pa.types.is_float32(wanted):
+        made_exact, exact = (each.cast(pa.float64()) for each in (made, column))
+    elif pa.types.is_string(column.type) or pa.types.is_string(wanted):  # of one number there are several texts
+        return made
+    else:
+        made_exact, exact = _converted(made, column.type), column
+    if not equal_rows([made_exact], [exact]).all():
+        raise pa.ArrowInvalid("it would lose digits, or a part")
     return made
 
 
-def _same(one: pa.Array, other: pa.Array) -> pa.Array:
-    equal = pc.equal(one, other)
-    return pc.or_kleene(pc.fill_null(equal, fill_value=True), pc.fill_null(pc.is_nan(other), fill_value=True))
+def _converted(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(wanted) and pa.types.is_integer(column.type):
+        column = column.cast(pa.decimal128(38, 0))
+    return column.cast(wanted)
+
+
+def _refuse_other_meaning(given: pa.DataType, wanted: pa.DataType) -> None:
+    """Refuse what Arrow casts, though it then means something else, or has a text that Spark does not write.
+
+    Raises:
+        pa.ArrowNotImplementedError: The types are such ones.
+    """
+    if isinstance(given, pa.StructType) and isinstance(wanted, pa.StructType):
+        names = [{each.name for each in kind} for kind in (given, wanted)]
+        pairs = [(given.field(name).type, wanted.field(name).type) for name in names[0] & names[1]]
+        refused = names[0] != names[1]
+    elif isinstance(given, pa.MapType) and isinstance(wanted, pa.MapType):
+        pairs, refused = [(given.key_type, wanted.key_type), (given.item_type, wanted.item_type)], False
+    elif isinstance(given, pa.ListType) and isinstance(wanted, pa.ListType):
+        pairs, refused = [(given.value_type, wanted.value_type)], False
+    else:
+        pairs, times = [], [pa.types.is_temporal(kind) for kind in (given, wanted)]
+        if pa.types.is_string(wanted):
+            refused = pa.types.is_timestamp(given) or pa.types.is_floating(given)
+        else:
+            refused = times[0] != times[1] and not pa.types.is_string(given)
+    if refused:
+        raise pa.ArrowNotImplementedError(f"cast {given} in the DataFrame")
+    for one, other in pairs:
+        _refuse_other_meaning(one, other)
 
 
 def _fits(column: pa.Array, wanted: pa.DataType) -> bool:

@@ -241,7 +241,7 @@ def _on_grid(kind: SparkType, operator: Operator, number: decimal.Decimal) -> tu
     digits = kind.precision if kind.name == "decimal" else 19
     if number.adjusted() > _DIGITS:  # its whole number would have so many digits
         number = decimal.Decimal(10).scaleb(_DIGITS).copy_sign(number)
-    with decimal.localcontext(prec=1000):
+    with decimal.localcontext(prec=decimal.MAX_PREC):
         scaled = number.scaleb(scale)
         below, above = math.floor(scaled), math.ceil(scaled)
     wide = kind.name == "decimal" and kind.precision > SMALL_DECIMAL

@@ -14,6 +14,7 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from os import PathLike, fspath
 from random import Random
 from typing import Final, Protocol
 
@@ -109,7 +110,7 @@ class IndexDaemon:
 
     def __init__(  # noqa: PLR0913 - options
         self,
-        location: str,
+        location: str | PathLike[str],
         object_types: Sequence[str] = (),
         *,
         storage: Mapping[str, object] | None = None,
@@ -124,7 +125,17 @@ class IndexDaemon:
         retry: RetryPolicy = RETRY,
         clock: Clock | None = None,
     ) -> None:
-        self.location = location
+        if isinstance(object_types, str):
+            object_types = (object_types,)
+        if not isinstance(alerts, Sequence) or not all(map(callable, alerts)):
+            raise ConfigurationError(
+                f"alerts is {alerts!r:.100}", option="alerts", advice="give a list of functions, as alerts=[page_me]"
+            )
+        if not isinstance(limits, Limits | None):
+            raise ConfigurationError(
+                f"limits is {limits!r:.100}", option="limits", advice="give Limits, as limits=Limits(delay=300)"
+            )
+        self.location = fspath(location)
         self.storage = dict(storage or {})
         self.key_hashes = key_hashes
         self.launch = launch
@@ -139,7 +150,7 @@ class IndexDaemon:
         """Whether `stop` was called."""
         self._every = every
         self._names = tuple(object_types)
-        self._store = RetryingStateStore(open_state_store(location, StorageOptions(self.storage)))
+        self._store = RetryingStateStore(open_state_store(self.location, StorageOptions(self.storage)))
         self._types: dict[str, _TypeRounds] = {}
 
     def step(self) -> bool:
@@ -236,12 +247,18 @@ class _TypeRounds:
                 well = self._attempt(job, wait=wait) and well
             self._read_runs()
             broken = self._alerts.update(self._observed(self._index.log.head(head) or head), self._daemon.limits)
-            if self._daemon.each_round is not None:
-                self._daemon.each_round(self._index.object_type, broken)
+            self._each_round(broken)
         except ForebayError as error:
             _log.error("%s: the round failed, and the next one follows: %s", self._index.object_type, error)
             return False
         return well
+
+    def _each_round(self, broken: Sequence[Alert]) -> None:
+        try:
+            if self._daemon.each_round is not None:
+                self._daemon.each_round(self._index.object_type, broken)
+        except Exception:  # noqa: BLE001 - of a user's function
+            _log.exception("%s: each_round failed; the next round calls it again", self._index.object_type)
 
     def _jobs(self, head: Entry) -> Iterator[_Job]:
         """Yield the jobs of a round, each with the facts that the ones before have put."""

@@ -23,6 +23,9 @@ _KEY_TYPES: Final = frozenset(
 )
 _TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
 
+COLUMNS: Final = 1_998
+"""Keys, properties and times of rows that an object may have. SQLite takes 2,000 columns."""
+
 KEY_SCALE: Final = 6
 """Maximum scale of a decimal key: Spark writes the text of such a number without an exponent, and nodes rely on it."""
 
@@ -48,8 +51,8 @@ class Property:
     @property
     def earlier_names(self) -> tuple[str, ...]:
         """The names that the property had."""
-        given = self.renamed_from
-        return (given,) if isinstance(given, str) else tuple(given or ())
+        given = self.renamed_from or ()
+        return tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
 
     @property
     def kind(self) -> SparkType:
@@ -108,8 +111,8 @@ class ObjectType:
     def __post_init__(self) -> None:
         given = self.key
         if not isinstance(given, Mapping):
-            given = dict.fromkeys([given] if isinstance(given, str) else list(given), "")
-        object.__setattr__(self, "key", dict(given))
+            given = dict.fromkeys(given if isinstance(given, Sequence) and not isinstance(given, str) else [given], "")
+        object.__setattr__(self, "key", {name: kind or "" for name, kind in given.items()})
         sources = self.datasources
         if not isinstance(sources, Sequence) or not all(isinstance(each, Datasource) for each in sources):
             raise ConfigurationError(
@@ -244,12 +247,11 @@ def _check(given: ObjectType) -> None:
         raise ConfigurationError(
             f"the object type {given.name!r} has no {'datasource' if given.keys else 'key'}", option="datasources"
         )
-    for name, kind in given.keys.items():
-        if kind:
-            check_key_type(name, parse_type(kind))
-    owners: dict[str, str] = {}
+    _check_keys(given)
     for source in given.datasources:
         _check_name(source.name, "datasource")
+    owners: dict[str, str] = {}
+    for source in given.datasources:
         _check_mappings(source)
         if [each.name.lower() for each in given.datasources].count(source.name.lower()) > 1:
             raise ConfigurationError(f"two datasources have the name {source.name!r}", option="datasources")
@@ -269,6 +271,39 @@ def _check(given: ObjectType) -> None:
                 )
             owners[name.lower()] = source.name
         _check_source(given, source)
+    _check_earlier_names(given)
+    if (count := len(given.keys) + len(given.properties) + len(given.stamps)) > COLUMNS:
+        raise ConfigurationError(
+            f"the object type {given.name!r} has {count:,} keys, properties and times",
+            option="properties",
+            advice=f"give at most {COLUMNS:,}; a struct holds many values in one property",
+        )
+
+
+def _check_keys(given: ObjectType) -> None:
+    _check_texts("key", *given.keys, *filter(None, given.keys.values()))
+    if len({name.lower() for name in given.keys}) < len(given.keys):
+        raise ConfigurationError(
+            f"two keys of {given.name!r} have one name: {', '.join(given.keys)}",
+            option="key",
+            advice="give each a name of its own; upper and lower case are the same",
+        )
+    for name, kind in given.keys.items():
+        if kind:
+            check_key_type(name, parse_type(kind))
+
+
+def _check_earlier_names(given: ObjectType) -> None:
+    known = dict.fromkeys(given.properties, "")
+    for name, each in given.properties.items():
+        for earlier in each.earlier_names:
+            if known.setdefault(earlier, name) != name:
+                raise ConfigurationError(
+                    f"the property {name!r} was {earlier!r}, and so is or was another one: edits of {earlier!r} count "
+                    "for one",
+                    option="renamed_from",
+                    advice="name each earlier name once, and give a new property a name that none had",
+                )
 
 
 def _check_mappings(source: Datasource) -> None:
@@ -285,6 +320,19 @@ def _check_mappings(source: Datasource) -> None:
             option="properties",
             advice='give properties={"status": Property("string")}',
         )
+    if isinstance(source.keep, str) or not isinstance(source.keep, Sequence):
+        raise ConfigurationError(
+            f"the datasource {source.name!r} is to keep {source.keep!r:.200}",
+            option="keep",
+            advice="give a list of columns, as keep=['customer']",
+        )
+    _check_texts("keep", *source.keep)
+    _check_texts("key", *source.key.values())
+    _check_texts("deleted", *([] if source.deleted is None else [source.deleted]))
+    _check_texts("timestamp", *([] if source.timestamp is None else [source.timestamp]))
+    for name, each in properties.items():
+        _check_texts("properties", name, each.column or name, *each.earlier_names)
+        _check_texts("type", each.type)
 
 
 def _check_source(given: ObjectType, source: Datasource) -> None:
@@ -306,6 +354,12 @@ def _check_source(given: ObjectType, source: Datasource) -> None:
             option="timestamp",
             advice="name the column with the time of a row, or leave out both",
         )
+    if len({name.lower() for name in source.columns}) < len(source.columns):
+        raise ConfigurationError(
+            f"columns of the datasource {source.name!r} have one name: {', '.join(source.columns)}",
+            option="properties",
+            advice="write a column in one way; upper and lower case are the same",
+        )
     for name, each in source.properties.items():
         if (each.column or name) == source.timestamp and each.kind.name not in _TIMES:
             raise ConfigurationError(
@@ -316,9 +370,7 @@ def _check_source(given: ObjectType, source: Datasource) -> None:
 
 
 def _check_property(name: str, given: Property) -> None:
-    kind = parse_type(given.type)
-    if not name or "\x00" in name:
-        raise ConfigurationError(f"a property has the name {name!r}", option="properties", advice="give it a name")
+    kind = given.kind
     if given.text and kind.name != "string":
         raise ConfigurationError(
             f"the property {name!r} is {kind.text}, and search finds words of strings alone",
@@ -333,8 +385,16 @@ def _check_property(name: str, given: Property) -> None:
         )
 
 
-def _check_name(name: str, what: str) -> None:
-    if not _NAME.fullmatch(name):
+def _check_texts(option: str, *given: object) -> None:
+    """Check what names keys, properties, columns and types."""
+    for each in given:
+        text = each if isinstance(each, str) else ""
+        if not text or "\x00" in text or text.encode(errors="ignore").decode() != text:
+            raise ConfigurationError(f"{each!r:.200} cannot be used for {option}", option=option, advice="give a text")
+
+
+def _check_name(name: object, what: str) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"the name {name!r} of the {what} cannot be used",
             option="name",

@@ -9,13 +9,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError
 from forebay.table.changelog.state.segments import KEY_HASH
 from forebay.table.index.changelog import DELETED, DIGESTS, ShardTask, run_shard
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS, Edit, EditRules, KeyEdits
-from forebay.table.index.log import Entry, Folded
+from forebay.table.index.log import Entry, Folded, MovedError
 from forebay.table.index.merge import EDITS_COLUMN
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.runs import recorded
@@ -56,10 +55,7 @@ def flush(index: IndexStore, key_hashes: KeyHashes) -> Committed:
             try:
                 with index.log.reading(head):
                     done = _flushed(index, head, edits, key_hashes)
-            except ConfigurationError:  # another process flushes too, or another definition serves
-                newest = index.head()
-                if (newest.edits.offset, newest.serving) == (head.edits.offset, head.serving):
-                    raise
+            except MovedError:  # another process flushes too, or another definition serves
                 continue
             run.did(since=done.number - 1, to=done.number, counts={"edits": len(edits)})
             return done

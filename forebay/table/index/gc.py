@@ -18,8 +18,6 @@ from forebay.errors import ConfigurationError
 from forebay.table.index.log import KEPT, Entry
 from forebay.table.index.monitor import old_alerts
 from forebay.table.index.pipelines import IndexStore, IndexVersion
-from forebay.table.index.runs import KEPT as KEPT_RUNS
-from forebay.table.index.runs import run_journal
 
 VERSIONS: Final = 10
 """Versions of a pipeline that are kept."""
@@ -75,8 +73,6 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
         if name not in head.pipelines
     ]
     facts += [index.edits.name(offset) for offset in index.edits.offsets() if offset <= edits]
-    journal = run_journal(index)
-    facts += [journal.name(number) for number in journal.numbers()[:-KEPT_RUNS]]
     facts += old_alerts(index)
     named = set(_named(index, first, followers, versions))
     files = [

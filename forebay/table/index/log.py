@@ -198,6 +198,10 @@ class StoppedError(ConfigurationError):
         )
 
 
+class MovedError(RetriableError):
+    """Others have changed what a commit was made for; nothing was committed. Made anew, it may be."""
+
+
 class Log:
     """The log of an object type. For any thread.
 
@@ -280,7 +284,7 @@ class Log:
             The fact that was put.
 
         Raises:
-            ConfigurationError: Another writer has changed the datasource meanwhile; nothing was committed.
+            MovedError: Another writer has changed the datasource meanwhile; nothing was committed.
             RetriableError: So many facts were put meanwhile that the files may be collected; nothing was committed.
         """
         head, attempt = self.head(base) or base, uuid.uuid4().hex
@@ -332,10 +336,10 @@ def _refuse_moved(base: Entry, head: Entry, datasource: str) -> None:
         return
     other = f"the streaming query {now.owner}" if now and now.owner else "another transaction"
     number = now.moved if now else head.number
-    raise ConfigurationError(
+    raise MovedError(
         f"{other} has changed the datasource {datasource!r} since this transaction began: fact {number} of the log",
         option="datasource",
-        advice="let one process at a time write a datasource, and commit again: the difference is computed again",
+        advice="commit again; let one process at a time write a datasource",
     )
 
 
@@ -345,9 +349,9 @@ def id_digest(transaction: str) -> str:
 
 
 def numbers_of(names: Sequence[str], prefix: str) -> list[int]:
-    """Return the numbers of facts with these names, sorted."""
+    """Return the numbers of facts with these names, sorted. Files that people put there are none."""
     stems = (name.removeprefix(prefix).removesuffix(".json") for name in names if name.endswith(".json"))
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
+    return sorted(int(stem) for stem in stems if stem.isdecimal() and f"{int(stem):012d}" == stem)
 
 
 def parsed(data: bytes, name: str) -> dict[str, Any]:

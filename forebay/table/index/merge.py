@@ -19,7 +19,7 @@ from forebay.table.changelog.operators.events import equal_rows, row_keys
 from forebay.table.changelog.shape import RowKind
 from forebay.table.changelog.state.segments import KEY_HASH, KIND, Ints
 from forebay.table.changelog.state.shard import key_ranges
-from forebay.table.index.columns import arrow_type, cast_column, sqlite_values
+from forebay.table.index.columns import arrow_type, cast_column, shown_row, sqlite_values
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import EDITS, EditRules, KeyEdits
 from forebay.table.index.log import Entry
@@ -198,7 +198,8 @@ class Merge:
                     continue
                 at = places[source.name][alive]
                 taken = batch.column(column).take(pa.array(at, pa.int64(), mask=at < 0))
-                found.append(cast_column(taken, each.kind, self._shown(source, column, keys)))
+                shown = shown_row(source.name, column, dict(zip(self._definition.keys, keys, strict=True)))
+                found.append(cast_column(taken, each.kind, shown))
         timed = (source for source in self._definition.datasources if source.timestamp is not None)
         return [*found, *(self._stamps(live.get(source.name), source, places, alive) for source in timed)]
 
@@ -210,15 +211,6 @@ class Merge:
             return pa.nulls(len(alive), pa.int64())
         at = places[source.name][alive]
         return batch.column(column).take(pa.array(at, pa.int64(), mask=at < 0)).cast(pa.int64())
-
-    def _shown(self, source: Datasource, column: str, keys: Sequence[pa.Array]) -> Any:  # noqa: ANN401 - a function
-        def shown(place: int) -> str:
-            key = ", ".join(
-                f"{name}={values[place].as_py()!r}" for name, values in zip(self._definition.keys, keys, strict=True)
-            )
-            return f"the column {column.removeprefix(VALUE)!r} of the datasource {source.name!r} in the row ({key})"
-
-        return shown
 
 
 def _codes(hashes: Ints, columns: Sequence[pa.Array]) -> tuple[Ints, Ints]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -58,8 +59,10 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("duration", "delay", "edits"):
             limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise ConfigurationError(f"the limit is {limit}", option=name, advice="give seconds, more than 0")
+            if limit is not None and not (isinstance(limit, int | float) and limit > 0):
+                raise ConfigurationError(
+                    f"the limit is {limit!r:.100}", option=name, advice="give seconds, more than 0"
+                )
 
     def watches(self, rule: Rule) -> bool:
         """Return whether a rule is on."""
@@ -252,6 +255,8 @@ class Alerts:
         self._sinks = sinks
         self._clock = clock
         self._known: dict[int, Alert] = {}
+        self._last = 0
+        self._sending: threading.Thread | None = None
         self._mine: set[int] = set()
         self._waiting: dict[int, float] | None = None
 
@@ -259,18 +264,40 @@ class Alerts:
         """Put the alerts that are new, and send those that nobody has sent; return the breaches that are not over."""
         self._read()
         while made := changes(open_of(self._known.values()), seen, limits, self._object_type):
-            number = max(self._known, default=0) + 1
+            number = self._last + 1
             alert = replace(made[0], time=self._clock.now(), number=number)
             if self._journal.put(number, {name: each for name, each in asdict(alert).items() if name != "number"}):
                 self._known[number] = alert
+                self._last = number
                 self._mine.add(number)
             else:
                 self._read()
-        self._send()
+        self._deliver()
         return open_of(self._known.values())
+
+    def _deliver(self) -> None:
+        """Send in a thread: a function that does not return holds up one round, and no job after it."""
+        if self._sending is not None and self._sending.is_alive():
+            return
+        failures: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                self._send()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                failures.append(error)
+
+        self._sending = threading.Thread(target=send, daemon=True)
+        self._sending.start()
+        self._sending.join(_PATIENCE)
+        if failures:
+            raise failures[0]
+        if self._sending.is_alive():
+            _log.error("%s: an alert function does not return; rounds go on without alerts", self._object_type)
 
     def _read(self) -> None:
         numbers = self._journal.numbers()
+        self._last = max(numbers, default=0)
         self._known = {number: alert for number, alert in self._known.items() if number in set(numbers)}
         for number in numbers:
             content = None if number in self._known else self._journal.get(number)

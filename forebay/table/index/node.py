@@ -72,13 +72,14 @@ class SearchNode(Queryable):
         self._zone = session_zone(time_zone)
         self._pipeline = pipeline
         self._progress = progress if progress is not None else self._terminal()
-        self._lock = self._locked()
-        self._cache = SegmentCache(self._index.store, self._directory)
         self._head: Entry | None = None
         self._view: View | None = None
+        self._newest()  # a wrong name is refused before it claims the cache
+        self._lock = self._locked()
+        self._cache = SegmentCache(self._index.store, self._directory)
         self._refreshing = threading.Lock()
         try:
-            self.refresh()
+            self._refreshed()
         except BaseException:  # also Ctrl-C: the cache must be free for the next node
             self.close()
             raise
@@ -98,7 +99,7 @@ class SearchNode(Queryable):
             at_least: The offset of an edit that answers are to contain.
 
         Raises:
-            ConfigurationError: There is no such object type.
+            ConfigurationError: There is no such object type, or the node is closed.
             RetriableError: The store does not answer, the disk is full, or there is no edit with this offset after a
                 few seconds; the version before goes on to answer.
             FatalError: A file is damaged; the version before goes on to answer.
@@ -106,6 +107,7 @@ class SearchNode(Queryable):
         until = time.monotonic() + WAIT
         while True:
             with self._refreshing:
+                self._current()  # the cache of a node that is closed may be another one's
                 version = self._refreshed()
             if version.offset >= at_least:
                 return version
@@ -213,7 +215,7 @@ class SearchNode(Queryable):
             ConfigurationError: As in `edit` and `delete`, or there are more than 1,000.
             RetriableError: The store does not answer; the edits may be stored.
         """
-        given = list(edits)
+        given = _pairs(edits)
         with self._refreshing:
             self._refuse_unserved()
             up_to_date = self._tail() and self._is_newest()
@@ -241,10 +243,11 @@ class SearchNode(Queryable):
         return self._current()
 
     def close(self) -> None:
-        """Give the cache free for another node. Queries and pages that have begun go on."""
-        self._view = None
-        if self._lock is not None:
-            self._lock.release()
+        """Give the cache free for another node. Queries and pages that have begun go on; a refresh is waited for."""
+        with self._refreshing:
+            self._view = None
+            if self._lock is not None:
+                self._lock.release()
 
     def _current(self) -> View:
         view = self._view
@@ -351,6 +354,19 @@ class SearchNode(Queryable):
             sys.stderr.flush()
 
         return show
+
+
+def _pairs(edits: object) -> list[tuple[object, Mapping[str, object] | None]]:
+    pairs = []
+    for each in edits if isinstance(edits, Iterable) and not isinstance(edits, Mapping) else [edits]:
+        if not (isinstance(each, tuple | list) and len(each) == 2 and isinstance(each[1], Mapping | None)):
+            raise ConfigurationError(
+                f"{each!r:.200} is no pair of a key and its properties",
+                option="edits",
+                advice="give a list of pairs, as [(7, {'status': 'open'}), (8, None)]; of a dict, edits.items()",
+            )
+        pairs.append((each[0], each[1]))
+    return pairs
 
 
 def _is_newer(found: IndexVersion, known: IndexVersion) -> bool:

@@ -15,7 +15,7 @@ from functools import cached_property, reduce
 from itertools import islice
 from operator import or_
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NoReturn, Protocol, Self
 from zlib import crc32
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
@@ -441,6 +441,10 @@ class Queryable(ABC):
         """Return all objects in an order; see `ObjectSet.order_by`."""
         return self.objects.order_by(*names)
 
+    def limit(self, rows: int) -> ObjectSet:
+        """Return all objects, with another number of rows of a page; see `ObjectSet.limit`."""
+        return self.objects.limit(rows)
+
     def count(self) -> int:
         """Return the number of all objects."""
         return self.objects.count()
@@ -485,6 +489,8 @@ class ObjectSet:
                 and NOT. It has the outcome of Spark's `where`.
             equal: Properties with the value that they have: one of several for a list, NULL for None.
         """
+        if condition is not None:
+            _check_text(condition, "where", "where(\"status = 'open'\") or where(status='open')")
         return replace(self, _filters=(*self._filters, (condition, equal)))
 
     def search(self, text: str, *, phrase: bool = False) -> ObjectSet:
@@ -494,6 +500,7 @@ class ObjectSet:
             text: Words. No character is syntax. Upper and lower case, and full and half width, are the same.
             phrase: Whether the words must follow one another in one property.
         """
+        _check_text(text, "search", "search('late parcel')")
         return replace(self, _searches=(*self._searches, (text, phrase)))
 
     def order_by(self, *names: str) -> ObjectSet:
@@ -502,6 +509,8 @@ class ObjectSet:
         Args:
             names: The properties; `-name` is the descending order. NULL comes first, and last in descending order.
         """
+        for name in names:
+            _check_text(name, "order_by", "order_by('-total', 'status')")
         return replace(self, _order=names)
 
     def limit(self, rows: int) -> ObjectSet:
@@ -509,6 +518,13 @@ class ObjectSet:
         if not isinstance(rows, int) or not 1 <= rows <= sys.maxsize:
             raise ConfigurationError(f"limit is {rows!r:.100}", option="limit", advice="give a whole number, 1 or more")
         return replace(self, _limit=rows)
+
+    def __iter__(self) -> NoReturn:
+        raise ConfigurationError(
+            "an object set has no rows before it is asked",
+            option="where",
+            advice="call fetch() and read the rows of its page; next_page() has the following ones",
+        )
 
     def fetch(self) -> Page:
         """Return the first page."""
@@ -543,6 +559,11 @@ class ObjectSet:
         for name, _ in order:
             columns.column(name)
         return Asked(tuple(conditions), phrases, order, self._limit)
+
+
+def _check_text(given: object, option: str, example: str) -> None:
+    if not isinstance(given, str):
+        raise ConfigurationError(f"{given!r:.200} is no text", option=option, advice=f"write {example}")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import FatalError, ForebayError, RetriableError, unwrap
+from forebay.errors import FatalError, ForebayError, unwrap
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.index.log import StoppedError, damaged_fact, numbers_of, parsed
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 KEPT: Final = 200
-"""Facts of a journal that are kept."""
+"""Facts of a journal that are kept at least."""
 
 _SOURCES: Final = ("commit", "flush")
 """Jobs that put facts of the log. Each of the others but `gc` follows them."""
@@ -52,20 +52,27 @@ class Journal:
         return numbers_of(self.store.names(self.prefix), self.prefix)
 
     def get(self, number: int) -> dict[str, Any] | None:
-        """Return the content of a fact; None if there is none with this number."""
+        """Return the content of a fact; None if there is none with this number, or it is damaged: nothing needs it."""
         name = self.name(number)
         data = self.store.get(name)
-        return None if data is None else parsed(data, name)
+        try:
+            return None if data is None else parsed(data, name)
+        except FatalError as error:
+            _log.error("%s is left out: %s", name, error.message)
+            return None
 
     def put(self, number: int, content: Mapping[str, Any]) -> bool:
         """Put a fact; return False if there is one with this number."""
         return self.store.put_if_absent(self.name(number), fact_bytes({"v": FORMAT, **content}))
 
     def append(self, content: Mapping[str, Any]) -> None:
-        """Put a fact after all others."""
+        """Put a fact after all others. When there are `2 * KEPT`, the last `KEPT` stay."""
         # Listed each time: a number that was free for long may be one that was collected.
-        while not self.put(max(self.numbers(), default=0) + 1, content):
-            pass
+        numbers = self.numbers()
+        while not self.put(max(numbers, default=0) + 1, content):
+            numbers = self.numbers()
+        if len(numbers) >= 2 * KEPT:
+            self.store.delete([self.name(number) for number in numbers[:-KEPT]])
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,7 @@ def recorded(index: IndexStore, job: str, name: str, clock: Clock | None = None)
             del content["number"]
             try:
                 run_journal(index).append(content)
-            except RetriableError as error:  # what the job did stays done
+            except ForebayError as error:  # what the job did stays done
                 _log.warning("%s: a run of %s is not in the list: %s", index.object_type, recording.run.subject, error)
 
 

@@ -11,6 +11,7 @@ from forebay.table.index.edits import due, shown_time
 from forebay.table.index.log import Entry
 from forebay.table.index.pipelines import IndexStore, IndexVersion
 from forebay.table.index.plan import waits_for
+from forebay.text_tables import text_table
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,51 @@ class Status:
     datasources: tuple[DatasourceStatus, ...]
     pipelines: tuple[PipelineStatus, ...]
     edits: EditStatus
+
+    def __str__(self) -> str:
+        sources = [
+            [
+                each.name,
+                f"{each.rows:,}",
+                "" if each.moved is None else f"{each.moved:,}",
+                each.owner or ("" if each.moved is None else "Funnel.commit"),
+                f"{each.runs:,}",
+                f"{each.size:,}",
+            ]
+            for each in self.datasources
+        ]
+        pipelines = [
+            [
+                f"{each.version.pipeline} ({each.role})",
+                f"{each.version.number:,}",
+                f"{each.version.count:,}",
+                f"{each.behind:,}",
+                f"{len(each.version.runs):,}",
+                f"{each.size:,}",
+                f"{each.version.decision}: {each.version.reason}" if each.version.number else "no version yet",
+            ]
+            for each in self.pipelines
+        ]
+        last = (
+            f", {self.head.transaction} on {self.head.datasource} at {self.head.time}" if self.head.datasource else ""
+        )
+        edits = [f"edits: {self.edits.folded:,} are in the index, {self.edits.pending:,} are pending"]
+        if self.edits.oldest is not None:
+            edits[0] += f" since {self.edits.oldest}" + (f": {self.edits.due}" if self.edits.due else "")
+        if self.edits.dead_letters:
+            edits.append(f"dead letters: {self.edits.dead_letters:,} values did not fit the definition")
+            edits += [f"  {text}" for text in self.edits.last_dead]
+        header = ("pipeline", "version", "objects", "behind", "runs", "bytes", "last step")
+        waits = [f"before {each.version.pipeline} can serve: {text}" for each in self.pipelines for text in each.waits]
+        return "\n".join(
+            [
+                f"{self.object_type}: fact {self.head.number:,} of the log{last}; {self.head.shards} shards",
+                text_table(("datasource", "rows", "last fact", "fed by", "runs", "bytes"), sources, right={1, 2, 4, 5}),
+                text_table(header, pipelines, right=range(1, 6)),
+                *waits,
+                *(edits if self.edits.folded or self.edits.pending else []),
+            ]
+        )
 
 
 def status(index: IndexStore) -> Status:

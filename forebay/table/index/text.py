@@ -14,8 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from forebay.errors import ConfigurationError
+
 UNICODE: Final = unicodedata.unidata_version
 """The version of Unicode by which this Python folds text. It is stored in each segment."""
+
+LONGEST: Final = 32_767
+"""Bytes up to which FTS5 tells words apart: it cuts them."""
 
 _SPACELESS: Final = (
     "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Japanese, Chinese
@@ -64,8 +69,17 @@ def query_phrases(query: str, *, phrase: bool = False) -> list[Phrase]:
     Args:
         query: The words. No character is syntax.
         phrase: Whether the words must follow one another.
+
+    Raises:
+        ConfigurationError: A word is so long that the index cannot tell it from others.
     """
     runs = _RUN.findall(_folded(query))
+    if longest := next((word for _, word in runs if len(word.encode()) > LONGEST), ""):
+        raise ConfigurationError(
+            f"the word {longest[:50]!r} … has more than {LONGEST:,} bytes, of which texts keep no more",
+            option="search",
+            advice="search for other words of the text",
+        )
     if not phrase:
         return [_phrase([], *run) for run in runs]
     words: list[str] = []

@@ -10,13 +10,14 @@ from typing import Final, Literal, get_args
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError, RetriableError
+from forebay.errors import ConfigurationError
 from forebay.table.index.changelog import ShardResult, ShardTask, combined, refuse_duplicates
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS
-from forebay.table.index.log import KNOWN, DatasourceState, Entry, Folded, id_digest
+from forebay.table.index.log import KNOWN, DatasourceState, Entry, Folded, MovedError, id_digest
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.states import KEY, SEQUENCE, VALUE, order_fields, payload_of, schema_of, schema_text
+from forebay.table.index.types import SparkType
 
 Kind = Literal["snapshot", "append", "update", "delete"]
 
@@ -55,11 +56,13 @@ class Incoming:
         payload: Keys, then values.
         keys: The names of the key columns.
         sequence: The type of the sequence; None: there is none.
+        fits: Columns, and types of properties that have all their values, or nothing is committed.
     """
 
     payload: pa.Schema
     keys: tuple[str, ...]
     sequence: pa.DataType | None = None
+    fits: tuple[tuple[str, SparkType], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incomi
             fresh=fresh,
             sequence=incoming.sequence,
             kept_sequence=kept,
+            fits=incoming.fits,
         )
         for shard in range(base.shards)
     ]
@@ -189,7 +193,8 @@ def commit(
 
     Raises:
         DataError: A key came twice.
-        ConfigurationError: A snapshot would delete all rows, or another writer changed the datasource meanwhile.
+        ConfigurationError: A snapshot would delete all rows.
+        MovedError: Another writer changed the datasource meanwhile, or another definition serves.
         RetriableError: The transaction took so long that its files may be collected.
     """
     ordered = sorted(results, key=lambda result: result.shard)
@@ -263,15 +268,14 @@ def _refuse_replaced(index: IndexStore, base: Entry, head: Entry, name: str, pay
     """Check that rows that were prepared for the definitions at `base` have what the definitions at `head` need.
 
     Raises:
-        RetriableError: They need others.
-        ConfigurationError: They need none, or edits have to be folded by another definition.
+        MovedError: They need others, or none; or edits have to be folded by another definition.
     """
     if (head.serving, head.building) == (base.serving, base.building):
         return
     if name == EDITS:
         if head.serving == base.serving:
             return
-        raise ConfigurationError("another definition serves since the flush began", advice="flush again")
+        raise MovedError("another definition serves since the flush began", advice="flush again")
     if head.serving == base.serving:
         if index.definition(head.serving).feeds(name):
             return
@@ -279,7 +283,7 @@ def _refuse_replaced(index: IndexStore, base: Entry, head: Entry, name: str, pay
         columns = ObjectType.from_facts(base.building.definition).datasource(name).columns
         if {f"{VALUE}{each}" for each in columns} <= set(payload.names):
             return
-    raise RetriableError(
+    raise MovedError(
         f"the definition of {index.object_type!r} was replaced since the transaction of the datasource {name!r} began",
         advice="commit it again: nothing was committed",
     )

@@ -169,7 +169,7 @@ class SparkType:
                 return NAN if math.isnan(value) else float(value) + 0.0
             case "decimal" if isinstance(value, int | decimal.Decimal) and not isinstance(value, bool):
                 scaled = decimal.Decimal(value).scaleb(self.scale, _EXACT)
-                if scaled != scaled.to_integral_value() or abs(scaled) >= decimal.Decimal(10) ** self.precision:
+                if scaled != scaled.to_integral_value() or scaled.copy_abs() >= decimal.Decimal(10) ** self.precision:
                     raise ValueError
                 return self.unscaled(int(scaled))
             case "binary" if isinstance(value, bytes | bytearray):
@@ -177,7 +177,8 @@ class SparkType:
             case "date" if isinstance(value, date) and not isinstance(value, datetime):
                 return value.toordinal() - _DAY_ZERO
             case "timestamp" if isinstance(value, datetime) and value.tzinfo is not None:
-                return (value - _EPOCH) // _MICROSECOND
+                # In UTC it may be before the year 1 or after 9999, which is an OverflowError.
+                return (value.astimezone(UTC) - _EPOCH) // _MICROSECOND
             case "timestamp_ntz" if isinstance(value, datetime) and value.tzinfo is None:
                 return (value.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
         raise TypeError
@@ -224,7 +225,7 @@ class SparkType:
         return self.decode(value)
 
 
-_EXACT: Final = decimal.Context(prec=100)
+_EXACT: Final = decimal.Context(prec=decimal.MAX_PREC)
 
 
 @lru_cache(maxsize=1024)
@@ -235,7 +236,10 @@ def parse_type(text: str) -> SparkType:
         ConfigurationError: It is no type, or one without equality, such as a variant.
     """
     tokens = _tokens(text)
-    kind = _parsed(tokens, text)
+    try:
+        kind = _parsed(tokens, text)
+    except RecursionError:
+        raise _unknown(text) from None
     if tokens:
         raise _unknown(text)
     return kind
@@ -283,7 +287,9 @@ def _nested(name: str, tokens: list[str], text: str) -> SparkType:
                 tokens.pop()
         fields.append((label, _parsed(tokens, text)))
     _expect(tokens, ">", text)
-    if name != "struct" and len(fields) != (1 if name == "array" else 2):
+    if len({label for label, _ in fields}) < len(fields) or len(fields) != {"array": 1, "map": 2}.get(
+        name, len(fields)
+    ):
         raise _unknown(text)
     return SparkType(name, fields=tuple(fields))
 
@@ -313,7 +319,7 @@ def _quoted(name: str) -> str:
 
 def _unknown(text: str) -> ConfigurationError:
     return ConfigurationError(
-        f"the type {text!r} cannot be used",
+        f"the type {text!r:.200} cannot be used",
         option="type",
         advice="write a type of Spark, such as bigint, decimal(12,2), string, timestamp or array<string>; convert a "
         "variant or an interval to a string first",

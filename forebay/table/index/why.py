@@ -176,6 +176,8 @@ def _rows(
     wanted = {f"{KEY}{name}": kinds[name].decode(value) for name, value in values.items()}
     found: dict[str, Mapping[str, Any] | None] = {source.name: None for source in definition.datasources}
     for name, state in entry.states.items():
+        if name != EDITS and name not in found:  # of the replacement that is built
+            continue
         hashes = _hashes(reader, state.shards[shard], wanted)
         batch = Merge(definition, entry, reader).rows_of(hashes, shard)[name]
         for row in batch.filter(_mask(batch, wanted)).to_pylist():

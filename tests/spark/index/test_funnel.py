@@ -15,7 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as users write it
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.index import Datasource, Funnel, ObjectType, Property
 from forebay.keys import key_by
+from forebay.spark.index.launchers import run_transaction
 from forebay.table.index.runs import runs
+from forebay.table.index.transactions import Transaction
 
 ORDERS = "order_id int, status string, total decimal(12,2), note string, is_deleted boolean"
 SHIPMENTS = "order_no long, ship_city string"
@@ -230,18 +232,92 @@ def test_rows_that_spark_reads_more_than_once_are_refused(spark, funnel, locatio
     assert funnel.status().head.number == 0
 
 
-def test_a_value_that_does_not_fit_its_property_is_named_and_the_version_before_serves(spark, location, node_of):
+@pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
+def test_a_value_that_does_not_fit_its_property_is_refused_with_its_row(spark, location, node_of, small):
+    kind = ObjectType("Typed", {"id": "bigint"}, [Datasource("a", {"year": Property("int", filter=True)}, deleted="x")])
+    funnel = Funnel(location, kind, small=small)
+    rows = "id int, year string, x boolean"
+    message = (
+        r"'x1' of the column 'year' of the datasource 'a' in the row \(id=9\) cannot be int[\s\S]*nothing was committed"
+    )
+    for change in ("snapshot", "update"):
+        with pytest.raises(DataError, match=message):
+            funnel.commit("a", spark.createDataFrame([(9, "x1", None), (8, "2000", None)], rows), kind=change)
+    assert funnel.status().head.number == 0
+    kept = [(8, "2000", None), (7, "a deleted row", True)]
+    assert funnel.commit("a", spark.createDataFrame(kept, rows), kind="snapshot").counts["inserted"] == 1
+    assert node_of(location, "Typed").get(8)["year"] == 2000
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "update"])
+def test_a_commit_whose_datasource_moves_is_made_again(spark, funnel, node_of, monkeypatch, kind):
+    """Another process commits while the difference is computed: it is computed again, and loses nothing."""
+    funnel.commit("orders", spark.createDataFrame([(1, "new", None, None, None)], ORDERS), kind="snapshot")
+    others = [
+        lambda: funnel.commit("orders", spark.createDataFrame([(2, "other", None, None, None)], ORDERS), kind="update"),
+        lambda: funnel.commit("orders", spark.createDataFrame([(3, "third", None, None, None)], ORDERS), kind="update"),
+    ]
+    name = "forebay.spark.index.funnel.run_transaction"
+
+    def racing(*arguments):
+        results = run_transaction(*arguments)
+        if others:
+            others.pop()()
+        return results
+
+    monkeypatch.setattr(name, racing)
+    done = funnel.commit("orders", spark.createDataFrame([(1, "mine", None, None, None)], ORDERS), kind=kind)
+    assert done.applied and done.number == 4
+    node = node_of(funnel.index.location)
+    found = [(row["order_id"], row["status"]) for row in node.objects.fetch().rows]
+    assert found == [(1, "mine"), *([] if kind == "snapshot" else [(2, "other"), (3, "third")])]
+    assert funnel.verify(node).is_equal
+
+    def always(*arguments):
+        results = run_transaction(*arguments)
+        monkeypatch.setattr(name, run_transaction)
+        funnel.commit("orders", spark.createDataFrame([(2, "again", None, None, None)], ORDERS), kind="update")
+        monkeypatch.setattr(name, always)
+        return results
+
+    monkeypatch.setattr(name, always)
+    with pytest.raises(RetriableError, match=r"another transaction has changed the datasource 'orders'"):
+        funnel.commit("orders", spark.createDataFrame([(1, "late", None, None, None)], ORDERS), kind=kind)
+    assert node.refresh() and node.get(1)["status"] == "mine"
+
+
+def test_rows_that_are_no_dataframe_of_spark_say_what_to_give(spark, funnel):
+    for rows in (spark.range(1).toPandas(), [{"order_id": 1}], None):
+        with pytest.raises(ConfigurationError, match=r"no DataFrame of Spark[\s\S]*spark\.createDataFrame"):
+            funnel.commit("orders", rows, kind="snapshot")
+
+
+def test_arguments_of_another_type_say_what_to_give(spark, funnel, location):
+    rows = spark.createDataFrame([(1, "new", None, None, None)], ORDERS)
+    for transaction in (5, "", "x\ud800"):
+        with pytest.raises(ConfigurationError, match=r"the transaction is[\s\S]*give a text"):
+            funnel.commit("orders", rows, kind="append", transaction=transaction)
+    with pytest.raises(ConfigurationError, match=r"drop_edits is 'notes'[\s\S]*give a list: \['notes'\]"):
+        funnel.plan(drop_edits="notes")
+    with pytest.raises(ConfigurationError, match="the object type is None"):
+        Funnel(location, None)  # type: ignore[arg-type]
+    wrong: dict[str, Any]
+    for wrong in ({"shards": "4"}, {"shards": None}, {"small": "x"}, {"full_threshold": "0.8"}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} is "):
+            Funnel(location, funnel.object_type, **wrong)
+
+
+def test_a_stored_value_that_does_not_fit_is_named_and_the_version_before_serves(spark, location, node_of):
     kind = ObjectType("Typed", {"id": "bigint"}, [Datasource("a", {"year": Property("int", filter=True)})])
     funnel = Funnel(location, kind)
     funnel.commit("a", spark.createDataFrame([(8, "1999")], "id int, year string"), kind="snapshot")
     node = node_of(location, "Typed")
-    with pytest.raises(
-        DataError, match=r"'x1' of the column 'year' of the datasource 'a' in the row \(id=9\) cannot be int"
-    ):
-        funnel.commit("a", spark.createDataFrame([(9, "x1"), (8, "2000")], "id int, year string"), kind="update")
+    change = spark.createDataFrame([(9, "x1"), (8, "2000")], "id int, year string")
+    with pytest.raises(DataError, match=r"'x1' of the column 'year' .* \(id=9\) cannot be int[\s\S]*kind='update'"):
+        funnel.apply(change, Transaction("a", "q/0", "update", owner="q", batch=0), F.lit(False))  # as a stream does
     assert (funnel.status().head.number, funnel.status().pipelines[0].behind) == (2, 1)
     assert node.refresh().data == 1 and node.get(8)["year"] == 1999
-    funnel.commit("a", spark.createDataFrame([(9, "2001")], "id int, year string"), kind="update")
+    funnel.commit("a", spark.createDataFrame([(9, "2001")], "id int, year string"), kind="update", adopt=True)
     node.refresh()
     assert (node.get(8)["year"], node.get(9)["year"]) == (2000, 2001)
 

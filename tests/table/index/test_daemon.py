@@ -6,12 +6,14 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from child_processes import Child
@@ -24,10 +26,9 @@ from forebay.options.secret import Secret
 from forebay.retry import RetryPolicy
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.index import follower as follower_module
-from forebay.table.index import pipelines
+from forebay.table.index import monitor, pipelines
 from forebay.table.index import replacement as replacement_module
 from forebay.table.index.flush import flush
-from forebay.table.index.gc import collect
 from forebay.table.index.monitor import alerts
 from forebay.table.index.replacement import begin_replacement
 from forebay.table.index.runs import Run, graph_text, recorded, run_journal, runs
@@ -343,13 +344,11 @@ def test_a_run_never_has_a_secret(objects, monkeypatch):
     assert "hunter2" not in runs(objects.index)[-1].text and "cannot reach" in runs(objects.index)[-1].text
 
 
-def test_the_last_runs_are_kept_in_order(objects, monkeypatch):
-    monkeypatch.setattr("forebay.table.index.gc.KEPT_RUNS", 5)
-    monkeypatch.setattr("forebay.table.index.monitor.KEPT", 3)
+def test_the_last_runs_are_kept_in_order_though_nobody_collects(objects, monkeypatch):
+    monkeypatch.setattr("forebay.table.index.runs.KEPT", 5)
     for number in range(12):
         objects.commit("a", [{"id": number, "name": "x"}])
-    collect(objects.index)
-    assert [run.number for run in runs(objects.index)] == [8, 9, 10, 11, 12]
+    assert [run.number for run in runs(objects.index)] == [6, 7, 8, 9, 10, 11, 12]
     objects.commit("a", [{"id": 99, "name": "x"}])
     assert runs(objects.index)[-1].number == 13
 
@@ -596,14 +595,6 @@ def test_names_and_locations_of_nothing_are_refused(objects, daemon_of, tmp_path
         IndexDaemon(str(tmp_path / "empty")).run()
 
 
-def test_a_damaged_run_holds_up_no_job(objects, daemon_of, caplog):
-    objects.commit("a", [{"id": 1, "name": "x"}])
-    objects.commit("a", [{"id": 2, "name": "x"}], follow=False)
-    objects.index.store.local_path("O/runs/000000000001.json").write_bytes(b"x")
-    assert not daemon_of(objects).step()
-    assert objects.node().count() == 2 and "O/runs/000000000001.json" in caplog.text
-
-
 def test_facts_that_changed_nothing_are_read_once_and_are_no_delay(objects, daemon_of, clock, sent, monkeypatch):
     for _ in range(5):
         objects.commit("a", [{"id": 1, "name": "x"}], follow=False)
@@ -624,3 +615,74 @@ def test_a_flush_of_nothing_is_no_run(objects):
     objects.commit("a", [{"id": 1, "name": "x"}])
     flush(objects.index, lambda definition, keys: [])
     assert jobs(objects) == [("index 000001", "")]
+
+
+@pytest.mark.parametrize("place", ["runs", "alerts"])
+def test_a_damaged_run_or_alert_ends_no_rule(objects, daemon_of, clock, sent, place):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    objects.node().edit(1, name="y")
+    clock.passed += HOUR
+    limits = Limits(edits=1e-9)
+    daemon_of(objects, limits=limits).step()
+    newest = max(Path(objects.location, "O", place).glob("*[0-9].json"))
+    newest.unlink()
+    newest.write_bytes(b"")
+    sent.clear()
+    daemon = daemon_of(objects, limits=limits)
+    assert daemon.step() and (place == "runs" or sent == [("edits", "users", True)])
+    objects.flush()
+    assert daemon.step() and sent[-1] == ("edits", "users", False)
+    assert runs(objects.index) and alerts(objects.index)
+
+
+def test_an_alert_function_that_does_not_return_holds_up_no_job(objects, daemon_of, clock, sent, monkeypatch):
+    monkeypatch.setattr(monitor, "_PATIENCE", 0.2)
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    objects.node().edit(1, name="y")
+    clock.passed += HOUR
+    goes_on = threading.Event()
+    daemon = daemon_of(objects, limits=Limits(edits=1e-9), alerts=[lambda _: goes_on.wait(60), sent.append])
+    assert daemon.step()
+    objects.commit("a", [{"id": 1, "note": "z"}], follow=False)
+    assert daemon.step() and objects.index.newest_version("000001").data == 2 and sent == []
+    goes_on.set()
+    while not sent:
+        daemon.step()
+    assert [alert.rule for alert in sent] == ["edits"]
+
+
+def test_a_function_of_each_round_that_fails_ends_no_daemon(objects, daemon_of):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    rounds = []
+
+    def failing(name, broken):
+        rounds.append((name, broken))
+        raise ZeroDivisionError
+
+    daemon = daemon_of(objects, each_round=failing)
+    assert daemon.step() and daemon.step()
+    assert rounds == [("O", [])] * 2
+
+
+def test_what_a_daemon_cannot_use_is_refused(objects):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    for options, message in (
+        ({"alerts": print}, r"give a list of functions, as alerts=\[page_me\]"),
+        ({"alerts": [None]}, "give a list of functions"),
+        ({"limits": {"delay": 3}}, r"limits=Limits\(delay=300\)"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            IndexDaemon(objects.location, **options)
+    with pytest.raises(ConfigurationError, match="the limit is '3'"):
+        Limits(delay="3")  # type: ignore[arg-type]
+    assert IndexDaemon(Path(objects.location), "O").step()
+
+
+def test_a_commit_counts_though_its_run_cannot_be_listed(objects):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    journal = Path(objects.location, "O", "runs")
+    shutil.rmtree(journal)
+    journal.write_text("no directory")
+    with recorded(objects.index, "commit", "a") as run:
+        run.did(to=objects.commit("a", [{"id": 1, "name": "y"}]).number)
+    assert objects.node().get(1)["name"] == "y"

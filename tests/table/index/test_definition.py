@@ -51,6 +51,51 @@ TEXT = Property("string")
             ),
             "the timestamp 't' of the datasource 'a' is date",
         ),
+        (lambda: ObjectType(None, "id", [Datasource("a")]), "the name None of the object type"),  # type: ignore[arg-type]
+        (lambda: ObjectType("O", 5, [Datasource("a")]), "5 cannot be used for key"),  # type: ignore[arg-type]
+        (lambda: ObjectType("O", [5], [Datasource("a")]), "5 cannot be used for key"),  # type: ignore[list-item]
+        (lambda: ObjectType("O", {"id": 5}, [Datasource("a")]), "5 cannot be used for key"),  # type: ignore[dict-item]
+        (lambda: ObjectType("O", "", [Datasource("a")]), "'' cannot be used for key"),
+        (lambda: ObjectType("O", "i\0", [Datasource("a")]), r"'i\\x00' cannot be used for key"),
+        (lambda: ObjectType("O", ["id", "ID"], [Datasource("a")]), "two keys of 'O' have one name: id, ID"),
+        (lambda: ObjectType("O", "id", [Datasource("a", {1: TEXT})]), "1 cannot be used for properties"),  # type: ignore[dict-item]
+        (lambda: ObjectType("O", "id", [Datasource("a", {"\ud800": TEXT})]), "cannot be used for properties"),
+        (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property(5)})]), "5 cannot be used for type"),  # type: ignore[arg-type]
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("array<" * 5000 + "int" + ">" * 5000)})]),
+            "the type 'array<array<",
+        ),
+        (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("struct<b:int,b:int>")})]), "cannot be used"),
+        (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("int", column="a\0")})]), "for properties"),
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("int", column="c"), "C": TEXT})]),
+            "columns of the datasource 'a' have one name: C, c",
+        ),
+        (lambda: ObjectType("O", "id", [Datasource("a", keep="customer")]), "is to keep 'customer'"),
+        (lambda: ObjectType("O", "id", [Datasource("a", keep=[5])]), "5 cannot be used for keep"),  # type: ignore[list-item]
+        (lambda: ObjectType("O", "id", [Datasource("a", deleted=5)]), "5 cannot be used for deleted"),  # type: ignore[arg-type]
+        (lambda: ObjectType("O", "id", [Datasource("a", key={"id": 5})]), "5 cannot be used for key"),  # type: ignore[dict-item]
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {f"p{number}": TEXT for number in range(1998)})]),
+            "has 1,999 keys, properties and times",
+        ),
+        (
+            lambda: ObjectType(
+                "O", "id", [Datasource("a", {"x": Property("int", renamed_from="y"), "y": Property("int")})]
+            ),
+            "'x' was 'y', and so is or was another one",
+        ),
+        (
+            lambda: ObjectType(
+                "O",
+                "id",
+                [
+                    Datasource("a", {"x": Property("int", renamed_from="z")}),
+                    Datasource("b", {"y": Property("int", renamed_from=["w", "z"])}),
+                ],
+            ),
+            "'y' was 'z', and so is or was another one",
+        ),
     ],
 )
 def test_a_wrong_definition_is_refused(make, message):

@@ -8,11 +8,13 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from forebay.errors import ConfigurationError, FatalError, RetriableError
-from forebay.index import Datasource, ObjectType, Property
+from forebay.index import Datasource, ObjectType, Property, SearchNode
+from forebay.table.index.why import explain
 
 NUMBERS = ObjectType(
     "O",
@@ -159,3 +161,105 @@ def test_long_conditions_are_answered_and_too_long_ones_refused(objects_at):
             several = several.where(n=[*range(9_000)])
         several.count()
     assert isinstance(caught.value.__cause__, sqlite3.Error)
+
+
+def test_a_number_is_never_rounded(objects_at):
+    wide = ObjectType("O", {"id": "decimal(38,6)"}, [Datasource("a", {"w": Property("decimal(38,18)", filter=True)})])
+    objects = objects_at(wide)
+    most, key = decimal.Decimal("9" * 20 + "." + "9" * 18), decimal.Decimal("9" * 32 + "." + "9" * 6)
+    objects.commit(
+        "a",
+        [
+            {"id": key, "w": most},
+            {"id": key.copy_negate(), "w": most.copy_negate()},
+            {"id": decimal.Decimal(1), "w": None},
+        ],
+    )
+    node = objects.node()
+    assert (node.get(key)["w"], node.where(w=most).count()) == (most, 1)
+    assert node.get(key.copy_negate())["w"] == most.copy_negate()
+    node.edit(decimal.Decimal(1), w=most)
+    assert node.where(w=most).count() == 2
+    for zeros in (30, 110, 1100):  # more digits than any context has
+        nearly = decimal.Decimal("1." + "0" * zeros + "1")
+        with pytest.raises(ConfigurationError, match="is no key"):
+            node.get(nearly)
+        with pytest.raises(ConfigurationError, match="the property 'w' of type"):
+            node.edit(decimal.Decimal(1), w=nearly)
+        node.edit(decimal.Decimal(1), w=decimal.Decimal(1))
+        assert node.where(w=nearly).count() == node.where(f"w = {nearly}").count() == 0
+        assert node.where(f"w < {nearly} AND w >= 1").count() == 1
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12))),
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=12))),
+    ],
+)
+def test_a_time_that_no_year_of_utc_has_is_refused(objects_at, moment):
+    objects = objects_at(ObjectType("O", {"id": "timestamp"}, [Datasource("a", {"u": Property("timestamp")})]))
+    objects.commit("a", [{"id": datetime(2024, 1, 1, tzinfo=UTC)}])
+    node = objects.node()
+    for ask in (node.get, node.delete, lambda key: node.edit(key, u=None), lambda key: explain(objects.index, key)):
+        with pytest.raises(ConfigurationError, match="is no key: the key is"):
+            ask(moment)
+    with pytest.raises(ConfigurationError, match="cannot be compared"):
+        node.where(id=moment).count()
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda node: node.edit_many({1: {"name": "x"}}), r"is no pair[\s\S]*edits\.items\(\)"),
+        (lambda node: node.edit_many(None), "None is no pair"),
+        (lambda node: node.edit_many([1]), "1 is no pair"),
+        (lambda node: node.edit_many([(1, "name")]), r"\(1, 'name'\) is no pair"),
+        (lambda node: node.edit_many([(1, {"name": "x"}, 3)]), "is no pair"),
+        (lambda node: node.where(5), r"5 is no text[\s\S]*where\(status='open'\)"),
+        (lambda node: node.search(None), "None is no text"),
+        (lambda node: node.order_by(None), "None is no text"),
+        (lambda node: list(node.where(name="x")), r"has no rows before it is asked[\s\S]*fetch\(\)"),
+    ],
+)
+def test_what_is_called_in_another_way_says_what_to_write(objects, ask, message):
+    objects.commit("a", rows(3))
+    node = objects.node()
+    with pytest.raises(ConfigurationError, match=message):
+        ask(node)
+    assert node.version.offset == 0
+    assert len(node.limit(2).fetch().rows) == 2
+
+
+def test_words_that_the_index_cannot_tell_apart_are_not_searched(objects):
+    word = "b" * 32_767
+    objects.commit(
+        "a", [{"id": 1, "note": f"{word} x"}, {"id": 2, "note": f"{word}cd"}, {"id": 3, "note": "配" * 40_000}]
+    )
+    node = objects.node()
+    assert [row["id"] for row in node.search(word).fetch().rows] == [1]
+    assert node.search("配" * 40_000).count() == 1 and node.search("配" * 40_001).count() == 0
+    for longer in (f"{word}c", f"{word}ce", "é" * 16_384):
+        with pytest.raises(ConfigurationError, match="has more than 32,767 bytes"):
+            node.search(f"x {longer}").count()
+
+
+def test_a_node_that_is_closed_does_not_use_its_cache_again(objects, tmp_path):
+    objects.commit("a", rows(3))
+    first = objects.node(cache=tmp_path / "mine")
+    first.close()
+    second = objects.node(cache=tmp_path / "mine")
+    for ask in (first.refresh, first.count, lambda: first.edit(1, name="x"), lambda: first.get(1)):
+        with pytest.raises(ConfigurationError, match="is closed"):
+            ask()
+    assert second.refresh() and second.count() == 3
+
+
+def test_a_wrong_name_does_not_claim_the_cache(objects, tmp_path):
+    objects.commit("a", rows(3))
+    for name in ("o", "Nothing"):
+        with pytest.raises(ConfigurationError, match=f"nothing of '{name}' is below"):
+            SearchNode(objects.location, name, cache=tmp_path / "mine")
+    with SearchNode(objects.location, "O", cache=tmp_path / "mine") as node:
+        assert node.count() == 3

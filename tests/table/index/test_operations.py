@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -205,3 +206,33 @@ def test_before_anything_is_committed_operations_say_so(objects):
         with pytest.raises(ConfigurationError, match="nothing of 'O' is below"):
             call(objects.index)
     assert collect(objects.index).files == ()
+
+
+def test_status_is_a_table(objects):
+    objects.commit("a", rows(*"abc"))
+    objects.node().edit(1, name="e")
+    shown = str(status(objects.index))
+    assert shown.startswith("O: fact 1 of the log, ") and "1 are pending since" in shown
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    assert ["a", "3", "1", "Funnel.commit", "1"] in [each[:5] for each in cells]
+    assert ["pipeline", "version", "objects", "behind", "runs", "bytes", "last step"] in cells
+    assert ["000001 (serves)", "1", "3", "0", "1"] in [each[:5] for each in cells]
+
+
+@pytest.mark.parametrize(
+    "name", ["log/99.json", "log/٣.json", "pipelines/000001/9.json", "edits/7.json", "runs/9.json"]
+)
+def test_files_with_names_of_no_fact_hold_up_nothing(objects, name):
+    """A copy that someone left there has a number too; whoever waits for a fact with it waits for ever."""
+    objects.commit("a", rows(*"ab"))
+    stray = Path(objects.location, "O", name)
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_text("{}")
+    objects.commit("a", [{"id": 1, "name": "new"}])
+    node = objects.node()
+    assert node.edit(1, note="x") == 1
+    objects.flush()
+    collect(objects.index, keep=1, versions=1)
+    node.refresh()
+    assert (node.get(1)["name"], node.get(1)["note"]) == ("new", "x") and verify(objects.index).is_equal
+    assert stray.exists()

@@ -403,3 +403,16 @@ def test_readers_of_four_threads_see_no_error_and_no_mixed_page_over_200_version
     node.refresh()
     assert objects.rows(node, "name") == [("200",)] * 60 and node.version.pipeline.startswith("r")
     sys.stderr.write(f"{sum(answers)} answers of four threads\n")
+
+
+def test_why_knows_a_datasource_that_only_the_replacement_has(objects):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    a, b = objects.definition.datasources
+    waiting = replace(a, properties={**a.properties, "more": Property("string")})
+    new = objects.defined(
+        replace(objects.definition, datasources=[waiting, b, Datasource("c", {"v": Property("int")})])
+    )
+    assert not new.replace().serves
+    new.commit("c", [{"id": 1, "v": 5}])
+    objects.commit("a", [{"id": 1, "name": "y"}])
+    assert "name='y'" in str(explain(objects.index, 1))

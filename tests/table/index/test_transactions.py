@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
 
 from forebay.errors import ConfigurationError, DataError
+from forebay.index import Datasource, ObjectType, Property
 from forebay.table.changelog.shape import RowKind
 from forebay.table.index.follower import FullRule
 
@@ -247,3 +251,46 @@ def test_keys_with_equal_hashes_are_different_keys(objects_at):
     objects.commit("a", [{"id": 3}], "delete")
     assert objects.rows(objects.node(), "id", "name", "city") == [(1, "ONE", None), (3, None, "c"), (5, "five", "e")]
     assert objects.index.newest_version("000001").count == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "wanted", "found"),
+    [
+        ("double", 1.005, "decimal(12,2)", None),
+        ("double", 0.1, "decimal(12,2)", Decimal("0.10")),
+        ("decimal(20,19)", Decimal("0.1234567890123456789"), "double", None),
+        ("decimal(12,2)", Decimal("0.10"), "double", 0.1),
+        ("decimal(6,2)", Decimal("5.00"), "int", 5),
+        ("bigint", 5, "decimal(5,2)", Decimal("5.00")),
+        ("bigint", 2, "boolean", None),
+        ("int", 1, "boolean", True),
+        ("timestamp", datetime(2024, 1, 1, 5, tzinfo=UTC), "date", None),
+        ("timestamp", datetime(2024, 1, 1, tzinfo=UTC), "date", date(2024, 1, 1)),
+        ("bigint", 5, "timestamp", None),
+        ("date", date(2024, 1, 1), "int", None),
+        ("double", 1e20, "string", None),
+        ("timestamp", datetime(2024, 1, 1, tzinfo=UTC), "string", None),
+        ("decimal(3,2)", Decimal("1.50"), "string", "1.50"),
+        ("struct<a:int>", {"a": 1}, "struct<b:int>", None),
+        ("struct<a:int,b:int>", {"a": 1, "b": 2}, "struct<b:bigint,a:int>", {"b": 2, "a": 1}),
+        ("array<double>", [0.1], "array<float>", None),
+        ("array<double>", [0.5, None, math.nan], "array<float>", [0.5, None, math.nan]),
+        ("map<string,bigint>", {"x": 1}, "map<string,int>", {"x": 1}),
+        ("map<string,timestamp>", {"x": datetime(2024, 1, 1, tzinfo=UTC)}, "map<string,string>", None),
+    ],
+)
+def test_a_value_is_cast_to_one_that_means_the_same_or_refused(objects_at, given, value, wanted, found):
+    kind = ObjectType("O", {"id": "bigint"}, [Datasource("a", {"v": Property(wanted)})])
+    objects = objects_at(kind, types={"a": {"v": given}})
+    objects.commit("a", [{"id": 1, "v": None}])
+    node = objects.node()
+    stored = list(value.items()) if given.startswith("map") else value
+    if found is None:
+        with pytest.raises(DataError, match=r"of the column 'v' of the datasource 'a' in the row \(id=2\) cannot be"):
+            objects.commit("a", [{"id": 1, "v": None}, {"id": 2, "v": stored}])
+    else:
+        objects.commit("a", [{"id": 2, "v": stored}])
+        node.refresh()
+        assert repr(node.get(2)["v"]) == repr(found)
+    assert objects.commit("a", [{"id": 2}, {"id": 1}], "delete").counts["deleted"]
+    assert node.refresh() and node.count() == 0
