@@ -6,9 +6,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from forebay.framework.digests import SplitDigests
 from forebay.framework.split import Json, Position, Split
+
+if TYPE_CHECKING:
+    from forebay.framework.digests import SplitDigests
 
 OPEN_COST = 4 << 20
 """The cost of opening a split, as the bytes that could be read in that time (Spark's `openCostInBytes`)."""

@@ -8,7 +8,7 @@ from job_queue import JobQueue, add_job  # see conftest.py
 
 import forebay
 from forebay import ConfigurationError
-from forebay.framework.microbatch.assign_tasks import plan_bounded
+from forebay.framework.tasks.assign_tasks import plan_bounded
 from forebay.testkit import check
 
 

@@ -13,9 +13,9 @@ import pytest
 from postgres_table import PostgresChanges, PostgresTable  # type: ignore[import-not-found]  # see conftest.py
 
 import forebay
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.microbatch.stream_planner import open_stream
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 from forebay.testkit import SourceContract
 
 TABLE = """

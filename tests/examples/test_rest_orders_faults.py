@@ -8,8 +8,8 @@ from order_service import OrderService  # see conftest.py
 from rest_orders import Orders  # see conftest.py
 
 import forebay
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 from forebay.testkit import Fault, FaultProxy
 
 

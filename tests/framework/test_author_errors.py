@@ -16,8 +16,8 @@ import pytest
 import forebay
 from forebay.errors import ConfigurationError, ContractError, FatalError, RemoteTraceback, RetriableError, unwrap
 from forebay.framework.inprocess.reader_task import may_pass
-from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.split import Split
+from forebay.framework.tasks.assign_tasks import plan_bounded
 from forebay.options import Secret
 from forebay.spark.errors import as_spark_error
 

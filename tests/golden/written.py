@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 
 import forebay
-from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.microbatch.stream_planner import open_stream
+from forebay.framework.tasks.read_task import run_task
 from forebay.sources.files import FileSource
 from forebay.sources.hybrid import HybridSource
 from forebay.sources.rate import RateSource

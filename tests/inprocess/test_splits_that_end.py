@@ -13,13 +13,13 @@ import forebay
 from forebay.errors import ContractError
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
+from forebay.framework.tasks.read_task import run_task
 from forebay.testkit import ConformanceError, check
 from forebay.testkit.scripted import COUNTING_SCHEMA, counting_batch
 

@@ -14,7 +14,6 @@ import forebay
 from forebay.errors import ConfigurationError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain
-from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
@@ -22,6 +21,7 @@ from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.framework.tasks.read_task import run_task
 from forebay.inspection.offsets import offsets
 from forebay.retry import RetryPolicy
 from forebay.state.local_state_store import LocalStateStore

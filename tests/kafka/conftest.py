@@ -19,11 +19,11 @@ import pytest
 
 import forebay
 from forebay.clock import ManualClock
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.microbatch.stream_planner import StreamPlanner, open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 from forebay.sources.kafka import KafkaSource
 from forebay.testkit.kafka_broker import KafkaBroker
 from forebay.testkit.servers.kafka_jars import spark_source_jars

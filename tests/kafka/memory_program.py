@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 from forebay.sources.kafka.source import KafkaSource
 
 SLOW = 0.02

@@ -10,8 +10,8 @@ from kafka import KafkaProducer
 
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
-from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.tasks.assign_tasks import plan_bounded
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.enumerator import KafkaEnumerator
 

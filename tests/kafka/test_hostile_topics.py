@@ -11,7 +11,7 @@ import pytest
 from hostile_names import hostile_names, hostile_sql_names
 
 from forebay.errors import ConfigurationError, DataLossError
-from forebay.framework.microbatch.read_task import run_task
+from forebay.framework.tasks.read_task import run_task
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.split import TopicPartition
 

@@ -9,7 +9,7 @@ import pytest
 from kafka.net.manager import KafkaConnectionManager
 
 from forebay.errors import DataLossError
-from forebay.framework.microbatch.read_task import run_task
+from forebay.framework.tasks.read_task import run_task
 from forebay.sources.kafka.client import kafka_internals
 
 

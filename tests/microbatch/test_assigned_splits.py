@@ -12,13 +12,13 @@ import pytest
 from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.enumerator import SourceEvent, SplitEnumerator
-from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
+from forebay.framework.tasks.read_task import run_task
 
 SIZES = {"a": 3, "b": 1, "c": 4, "d": 2, "e": 5}
 SCHEMA = pa.schema({"split": pa.string(), "n": pa.int64()})

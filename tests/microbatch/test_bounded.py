@@ -10,11 +10,11 @@ import pytest
 
 from forebay.errors import ContractError, DataLossError, FatalError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.framework.tasks.assign_tasks import plan_bounded
 
 SCHEMA = pa.schema({"n": pa.int64()})
 

@@ -24,16 +24,16 @@ from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.microbatch import end_negotiation as negotiated_splits
 from forebay.framework.microbatch import stream_planner as planner_factory
 from forebay.framework.microbatch.admission import Limits
-from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, Negotiation, begun_of
-from forebay.framework.microbatch.negotiated_reads import ChunkReader
-from forebay.framework.microbatch.open_read import Delivered
-from forebay.framework.microbatch.read_task import ReadTask, run_task
+from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, begun_of
+from forebay.framework.microbatch.negotiated_reads import ChunkReader, Negotiation
 from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Json, Split
+from forebay.framework.tasks.read_task import ReadTask, run_task
+from forebay.framework.tasks.reader_context import Delivered
 from forebay.retry import RetryPolicy
 from forebay.state.open_state_store import open_state_store
 
@@ -203,7 +203,7 @@ class World:
 
     def attempt(self, end):
         """Return the reads of a new attempt of a micro-batch."""
-        return [self.read(one, task.negotiation) for task in self.planner.tasks(self.start, end) for one in task.slices]
+        return [self.read(one, task.unplanned) for task in self.planner.tasks(self.start, end) for one in task.slices]
 
     def read(self, split, negotiation, kind=ChunkReader, open_read=None):
         chain = ClaimChain(self.store, self.calls, negotiation.query, negotiation.n, split)
@@ -410,8 +410,8 @@ def follow(world, claimed, reader):
     """Follow an attempt that has claimed an end of split a, with a reader of the test; return the error."""
     end = world.plan()
     (task,) = world.planner.tasks(world.start, end)
-    ClaimChain(world.store, world.calls, task.negotiation.query, 0, task.slices[0]).propose(0, Claim(claimed))
-    second = world.read(task.slices[0], task.negotiation, open_read=reader)
+    ClaimChain(world.store, world.calls, task.unplanned.query, 0, task.slices[0]).propose(0, Claim(claimed))
+    second = world.read(task.slices[0], task.unplanned, open_read=reader)
     with pytest.raises(ContractError) as caught:
         second.run()
     assert caught.value.rule == "S14" and caught.value.split == "a"
@@ -424,8 +424,8 @@ def test_of_two_claims_with_one_end_the_first_decides_whether_the_micro_batch_go
     world = World(monkeypatch, lambda: 1, {"a": 6}) if not last else steady(monkeypatch, {"a": 6})
     end = world.plan()
     (task,) = world.planner.tasks(world.start, end)
-    assert task.negotiation is not None
-    chain = ClaimChain(world.store, world.calls, task.negotiation.query, task.negotiation.n, task.slices[0])
+    assert isinstance(task.unplanned, Negotiation)
+    chain = ClaimChain(world.store, world.calls, task.unplanned.query, task.unplanned.n, task.slices[0])
     (slow,) = world.attempt(end)
     slow.step()
     chain.propose(0, Claim(3 if last else 6, last=last, caught_up=last))
@@ -470,11 +470,11 @@ def test_a_page_border_at_the_claimed_end_is_enough_for_a_reader_that_ignores_it
     world = steady(monkeypatch, {"a": 10})
     end = world.plan()
     (task,) = world.planner.tasks(world.start, end)
-    chain = ClaimChain(world.store, world.calls, task.negotiation.query, 0, task.slices[0])
+    chain = ClaimChain(world.store, world.calls, task.unplanned.query, 0, task.slices[0])
     chain.propose(0, Claim(6))
     ignores = world.read(
         task.slices[0],
-        task.negotiation,
+        task.unplanned,
         open_read=lambda part, bounds: FakeRead(world, part.slice(part.position, None), bounds),
     )
     assert ignores.run() == list(range(10))
@@ -502,7 +502,7 @@ def test_positions_that_do_not_go_forward_are_refused_at_the_first_chunk(monkeyp
 
     world = steady(monkeypatch, {"a": 10})
     (task,) = world.planner.tasks(world.start, world.plan())
-    read = world.read(task.slices[0], task.negotiation, open_read=lambda *both: Tokens(world, *both))
+    read = world.read(task.slices[0], task.unplanned, open_read=lambda *both: Tokens(world, *both))
     with pytest.raises(ContractError, match="which is not after it") as caught:
         read.run()
     assert caught.value.rule == "S14" and "(count of rows, token)" in str(caught.value.advice)
@@ -528,7 +528,7 @@ def test_claiming_after_reading_diverges(monkeypatch):
         pieces = itertools.chain([3, 3, 3, 0], itertools.cycle([0, 3]))
         world = World(monkeypatch, lambda pieces=pieces: next(pieces), {"a": 20})
         (task,) = world.planner.tasks(world.start, world.plan())
-        attempts = [world.read(task.slices[0], task.negotiation, kind=kind) for _ in range(2)]
+        attempts = [world.read(task.slices[0], task.unplanned, kind=kind) for _ in range(2)]
         for one in (0, 0, 0, 1, 1, 1):  # two pieces in hand; the other one cuts behind its first
             attempts[one].step()
         rows = [one.run() for one in attempts]
@@ -576,11 +576,11 @@ def test_a_source_of_large_pages_cannot_keep_a_limit_of_rows(monkeypatch):
 
     world = steady(monkeypatch, {"a": 40}, max_rows_per_trigger=6)
     (task,) = world.planner.tasks(world.start, world.plan())
-    read = world.read(task.slices[0], task.negotiation, open_read=lambda *both: Pages(world, *both))
+    read = world.read(task.slices[0], task.unplanned, open_read=lambda *both: Pages(world, *both))
     assert read.run() == [0, 1, 2, 3], "whole pages, as many as there is room for"
     world = steady(monkeypatch, {"a": 40}, max_rows_per_trigger=3)
     (task,) = world.planner.tasks(world.start, world.plan())
-    read = world.read(task.slices[0], task.negotiation, open_read=lambda *both: Pages(world, *both))
+    read = world.read(task.slices[0], task.unplanned, open_read=lambda *both: Pages(world, *both))
     with pytest.raises(ConfigurationError, match="yields 4 rows at once, and this split.s share is 3") as caught:
         read.run()
     assert caught.value.option == "maxRowsPerTrigger"
@@ -698,7 +698,7 @@ def test_limits_go_to_those_with_known_ends_and_to_the_others_by_turns(monkeypat
         for one in world.planner.tasks(world.start, end):
             for split in one.slices:
                 if split.end is None:
-                    world.read(split, one.negotiation).run()
+                    world.read(split, one.unplanned).run()
         world.done(end)
     assert kinds == [{"a": False, "known": None}, {"known": 10, "a": 10}]
 
@@ -904,7 +904,7 @@ def begin(directory):
 def test_a_retry_of_a_feed_with_cursors_stops_inside_a_page_that_has_grown(feed, tmp_path):
     begin(tmp_path)
     options = HostOptions(state_location=str(tmp_path))
-    task = ReadTask(feed(), (Split("feed"),), options, negotiation=Negotiation("q", 0, {"feed": Limits()}))
+    task = ReadTask(feed(), (Split("feed"),), options, unplanned=Negotiation("q", 0, {"feed": Limits()}))
     first = [n for one in run_task(task) for n in one.batch.column(0).to_pylist()]
     grow(feed, 23)
     again = [n for one in run_task(pickle.loads(pickle.dumps(task))) for n in one.batch.column(0).to_pylist()]
@@ -923,9 +923,7 @@ def test_a_task_that_is_left_early_claims_no_further_and_ends_its_threads(feed, 
     begin(tmp_path)
     grow(feed, 100)
     options = HostOptions(state_location=str(tmp_path), max_bytes_per_trigger=80)
-    task = ReadTask(
-        feed(), (Split("feed"),), options, negotiation=Negotiation("q", 0, {"feed": Limits(byte_budget=80)})
-    )
+    task = ReadTask(feed(), (Split("feed"),), options, unplanned=Negotiation("q", 0, {"feed": Limits(byte_budget=80)}))
     running = run_task(task)
     assert next(running).batch.num_rows == 20
     running.close()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from forebay.errors import ContractError
 from forebay.framework.discovery import OPEN_COST
-from forebay.framework.microbatch.assign_tasks import (
+from forebay.framework.split import Split
+from forebay.framework.tasks.assign_tasks import (
     MOST_BYTES,
     MOST_SPLITS,
     Sizes,
@@ -20,7 +21,6 @@ from forebay.framework.microbatch.assign_tasks import (
     cut,
     pack,
 )
-from forebay.framework.split import Split
 
 MIB = 1 << 20
 sizes_of_splits = st.lists(st.none() | st.integers(0, 4_000 * MIB), min_size=0, max_size=30)

@@ -10,10 +10,10 @@ import pytest
 
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.enumerator import SourceEvent, SplitEnumerator
-from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.framework.tasks.assign_tasks import plan_bounded
 
 
 class Raw(SplitEnumerator):

@@ -13,11 +13,11 @@ import pytest
 from forebay.clock import ManualClock
 from forebay.errors import ContractError, RetriableError
 from forebay.framework.arrow.row_packer import Batch
-from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
+from forebay.framework.tasks.read_task import run_task
 
 
 class World:

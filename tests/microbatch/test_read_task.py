@@ -14,13 +14,13 @@ import pytest
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.enumerator import SourceEvent
-from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.reader import InputStatus, SourceReader
 from forebay.framework.runtime.clients import LeasePool
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
 from forebay.framework.split_reader import Fetched, SplitReader
+from forebay.framework.tasks.read_task import ReadTask, run_task
 
 SCHEMA = pa.schema({"split": pa.string(), "n": pa.int64()})
 

@@ -12,12 +12,12 @@ import pytest
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.inprocess.running import run
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 
 
 class Lines(SimpleSource):

@@ -62,7 +62,7 @@ def test_planning_loads_no_pandas():
     planning = "plan_bounded(RateSource(rows=100, num_splits=8), HostOptions(), parallelism=4)"
     loaded = modules_loaded(
         "import forebay.sources.kafka.source, forebay.spark.stream\n"
-        "from forebay.framework.microbatch.assign_tasks import plan_bounded\n"
+        "from forebay.framework.tasks.assign_tasks import plan_bounded\n"
         "from forebay.framework.runtime.host_options import HostOptions\n"
         "from forebay.sources.rate import RateSource\n"
         f"assert sum(map(len, {planning})) == 8"

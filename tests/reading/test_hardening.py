@@ -11,9 +11,9 @@ import pytest
 
 import forebay
 from forebay import Batch, ConfigurationError, ContractError, FatalError, HostOptions, SimpleSource, Split
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.source import Source
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 
 SCHEMA = pa.schema({"n": pa.int64()})
 ANSWERS: Iterator[int] = iter(())

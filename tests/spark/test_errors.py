@@ -26,11 +26,11 @@ from forebay.errors import (
 )
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.inprocess import run
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Split
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 from forebay.options import Secret, option
 from forebay.spark.data_source import format_class
 from forebay.spark.processes import dumps

@@ -390,9 +390,9 @@ def test_a_module_that_is_not_installed_travels_by_value_with_what_it_imports(tm
 
 
 def test_an_installed_class_travels_by_name():
-    from forebay.framework.microbatch.assign_tasks import cut
+    from forebay.framework.tasks.assign_tasks import cut
 
-    assert b"forebay.framework.microbatch.assign_tasks" in dumps(cut, "x")
+    assert b"forebay.framework.tasks.assign_tasks" in dumps(cut, "x")
     assert len(dumps(cut, "x")) < 200
 
 

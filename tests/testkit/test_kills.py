@@ -307,7 +307,7 @@ def test_a_task_of_a_single_record_batch_has_a_middle_too(kills):
     program = f"""
         import os, sys
         import forebay, pyarrow as pa
-        from forebay.framework.microbatch.read_task import Delivered
+        from forebay.framework.tasks.read_task import Delivered
         from forebay.spark import batch
         from forebay.testkit.kills import Kill, KillList, Killable
         class Numbers(forebay.SimpleSource):

@@ -40,7 +40,7 @@ def converter(field: pa.Field, options: CsvOptions) -> Converter:
     inner = _inner(wanted, options)
     if inner is None:
         raise ConfigurationError(
-            f"the CSV format cannot read the column {field.name!r} as {wanted}",
+            f"the {options.format_name} format cannot read the column {field.name!r} as {wanted}",
             advice="give the column a string, number, boolean, date, timestamp or binary type in the schema",
         )
     convert, native = inner

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -19,12 +19,12 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.framework.microbatch.admission import Limits
 from forebay.framework.microbatch.offset import Offset, Planned, UnknownEnd
-from forebay.framework.microbatch.offset_codec import state_store
 from forebay.framework.microbatch.open_read import FutureWaiter, OpenRead
 from forebay.framework.microbatch.split_provider import FailureTracker
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
+from forebay.framework.runtime.state_location import state_store
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, normalise
 from forebay.state.state_store import StateStore
@@ -45,15 +45,6 @@ from forebay.state.state_store import StateStore
 
 _SHOWN: Final = 48
 """Maximum characters of a split's id in a file name, for people; the digest makes the name unique."""
-
-
-@dataclass(frozen=True)
-class Negotiation:
-    """What a task needs to negotiate ends: query id, number of the micro-batch, limits by split id. Picklable."""
-
-    query: str
-    n: int
-    limits: Mapping[str, Limits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,21 +410,20 @@ class NegotiatedSplits:
         limits = (self._limits.rows, self._limits.byte_budget, self._limits.files)
         return mine[: min((limit for limit in limits if limit is not None), default=len(mine))], []
 
-    def negotiation(self, offset: Offset) -> Negotiation | None:
-        """Return the `Negotiation` for the tasks of a micro-batch; None if all ends are known.
+    def shares(self, offset: Offset) -> dict[str, Limits]:
+        """Return the limits of a micro-batch for its splits without a known end, by id; empty if all ends are known.
 
         Raises:
             ConfigurationError: The claims of this micro-batch are not below `stateLocation`.
         """
         ids = [planned.split.id for planned in offset.splits if planned.to is UnknownEnd.NEGOTIATED]
         if not ids:
-            return None
+            return {}
         self._check_begun(offset)
         limits = Limits() if offset.unlimited else self._limits
         rows = _evenly(limits.rows, len(ids))
         byte_budget = _evenly(limits.byte_budget, len(ids))
-        shares = {one: Limits(*both) for one, *both in zip(ids, rows, byte_budget, strict=True)}
-        return Negotiation(offset.query, offset.n, shares)
+        return {one: Limits(*both) for one, *both in zip(ids, rows, byte_budget, strict=True)}
 
     def begin(self, query: str, n: int, taken: Sequence[Planned]) -> None:
         """Write the marker file of micro-batch `n`, which shows that its claims are below this `stateLocation`.

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -16,14 +17,16 @@ from forebay.clock import Clock
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.microbatch.admission import Limits
-from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, Negotiation, begun_of
-from forebay.framework.microbatch.offset_codec import state_store
-from forebay.framework.microbatch.open_read import Delivered, FutureWaiter, OpenRead
+from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, begun_of
+from forebay.framework.microbatch.open_read import FutureWaiter, OpenRead
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
+from forebay.framework.runtime.state_location import state_store
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
+from forebay.framework.tasks.read_task import ReadTask
+from forebay.framework.tasks.reader_context import Delivered
 from forebay.options import ByteSize
 from forebay.retry import RetryPolicy
 
@@ -31,55 +34,65 @@ _CONCURRENT: Final = 8
 """Maximum splits that a task reads at a time, each with its own reader, which can be reopened alone."""
 
 
-def read_negotiated(
-    source: Source,
-    splits: Sequence[Split],
-    negotiation: Negotiation,
-    options: HostOptions,
-    runtime: Runtime,
-    *,
-    index: int = 0,
-    count: int = 1,
-) -> Iterator[Delivered]:
-    """Yield the record batches of splits, from where the micro-batch begins to their negotiated ends.
+@dataclass(frozen=True)
+class Negotiation:
+    """Reads splits to ends that all attempts of a task negotiate. Picklable.
 
-    `index` is the number of the task, `count` the number of tasks of the micro-batch.
-
-    Raises:
-        ConfigurationError: `stateLocation` is not set, or is another directory than that of the planner.
-        ForebayError: The source or the store at `stateLocation` failed, or the source broke a rule.
+    Args:
+        query: The id of the query.
+        n: The number of the micro-batch.
+        limits: The limits of the splits, by id.
     """
-    store = state_store(options)
-    if store is None:
-        raise ConfigurationError(
-            "this micro-batch has splits without a planned end, and its tasks need stateLocation to negotiate the ends",
-            source=source.name,
-            option="stateLocation",
-            advice="set stateLocation to a directory or s3:// URL that the driver and all executors reach",
-        )
-    calls = ConnectorCalls(
-        source.name, runtime, retry=RetryPolicy.of(options), timeout=options.planning_timeout.total_seconds()
-    )
-    if calls.call("reading stateLocation", lambda: store.get(begun_of(negotiation.query, negotiation.n))) is None:
-        raise _elsewhere(source, store.location)
 
-    def reader_of(split: Split) -> ChunkReader:
-        return ChunkReader(
-            source,
-            split,
-            chain=ClaimChain(store, calls, negotiation.query, negotiation.n, split),
-            limits=negotiation.limits[split.id],
-            options=options,
-            open_read=lambda part, bounds: OpenRead(source, [part], bounds, runtime, index=index, count=count),
-            clock=runtime.clock,
-        )
+    query: str
+    n: int
+    limits: Mapping[str, Limits] = field(default_factory=dict)
 
-    rounds = -(-len(splits) // _CONCURRENT)
-    yield from _read_concurrently(
-        [reader_of(split) for split in splits],
-        options.max_batch_duration.total_seconds() / rounds,
-        FutureWaiter(runtime),
-    )
+    def __contains__(self, split_id: str) -> bool:
+        return split_id in self.limits
+
+    def read(self, task: ReadTask, slices: Sequence[Split], runtime: Runtime) -> Iterator[Delivered]:
+        """Yield the record batches of slices, from where the micro-batch begins to their negotiated ends.
+
+        Raises:
+            ConfigurationError: `stateLocation` is not set, or is another directory than that of the planner.
+            ForebayError: The source or the store at `stateLocation` failed, or the source broke a rule.
+        """
+        source, options = task.source, task.options
+        store = state_store(options)
+        if store is None:
+            raise ConfigurationError(
+                "this micro-batch has splits without a planned end, and its tasks need stateLocation to negotiate the "
+                "ends",
+                source=source.name,
+                option="stateLocation",
+                advice="set stateLocation to a directory or s3:// URL that the driver and all executors reach",
+            )
+        calls = ConnectorCalls(
+            source.name, runtime, retry=RetryPolicy.of(options), timeout=options.planning_timeout.total_seconds()
+        )
+        if calls.call("reading stateLocation", lambda: store.get(begun_of(self.query, self.n))) is None:
+            raise _elsewhere(source, store.location)
+
+        def reader_of(split: Split) -> ChunkReader:
+            return ChunkReader(
+                source,
+                split,
+                chain=ClaimChain(store, calls, self.query, self.n, split),
+                limits=self.limits[split.id],
+                options=options,
+                open_read=lambda part, bounds: OpenRead(
+                    source, [part], bounds, runtime, index=task.index, count=task.count
+                ),
+                clock=runtime.clock,
+            )
+
+        rounds = -(-len(slices) // _CONCURRENT)
+        yield from _read_concurrently(
+            [reader_of(split) for split in slices],
+            options.max_batch_duration.total_seconds() / rounds,
+            FutureWaiter(runtime),
+        )
 
 
 def _read_concurrently(reads: Sequence[ChunkReader], seconds: float, waiter: FutureWaiter) -> Iterator[Delivered]:

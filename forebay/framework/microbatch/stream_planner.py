@@ -32,12 +32,11 @@ from forebay.framework.microbatch.admission import (
     Trigger,
 )
 from forebay.framework.microbatch.alignment import OrderedAlignment, StreamAlignment
-from forebay.framework.microbatch.assign_tasks import spread
 from forebay.framework.microbatch.assigned_splits import AssignedContext, AssignedSplitProvider
 from forebay.framework.microbatch.end_negotiation import NegotiatedSplits, RecordProbe
+from forebay.framework.microbatch.negotiated_reads import Negotiation
 from forebay.framework.microbatch.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset, own_ends
-from forebay.framework.microbatch.offset_codec import InlineOffsetCodec, OffsetCodec, state_store
-from forebay.framework.microbatch.read_task import ReadTask
+from forebay.framework.microbatch.offset_codec import InlineOffsetCodec, OffsetCodec
 from forebay.framework.microbatch.reports import QueryReport, event_time_report
 from forebay.framework.microbatch.restart import (
     CommittedState,
@@ -53,13 +52,16 @@ from forebay.framework.microbatch.split_provider import (
     DiscoverySplitProvider,
     RefreshPolicy,
     SplitProvider,
-    create_enumerator,
 )
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
+from forebay.framework.runtime.state_location import state_store
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position
+from forebay.framework.tasks.assign_tasks import spread
+from forebay.framework.tasks.planning_context import create_enumerator
+from forebay.framework.tasks.read_task import ReadTask
 from forebay.options import Duration
 from forebay.retry import RetryPolicy
 
@@ -279,7 +281,9 @@ class StreamPlanner:
             "tasks(), size() or slices()",
             lambda: spread(enumerator, slices, options, self._parallelism, uncut=negotiated),
         )
-        negotiation = self._committed.negotiation(offset).negotiation(offset) if negotiated else None
+        unplanned = None
+        if negotiated:
+            unplanned = Negotiation(offset.query, offset.n, self._committed.negotiation(offset).shares(offset))
         own = {} if self._source.bounded else own_ends(offset.splits)
         return [
             ReadTask(
@@ -288,7 +292,7 @@ class StreamPlanner:
                 options,
                 index,
                 len(parts),
-                negotiation=negotiation,
+                unplanned=unplanned,
                 own_ends={one.id: own[one.id] for one in part if one.id in own},
             )
             for index, part in enumerate(parts)

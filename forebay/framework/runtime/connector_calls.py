@@ -39,7 +39,7 @@ class ConnectorCalls:
     def call(
         self, doing: str, work: Callable[[], T], *, within: tuple[str, float] | None = None, brief: bool = False
     ) -> T:
-        """Run `work` on a new thread, and return its result. Called on the planning thread.
+        """Run `work` on a new thread, and return its result. Called on the main thread of a planner.
 
         `doing` names the call in errors, such as `latest()`. `within` replaces the time-out `planningTimeout`: the name
         of the option to report, and seconds. With `brief`, the caller can go on without an answer and asks again later:
@@ -81,7 +81,7 @@ class ConnectorCalls:
             answers.append((result, error))
             answered.set()
 
-        self._runtime.submit(f"forebay-{self._source}-planning", work, done)
+        self._runtime.submit(f"forebay-{self._source}-call", work, done)
         if not answered.wait(max(0.0, deadline - self._runtime.clock.monotonic())):
             raise FatalError(
                 f"{doing} did not return within {timeout[1]:g} s",

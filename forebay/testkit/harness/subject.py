@@ -20,12 +20,12 @@ from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.inbox import AddSplits, NoMoreSplits, ToReader
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
-from forebay.framework.microbatch.assigned_splits import PlanningContext
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Next, ThreadRuntime
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
+from forebay.framework.tasks.planning_context import PlanningContext
 from forebay.options import Duration
 from forebay.retry import RetryCount
 from forebay.testkit.harness.guarded_calls import calling

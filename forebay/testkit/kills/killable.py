@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
-from forebay.framework.microbatch.read_task import Delivered, ReadTask
 from forebay.framework.microbatch.stream_planner import StreamPlanner
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
+from forebay.framework.tasks.read_task import Delivered, ReadTask
 from forebay.options import option
 from forebay.state.local_state_store import LocalStateStore
 from forebay.state.s3_state_store import S3StateStore

@@ -21,8 +21,8 @@ import forebay
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.parquet.open import _Checked, _ReadRefused, opened
 from forebay.sources.files.file_index import list_files
+from forebay.sources.files.parquet_footers import RowGroups
 from forebay.sources.files.source import FileSource
-from forebay.sources.files.stream_enumerator import RowGroups
 from forebay.stores.stored_file import StoredFile
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ READ = """
 import json, sys
 import forebay
 from forebay.errors import ConfigurationError
-from forebay.sources.files.stream_enumerator import RowGroups
+from forebay.sources.files.parquet_footers import RowGroups
 from forebay.sources.files.source import FileSource
 from forebay.sources.files.file_index import list_files
 from forebay.stores.stored_file import StoredFile

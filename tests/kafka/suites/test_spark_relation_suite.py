@@ -9,9 +9,9 @@ import random
 import pytest
 
 from forebay.errors import ConfigurationError, DataLossError
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 from forebay.sources.kafka import KafkaSource
 
 

@@ -18,10 +18,10 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.framework.arrow.casting import resolve_schema
-from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.microbatch.stream_planner import StreamPlanner, open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
+from forebay.framework.tasks.read_task import run_task
 from forebay.sources.files import FileSource
 
 Row = tuple[int, str | None]

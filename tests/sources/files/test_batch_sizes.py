@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import forebay
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Position
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 from forebay.sources.files import FileSource, FileSplit
 from forebay.sources.files.enumerator import FileEnumerator
 from forebay.sources.files.split_reader import FileSplitReader

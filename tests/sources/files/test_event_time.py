@@ -19,7 +19,7 @@ import pytest
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.parquet import statistics
 from forebay.sources.files import FileSource
-from forebay.sources.files import stream_enumerator as footer_times
+from forebay.sources.files import parquet_footers as footer_times
 
 Put = Callable[..., Path]
 Begin = Callable[..., Any]

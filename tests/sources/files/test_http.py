@@ -15,8 +15,8 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError
-from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.tasks.assign_tasks import plan_bounded
 from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.sources.files.file_index import list_files

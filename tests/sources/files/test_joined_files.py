@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import DataError
-from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split_reader import Fetched
+from forebay.framework.tasks.assign_tasks import plan_bounded
 from forebay.sources.files import FileSource, small_files
 from forebay.sources.files.split import FileSplit
 from forebay.sources.files.split_reader import FileSplitReader

@@ -28,8 +28,8 @@ import json, re, sys
 from pathlib import Path
 from forebay.errors import ForebayError
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 from forebay.sources.files import FileSource
 
 def memory(what):

@@ -13,8 +13,8 @@ from s3_servers import KEY, SECRET, S3Server
 
 import forebay
 from forebay.framework.arrow.casting import resolve_schema
-from forebay.framework.microbatch.assigned_splits import PlanningContext
 from forebay.framework.runtime.runtime import ThreadRuntime
+from forebay.framework.tasks.planning_context import PlanningContext
 from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.testkit import FaultProxy

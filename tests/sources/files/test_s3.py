@@ -16,8 +16,8 @@ from s3_servers import Bucket, S3Server, bucket_of, bucket_of_moto
 
 import forebay
 from forebay.errors import ConfigurationError, DataError, RetriableError
-from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.tasks.assign_tasks import plan_bounded
 from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.sources.files.split_reader import FileSplitReader

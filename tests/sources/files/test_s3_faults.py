@@ -15,9 +15,9 @@ from s3_servers import KEY, SECRET, S3Server
 
 import forebay
 from forebay.errors import DataError, RetriableError
-from forebay.framework.microbatch.assign_tasks import plan_bounded
-from forebay.framework.microbatch.read_task import ReadTask, run_task
 from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.tasks.assign_tasks import plan_bounded
+from forebay.framework.tasks.read_task import ReadTask, run_task
 from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.testkit import Fault, FaultProxy

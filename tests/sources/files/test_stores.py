@@ -20,8 +20,8 @@ import pytest
 
 import forebay
 from forebay.errors import DataError
-from forebay.framework.microbatch.assign_tasks import plan_bounded
 from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.tasks.assign_tasks import plan_bounded
 from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.sources.files.split_reader import FileSplitReader

@@ -28,8 +28,8 @@ from forebay import (
     SplitReader,
     option,
 )
-from forebay.framework.microbatch.read_task import run_task
 from forebay.framework.microbatch.stream_planner import open_stream
+from forebay.framework.tasks.read_task import run_task
 from forebay.registry import default_registry
 from forebay.sources.hybrid import HybridOptions
 from forebay.testkit.scripted import Counting, CountingSplitReader

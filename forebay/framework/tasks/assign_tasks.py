@@ -18,14 +18,13 @@ from forebay.errors import ContractError
 from forebay.framework.coordination.fixed_ends import fixed_ends, unread
 from forebay.framework.coordination.validation import checked_splits
 from forebay.framework.discovery import OPEN_COST, DiscoveryEnumerator
-from forebay.framework.microbatch.assigned_splits import PlanningContext
-from forebay.framework.microbatch.split_provider import create_enumerator
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.connector_errors import closing
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
+from forebay.framework.tasks.planning_context import PlanningContext, create_enumerator
 from forebay.retry import RetryPolicy
 
 

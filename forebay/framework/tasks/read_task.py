@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.microbatch.end_negotiation import Negotiation
-from forebay.framework.microbatch.negotiated_reads import read_negotiated
-from forebay.framework.microbatch.open_read import Delivered, Output, TaskContext, close_reader
 from forebay.framework.reader import InputStatus, SourceReader
 from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.runtime.host_options import HostOptions
@@ -18,9 +16,20 @@ from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import check_may_catch_up
+from forebay.framework.tasks.reader_context import Delivered, Output, TaskReaderContext, close_reader
 from forebay.version import __version__
 
 __all__ = ["Delivered", "ReadTask", "run_task"]
+
+
+class UnplannedEnds(Protocol):
+    """Reads the slices of a task whose ends are decided while they are read. Picklable."""
+
+    def __contains__(self, split_id: str) -> bool:
+        """Whether the end of this split's slice is not planned."""
+
+    def read(self, task: ReadTask, slices: Sequence[Split], runtime: Runtime) -> Iterator[Delivered]:
+        """Yield the record batches of these slices of the task, to ends that are the same in each attempt."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class ReadTask:
         index: The number of the task, from 0.
         count: The number of tasks of the read.
         version: The version of forebay that planned the task.
-        negotiation: Names the slices whose ends the task must negotiate; None = all ends are planned.
+        unplanned: Reads the slices whose ends are not planned; None = all ends are planned.
         own_ends: The ends of the splits of an unbounded source that end in this read, by split id. Nothing is read of
             them later, so a reader must reach these ends.
     """
@@ -45,7 +54,7 @@ class ReadTask:
     index: int = 0
     count: int = 1
     version: str = __version__
-    negotiation: Negotiation | None = None
+    unplanned: UnplannedEnds | None = None
     own_ends: Mapping[str, Position] = field(default_factory=dict)
 
 
@@ -60,20 +69,20 @@ def run_task(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Del
     """
     _check_version(task)
     runtime = runtime or ThreadRuntime()
-    negotiation = task.negotiation
-    negotiated = [] if negotiation is None else [one for one in task.slices if one.id in negotiation.limits]
-    planned = [one for one in task.slices if negotiation is None or one.id not in negotiation.limits]
-    if planned or not negotiated:
+    if task.unplanned is None:
+        yield from _read_planned(task, task.slices, runtime)
+        return
+    unplanned = [one for one in task.slices if one.id in task.unplanned]
+    planned = [one for one in task.slices if one.id not in task.unplanned]
+    if planned or not unplanned:
         yield from _read_planned(task, planned, runtime)
-    if negotiated and negotiation is not None:
-        yield from read_negotiated(
-            task.source, negotiated, negotiation, task.options, runtime, index=task.index, count=task.count
-        )
+    if unplanned:
+        yield from task.unplanned.read(task, unplanned, runtime)
 
 
 def _read_planned(task: ReadTask, slices: Sequence[Split], runtime: Runtime) -> Iterator[Delivered]:
     name = task.source.name
-    context = TaskContext(task.source, task.options, runtime, index=task.index, count=task.count, planned=True)
+    context = TaskReaderContext(task.source, task.options, runtime, index=task.index, count=task.count, planned=True)
     # A task of one split can name it if the source does not say which split failed.
     split = slices[0].id if len({one.id for one in slices}) == 1 else None
     reader = context.new_reader(split, until_caught_up=not task.source.bounded)
