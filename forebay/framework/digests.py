@@ -106,17 +106,17 @@ class SplitDigests:
             entries = () if self.digest is None else self.digest(split)
             if entries:
                 ids.append(split.id)
-                group = groups.setdefault(self._group(max(one.moment for one in entries)), ([], []))
+                group = groups.setdefault(self._group(max(entry.moment for entry in entries)), ([], []))
                 group[0].extend(entries)
                 group[1].append(split.id)
         for key, (entries, of) in groups.items():
-            marks = {hash_of(one.key): one.mark for one in entries}
-            self._insert(key, marks, max(one.moment for one in entries), len(of))
+            marks = {hash_of(entry.key): entry.mark for entry in entries}
+            self._insert(key, marks, max(entry.moment for entry in entries), len(of))
         return ids
 
     def dump(self) -> list[list[int | str]]:
         """Return the stored form, JSON-ready. The same additions in the same order give the same form."""
-        return [[one.until, one.splits, one.text] for one in self._segments]
+        return [[segment.until, segment.splits, segment.text] for segment in self._segments]
 
     def load(self, data: Any) -> None:  # noqa: ANN401 - any JSON value
         """Replace all entries by those of `data`, a result of `dump`.
@@ -133,7 +133,10 @@ class SplitDigests:
 
     def entries(self) -> dict[str, Mapping[str, Json]]:
         """Return the segments by name, for a host that writes each segment once."""
-        return {one.name: {"until": one.until, "splits": one.splits, "text": one.text} for one in self._segments}
+        return {
+            segment.name: {"until": segment.until, "splits": segment.splits, "text": segment.text}
+            for segment in self._segments
+        }
 
     def _group(self, moment: int) -> int:
         return 0 if self._span is None else moment // self._span
@@ -141,19 +144,19 @@ class SplitDigests:
     def _insert(self, group: int, entries: dict[int, int], until: int, splits: int) -> None:
         """Add a segment; merge it with segments of its group that are not much larger."""
         self._marks |= entries
-        kept = []
+        segments = []
         for segment in reversed(self._segments):
             if self._group(segment.until) == group and segment.splits < _GROWTH * splits:
                 entries = _unpacked(segment.text) | entries
                 until, splits = max(until, segment.until), splits + segment.splits
                 self.dropped.append(segment.name)
             else:
-                kept.append(segment)
-        self._segments = [*reversed(kept), _segment(until, splits, _packed(entries))]
+                segments.append(segment)
+        self._segments = [*reversed(segments), _segment(until, splits, _packed(entries))]
 
     def _keep(self, segments: list[_Segment]) -> None:
         self._segments = segments
-        self._marks = {key: mark for one in segments for key, mark in _unpacked(one.text).items()}
+        self._marks = {key: mark for segment in segments for key, mark in _unpacked(segment.text).items()}
         self.generation += 1
 
 

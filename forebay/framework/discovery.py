@@ -48,8 +48,8 @@ class KnownSplits(Mapping[str, Split]):
         self.finished = finished
 
     def __getitem__(self, split_id: str) -> Split:
-        found = self.unfinished.get(split_id)
-        return self.finished[split_id] if found is None else found
+        split = self.unfinished.get(split_id)
+        return self.finished[split_id] if split is None else split
 
     def __contains__(self, split_id: object) -> bool:
         return split_id in self.unfinished or split_id in self.finished

@@ -155,15 +155,15 @@ class SimpleEnumerator(DiscoveryEnumerator):
 
     def discover(self, known: Mapping[str, Split], first: bool) -> Discovered:
         """Return the splits of the source; an id becomes a split at its start."""
-        given: object = self._source.splits()
-        if isinstance(given, (str, bytes)):
-            problem = f"splits() returned the text {given!r}, not a list; Python iterates by character over a text"
+        returned: object = self._source.splits()
+        if isinstance(returned, (str, bytes)):
+            problem = f"splits() returned the text {returned!r}, not a list; Python iterates by character over a text"
             raise self._wrong(problem, "SPL-1", "return a list of ids (str) or Split objects")
-        if not isinstance(given, Iterable):
+        if not isinstance(returned, Iterable):
             advice = "return a list of ids (str) or Split objects, empty if there is nothing"
-            raise self._wrong(f"splits() returned {given!r:.100}, which is not a list", "SPL-1", advice)
+            raise self._wrong(f"splits() returned {returned!r:.100}, which is not a list", "SPL-1", advice)
         splits: list[Split] = []
-        for item in given:
+        for item in returned:
             if not isinstance(item, (str, Split)):
                 raise self._wrong(
                     f"splits() returned {item!r}, which is neither an id nor a Split",
@@ -188,13 +188,13 @@ class SimpleEnumerator(DiscoveryEnumerator):
 
     def slices(self, split: Split, count: int) -> Sequence[Split]:
         """Return the source's slices of a split; raise a ContractError if they do not cover the split without gaps."""
-        given: object = self._source.slices(split, count)
-        items = list(given) if isinstance(given, Iterable) else [given]
-        slices = [one for one in items if isinstance(one, Split)]
+        returned: object = self._source.slices(split, count)
+        items = list(returned) if isinstance(returned, Iterable) else [returned]
+        slices = [part for part in items if isinstance(part, Split)]
         if not items or len(slices) < len(items):
             advice = "return slices made with split.slice(position, end)"
             raise self._wrong(f"slices() returned {items!r:.200}, not Split objects", "DIS-2", advice, split)
-        starts, ends = [one.position for one in slices], [one.end for one in slices]
+        starts, ends = [part.position for part in slices], [part.end for part in slices]
         whole = split.position in (None, starts[0]) and split.end in (None, ends[-1])
         if not whole or starts[1:] != ends[:-1] or None in starts[1:]:
             raise self._wrong(
@@ -226,17 +226,17 @@ class SimpleEnumerator(DiscoveryEnumerator):
         """Return the source's positions by split id; raise a ContractError for one outside of its split."""
         if type(self._source).position_at is SimpleSource.position_at:
             return None
-        found = ((split, self._source.position_at(split, event_time)) for split in splits)
-        return {split.id: self._within(split, position) for split, position in found if position is not None}
+        positions = ((split, self._source.position_at(split, event_time)) for split in splits)
+        return {split.id: self._within(split, position) for split, position in positions if position is not None}
 
     def _event_time(self, split: Split) -> int | None:
-        given: object = self._source.event_time_at(split)
-        if isinstance(given, datetime) and given.tzinfo is not None:
-            return (given - _EPOCH) // timedelta(microseconds=1)
-        if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+        returned: object = self._source.event_time_at(split)
+        if isinstance(returned, datetime) and returned.tzinfo is not None:
+            return (returned - _EPOCH) // timedelta(microseconds=1)
+        if returned is not None and (isinstance(returned, bool) or not isinstance(returned, int)):
             advice = "return a datetime with a zone, or an int of µs since 1970-01-01 UTC, or None"
-            raise self._wrong(f"event_time_at() returned {given!r:.200}, not an event time", "DIS-6", advice, split)
-        return given
+            raise self._wrong(f"event_time_at() returned {returned!r:.200}, not an event time", "DIS-6", advice, split)
+        return returned
 
     def _within(self, split: Split, position: Position) -> Position:
         key = self._source.order_key

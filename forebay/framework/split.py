@@ -83,8 +83,10 @@ class Split:
         """Return the fields and their version, JSON-ready, for `from_json` (SER-1, SER-2)."""
         fields = {field: getattr(self, field.name) for field in dataclasses.fields(self)}
         # None is left out only if it is the default of the field.
-        kept = {field.name: value for field, value in fields.items() if value is not None or field.default is not None}
-        return {"v": type(self).version, **kept}
+        values = {
+            field.name: value for field, value in fields.items() if value is not None or field.default is not None
+        }
+        return {"v": type(self).version, **values}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -123,11 +125,11 @@ class Split:
         """Return the fields of an older version in the form of this class. Refuse an `upgrade` that loses one."""
         upgraded: object = cls.upgrade(version, dict(stored))
         fields = dict(upgraded) if isinstance(upgraded, Mapping) else {}
-        kept = {field.name for field in dataclasses.fields(cls)}
+        known = {field.name for field in dataclasses.fields(cls)}
         lost = [
             name
             for name, value in stored.items()
-            if name in kept and (name not in fields or (value is not None and fields[name] is None))
+            if name in known and (name not in fields or (value is not None and fields[name] is None))
         ]
         if not isinstance(upgraded, Mapping) or lost:
             what = f"loses the field {lost[0]!r}" if isinstance(upgraded, Mapping) else f"returned {upgraded!r:.80}"

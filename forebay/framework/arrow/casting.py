@@ -95,10 +95,10 @@ def refuse_deep(fields: Iterable[pa.Field], most: int, reason: str, source: str)
         ConfigurationError: A column has more levels.
     """
     for field in fields:
-        found = _levels(field.type)
-        if found > most:
+        depth = _levels(field.type)
+        if depth > most:
             raise ConfigurationError(
-                f"the column {field.name!r} is nested {found} levels deep, and {reason} at most {most}",
+                f"the column {field.name!r} is nested {depth} levels deep, and {reason} at most {most}",
                 source=source,
                 option="schema",
                 advice=f"leave the column out of the schema or, for JSON files, declare {field.name!r} as string: its "
@@ -110,12 +110,12 @@ def _levels(data_type: pa.DataType) -> int:
     """Return the number of levels of a type. Does not recurse, because a type may have thousands."""
     most, waiting = 0, [(data_type, 1)]
     while waiting:
-        found, level = waiting.pop()
+        nested, level = waiting.pop()
         most = max(most, level)
-        if isinstance(found, pa.MapType):
-            waiting += [(found.key_type, level + 2), (found.item_type, level + 2)]
+        if isinstance(nested, pa.MapType):
+            waiting += [(nested.key_type, level + 2), (nested.item_type, level + 2)]
         else:
-            waiting += [(found.field(index).type, level + 1) for index in range(found.num_fields)]
+            waiting += [(nested.field(index).type, level + 1) for index in range(nested.num_fields)]
     return most
 
 
@@ -160,9 +160,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def _is_safe_struct_cast(have: pa.StructType, want: pa.StructType) -> bool:
     names = [have.field(index).name for index in range(have.num_fields)]
-    wanted = [want.field(index) for index in range(want.num_fields)]
-    return sorted(names) == sorted(field.name for field in wanted) and all(
-        is_safe_cast(have.field(names.index(field.name)).type, field.type) for field in wanted
+    target_fields = [want.field(index) for index in range(want.num_fields)]
+    return sorted(names) == sorted(field.name for field in target_fields) and all(
+        is_safe_cast(have.field(names.index(field.name)).type, field.type) for field in target_fields
     )
 
 

@@ -333,8 +333,8 @@ class RowConverter:
             try:
                 check.check([value], convert=True)
                 pa.array([value], type=field.type)
-            except UnfitValueError as found:
-                return self._broken(str(found), first + index, advice=found.advice)
+            except UnfitValueError as unfit:
+                return self._broken(str(unfit), first + index, advice=unfit.advice)
             except ARROW_ERRORS as cause:
                 refused = UnfitValueError(field.name, field.type, value, str(cause))
                 return self._broken(str(refused), first + index, advice=refused.advice)
@@ -429,7 +429,9 @@ def value_check(path: str, kind: pa.DataType, *, extra_keys: bool = False) -> Va
 
     if isinstance(kind, pa.StructType):
         fields = [kind.field(index) for index in range(kind.num_fields)]
-        return _StructCheck(path, kind, {one.name: inside(one.name, one.type) for one in fields}, extra_keys=extra_keys)
+        return _StructCheck(
+            path, kind, {field.name: inside(field.name, field.type) for field in fields}, extra_keys=extra_keys
+        )
     if isinstance(kind, pa.MapType):
         return _MapCheck(path, kind, inside("key", kind.key_type), inside("value", kind.item_type))
     if isinstance(kind, _LISTS):
@@ -452,9 +454,11 @@ class _LeafCheck(ValueCheck):
         for cls in classes.difference(self._accepted):
             if self.accepts(cls):
                 continue
-            found = self._rules[cls](values if len(classes) == 1 else [one for one in values if type(one) is cls])
-            if found is not None:
-                raise UnfitValueError(self.path, self.kind, *found)
+            problem = self._rules[cls](
+                values if len(classes) == 1 else [value for value in values if type(value) is cls]
+            )
+            if problem is not None:
+                raise UnfitValueError(self.path, self.kind, *problem)
         for value in values if convert else ():
             try:
                 pa.array([value], self.kind)
@@ -517,7 +521,7 @@ class _MapCheck(ValueCheck):
         maps = [value for value in values if isinstance(value, dict)]
         if maps:
             self._key.check(list(chain.from_iterable(maps)), convert=convert)
-            self._item.check(list(chain.from_iterable(one.values() for one in maps)), convert=convert)
+            self._item.check(list(chain.from_iterable(mapping.values() for mapping in maps)), convert=convert)
         if entries:
             self._entry.check(entries, convert=convert)
 
@@ -542,8 +546,8 @@ class _StructCheck(ValueCheck):
             return
         columns = self._complete(present)
         if columns is None:
-            dicts = [found for value in present if (found := self._as_dict(value)) is not None]
-            columns = {name: [one[name] for one in dicts if name in one] for name in self._fields}
+            dicts = [fields for value in present if (fields := self._as_dict(value)) is not None]
+            columns = {name: [record[name] for record in dicts if name in record] for name in self._fields}
             self._given.update(name for name, column in columns.items() if column)
             self._came = self._came or bool(dicts)
         else:

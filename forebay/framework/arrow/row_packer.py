@@ -217,10 +217,10 @@ class RowPacker:
 
         As text, `after` sorts before `before`.
         """
-        one, two = self._order_key(before), self._order_key(after)
-        if not (isinstance(one, str) and isinstance(two, str) and one.isdecimal() and two.isdecimal()):
+        earlier, later = self._order_key(before), self._order_key(after)
+        if not (isinstance(earlier, str) and isinstance(later, str) and earlier.isdecimal() and later.isdecimal()):
             return None
-        if int(one) > int(two):
+        if int(earlier) > int(later):
             return None
         return ContractError(
             f"the positions {before!r} and {after!r} are numbers in text: as text, {after!r} sorts before {before!r}",

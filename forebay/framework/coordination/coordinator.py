@@ -150,7 +150,7 @@ class Coordinator:
             ids = {split.id for split in held}
             taken = self._tracker.take(subtask, restored_checkpoint)
             # A split that was reported finished has no holder: it is delivered and does not come back.
-            unreported = [one for one in taken if one.id not in ids and self._context.holder(one.id) == subtask]
+            unreported = [lost for lost in taken if lost.id not in ids and self._context.holder(lost.id) == subtask]
             returned = [*held, *unreported]
             for split in returned:
                 self._context.release(split.id)

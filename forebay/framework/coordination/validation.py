@@ -47,8 +47,8 @@ def checked_discovery(source: Source, result: object) -> tuple[Discovered, dict[
     """
     discovered = _checked_type(source, result)
     splits: dict[str, Split] = {}
-    for found in discovered.splits:
-        split = _checked_split(source, found)
+    for candidate in discovered.splits:
+        split = _checked_split(source, candidate)
         if split.id in splits:
             raise repeated_id(source.name, split.id)
         splits[split.id] = split
@@ -67,7 +67,7 @@ def checked_splits(source: Source, result: object) -> Sequence[Split]:
     splits: object = discovered.splits
     if not isinstance(splits, Sequence):  # a generator can be iterated only once
         return list(checked_discovery(source, result)[1].values())
-    values = array("q", (hash(_checked_split(source, found).id) for found in discovered.splits))
+    values = array("q", (hash(_checked_split(source, candidate).id) for candidate in discovered.splits))
     # `pa.array` would import pandas, which takes 0.17 s.
     hashes = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
     ordered = hashes.take(pc.sort_indices(hashes))  # count_distinct would take 120 bytes for each
@@ -87,11 +87,11 @@ def _checked_type(source: Source, result: object) -> Discovered:
     )
 
 
-def _checked_split(source: Source, found: object) -> Split:
-    if isinstance(found, Split):
-        return found
+def _checked_split(source: Source, candidate: object) -> Split:
+    if isinstance(candidate, Split):
+        return candidate
     raise ContractError(
-        f"discover() returned {found!r}, which is not a Split",
+        f"discover() returned {candidate!r}, which is not a Split",
         source=source.name,
         rule="SPL-1",
         advice="return Discovered(splits) with Split objects only",

@@ -201,12 +201,12 @@ class Engine:
 
     def progress(self) -> list[SplitProgress]:
         """Return the progress of each known split, sorted by split id."""
-        found = self.deliveries.progress(self._event_time.paused() if self._event_time is not None else ())
+        progress = self.deliveries.progress(self._event_time.paused() if self._event_time is not None else ())
         discovering = self._coordinator.discovering
         for split_id, (split, state) in (discovering.splits() if discovering is not None else {}).items():
-            if split_id not in found and state is SplitState.NEW:
-                found[split_id] = SplitProgress(split_id, split.position, split.end, 0, 0, "waiting")
-        return [found[split_id] for split_id in sorted(found)]
+            if split_id not in progress and state is SplitState.NEW:
+                progress[split_id] = SplitProgress(split_id, split.position, split.end, 0, 0, "waiting")
+        return [progress[split_id] for split_id in sorted(progress)]
 
     def backlog(self) -> Backlog | None:
         """Return the work done and left; None for a connector's own `SplitEnumerator`. Takes about 1 µs per split."""

@@ -127,13 +127,13 @@ class EventTime:
 
     def _align(self, max_drift: float, tasks: Iterable[ReaderTask]) -> None:
         outputs = [reader.outputs for reader in (*self._readers.values(), *self._failed)]
-        limit = max_allowed((MAX_WATERMARK if one.idle else one.report() for one in outputs), max_drift)
+        limit = max_allowed((MAX_WATERMARK if output.idle else output.report() for output in outputs), max_drift)
         for task in tasks:
             reader = self._readers.get(task.subtask)
             if reader is not None:
                 before = reader.paused()
                 status = reader.outputs.split_status()
-                after = splits_ahead({split_id: one.watermark for split_id, one in status.items()}, limit)
+                after = splits_ahead({split_id: current.watermark for split_id, current in status.items()}, limit)
                 pause, resume = sorted(after - before), sorted(before - after)
                 if pause or resume:
                     task.pause_or_resume(pause, resume)

@@ -195,11 +195,11 @@ class DeliveryLog:
     def progress(self, paused: Iterable[str]) -> dict[str, SplitProgress]:
         """Return, by split id, the progress of each split that was assigned; `paused` are ids of paused splits."""
         paused = set(paused)
-        found = {split_id: entry.progress("finished") for split_id, entry in self._finished.items()}
+        progress = {split_id: entry.progress("finished") for split_id, entry in self._finished.items()}
         for split_id, entry in self._entries.items():
             state = "waiting" if entry.owner is None else "caught up" if entry.caught_up else "reading"
-            found[split_id] = entry.progress("paused" if split_id in paused else state)
-        return found
+            progress[split_id] = entry.progress("paused" if split_id in paused else state)
+        return progress
 
 
 # -- Failures of readers: after which errors, and how often, a reader is replaced; the error that ends the run.

@@ -164,14 +164,14 @@ def event_time_strategy(
         ConfigurationError: Both `watermarks` and event time options are given, or the column is missing or of an
             unsupported type.
     """
-    given = event_time_options(options)
+    option_names = event_time_options(options)
     if watermarks is None:
         strategy = watermark_strategy(source.name, source.event_time, options)
-    elif given:
+    elif option_names:
         raise ConfigurationError(
-            f"watermarks= and the options {', '.join(given)} both set how event time is processed",
+            f"watermarks= and the options {', '.join(option_names)} both set how event time is processed",
             source=source.name,
-            option=given[0],
+            option=option_names[0],
             advice="give either watermarks= or these options",
         )
     elif source.event_time is None or watermarks.timestamps is not keep_source_times:
@@ -218,11 +218,11 @@ def peek(
         raise ConfigurationError(
             f"n is {n!r}, not a number of rows", source=source.name, option="n", advice="give an int of 0 or more"
         )
-    given = options or HostOptions(retries=_RETRIES)
+    host_options = options or HostOptions(retries=_RETRIES)
     options = dataclasses.replace(
-        given,
-        max_rows_per_batch=min(given.max_rows_per_batch, max(n, 1)),
-        close_timeout=min(given.close_timeout, _CLOSE_TIMEOUT),
+        host_options,
+        max_rows_per_batch=min(host_options.max_rows_per_batch, max(n, 1)),
+        close_timeout=min(host_options.close_timeout, _CLOSE_TIMEOUT),
     )
     source = resolve_schema(source, schema_of(source))
     source, columns = with_columns(source, options.columns)

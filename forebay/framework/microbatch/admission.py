@@ -46,7 +46,8 @@ class AvailableSplits(LazySequence[Planned]):
     def ends(self) -> Mapping[str, To]:
         """Return the planned ends that are not None, by split id."""
         ends = (
-            (one.id, UnknownEnd.WHOLE) if isinstance(one, Split) else (one.split.id, one.to) for one in self._entries
+            (entry.id, UnknownEnd.WHOLE) if isinstance(entry, Split) else (entry.split.id, entry.to)
+            for entry in self._entries
         )
         return {split_id: to for split_id, to in ends if to is not None}
 
@@ -93,7 +94,7 @@ class AvailableRange:
             return self._planned_to(split, target[split.id])
 
         entries = map(entry, splits if target is None else (split for split in splits if split.id in target))
-        return AvailableSplits(one for one in entries if isinstance(one, Split) or self.has_data(one))
+        return AvailableSplits(planned for planned in entries if isinstance(planned, Split) or self.has_data(planned))
 
     def planned(self, split: Split, latest: Position | None) -> Planned:
         """Return the split planned up to `latest`, or up to its own end if that comes first.
@@ -158,11 +159,11 @@ class AvailableRange:
         Raises:
             ContractError: The author's `advance` returned a position beyond that end.
         """
-        rest = {planned.split.id: planned for planned in taken}
+        remaining = {planned.split.id: planned for planned in taken}
         for whole in available:
-            if not rest:  # the splits that were not taken may be very many
+            if not remaining:  # the splits that were not taken may be very many
                 return
-            planned = rest.pop(whole.split.id, whole)
+            planned = remaining.pop(whole.split.id, whole)
             to, end = planned.to, whole.to
             if to is None or end is None or to == end or isinstance(to, UnknownEnd):
                 continue
@@ -332,13 +333,13 @@ def shares(weights: Sequence[int], total: int) -> list[int]:
     whole = sum(weights)
     if whole <= total:
         return list(weights)
-    given = [weight * total // whole for weight in weights]
-    rest = [weight * total % whole for weight in weights]
-    rounded = [index for index, part in enumerate(rest) if part]
-    ranked = sorted(rounded, key=lambda index: (index != rounded[0], -rest[index], index))
-    for index in ranked[: total - sum(given)]:
-        given[index] += 1
-    return given
+    allotted = [weight * total // whole for weight in weights]
+    remainders = [weight * total % whole for weight in weights]
+    rounded = [index for index, part in enumerate(remainders) if part]
+    ranked = sorted(rounded, key=lambda index: (index != rounded[0], -remainders[index], index))
+    for index in ranked[: total - sum(allotted)]:
+        allotted[index] += 1
+    return allotted
 
 
 class Admission:
@@ -439,8 +440,8 @@ class Admission:
         sizes = [self._size(planned, _BYTES) for planned in available] if len(available) > 1 else []
         known = [max(1, size) for size in sizes if size is not None]
         weights = known if len(known) == len(available) else [1] * len(available)
-        given = shares([weight * total for weight in weights], total)
-        return [self._advanced(planned, share) for planned, share in zip(available, given, strict=True) if share]
+        allotted = shares([weight * total for weight in weights], total)
+        return [self._advanced(planned, share) for planned, share in zip(available, allotted, strict=True) if share]
 
     def _advanced(self, planned: Planned, rows: int) -> Planned:
         """Return a planned split, cut after its first `rows` rows (1 or more); `advance` finds the position.
@@ -460,10 +461,10 @@ class Admission:
     def _cut(self, available: Sequence[Planned], total: int, option: str) -> list[Planned]:
         # A size may be estimated as 0, but an available split weighs at least 1.
         weights = [max(1, self._known_size(planned, option)) for planned in available]
-        given = shares(weights, total)
-        if available and self._shorten(available[0], weights[0], given[0], option).empty:
+        allotted = shares(weights, total)
+        if available and self._shorten(available[0], weights[0], allotted[0], option).empty:
             # The share of the first split is too small for one record: it gets one, and the others share the rest.
-            taken = self._one_record(available[0], weights[0], given[0], option)
+            taken = self._one_record(available[0], weights[0], allotted[0], option)
             left = total - max(1, self._size(taken, option) or 0)
             return [taken, *self._spread(available[1:], weights[1:], left, option)]
         return self._spread(available, weights, total, option)

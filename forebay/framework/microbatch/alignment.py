@@ -396,7 +396,7 @@ class StreamAlignment:
         self._look_up(available, self._outdated(available, splits, unknown=True))
         aligned = self._aligned(available)
         # Old answers are lower bounds: good enough as long as they hold back no split.
-        if any(one.held for one in self._times.values()):
+        if any(time.held for time in self._times.values()):
             outdated = self._outdated(available, splits)
             if outdated and self._look_up(available, outdated):
                 aligned = self._aligned(available)
@@ -444,9 +444,9 @@ class StreamAlignment:
     def _aligned(self, available: Sequence[Planned]) -> list[Planned]:
         """Raise the limit as far as the active splits allow; return the part of each available split below it."""
         active = self.active
-        found = max_allowed((time.watermark for time in active.values()), self._drift)
-        if found != MAX_WATERMARK and not self._waits_for_first_times(active, available):
-            self._limit = found if self._limit is None else max(self._limit, found)
+        limit = max_allowed((time.watermark for time in active.values()), self._drift)
+        if limit != MAX_WATERMARK and not self._waits_for_first_times(active, available):
+            self._limit = limit if self._limit is None else max(self._limit, limit)
         if self._limit is None:  # no event time is known: look up more
             return self._cuts.undated(available, self._times)
         try:
@@ -487,8 +487,8 @@ class StreamAlignment:
 
         moved = [planned.slice() for planned in available if outdated(planned.split)]
         with_data = {planned.split.id for planned in available}
-        rest = (one for one in splits.values() if one.id not in with_data and outdated(one))
-        return moved + [one.slice(one.position, one.position) for one in rest]
+        without_data = (split for split in splits.values() if split.id not in with_data and outdated(split))
+        return moved + [split.slice(split.position, split.position) for split in without_data]
 
     def _look_up(self, available: Sequence[Planned], splits: Sequence[Split]) -> bool:
         """Look up the event time of the next record of each split; return whether the source answered."""
@@ -496,7 +496,7 @@ class StreamAlignment:
             return False
         needed = self._ending or self._limit is None
         try:
-            found = self._lookup.next_times(splits, needed=needed)
+            times = self._lookup.next_times(splits, needed=needed)
         except RetriableError as error:
             if needed:
                 raise
@@ -505,7 +505,7 @@ class StreamAlignment:
         self._failures.succeed()
         with_data = {planned.split.id for planned in available}
         for split in splits:
-            self._note(split, found.get(split.id), with_data)
+            self._note(split, times.get(split.id), with_data)
         return True
 
     def _back_off(self, error: RetriableError, what: str) -> float:
@@ -565,8 +565,15 @@ class Cuts:
 
         Splits without such a part are left out. Sets `held` in `times` for each split that is not returned whole.
         """
-        self._ask(latest, [one for one in available if not times[one.split.id].later_than(latest, one.split.position)])
-        self._answers = {one: known for one, known in self._answers.items() if one in times}
+        self._ask(
+            latest,
+            [
+                planned
+                for planned in available
+                if not times[planned.split.id].later_than(latest, planned.split.position)
+            ],
+        )
+        self._answers = {split_id: known for split_id, known in self._answers.items() if split_id in times}
         aligned = []
         for planned in available:
             time = times[planned.split.id]
@@ -589,12 +596,12 @@ class Cuts:
                 aligned.append(self._steps(planned, time))
         return aligned
 
-    def _ask(self, latest: int, wanted: Sequence[Planned]) -> None:
+    def _ask(self, latest: int, candidates: Sequence[Planned]) -> None:
         """Ask for the position of the first record later than `latest` in each split without a valid cached answer."""
-        wanted = [planned for planned in wanted if self._answer(planned, latest) is None]
-        found = self._lookup.positions_at(latest + 1, [planned.slice() for planned in wanted])
-        for planned in wanted:
-            split, to = planned.split, found.get(planned.split.id)
+        candidates = [planned for planned in candidates if self._answer(planned, latest) is None]
+        positions = self._lookup.positions_at(latest + 1, [planned.slice() for planned in candidates])
+        for planned in candidates:
+            split, to = planned.split, positions.get(planned.split.id)
             if to is None:
                 self._answers.pop(split.id, None)
                 continue
@@ -656,5 +663,5 @@ class Cuts:
                 "the split if the answer is unknown",
             )
 
-    def _before(self, one: Position, other: Position, split: Split) -> bool:
-        return before(self._source, one, other, split.id)
+    def _before(self, first: Position, second: Position, split: Split) -> bool:
+        return before(self._source, first, second, split.id)

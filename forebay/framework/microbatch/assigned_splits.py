@@ -218,12 +218,12 @@ class AssignedSplitProvider(SplitProvider):
             assert isinstance(made, SplitEnumerator)  # noqa: S101 - the first one was, of the same source
             self._enumerator = made
         self._used = True
-        kept: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
-        self._context.no_more = bool(kept.get("noMore", False))
-        self._reported = set(kept.get("told", ()))
+        stored: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
+        self._context.no_more = bool(stored.get("noMore", False))
+        self._reported = set(stored.get("told", ()))
         self._committed = self._notified = BEFORE_FIRST
         with wrap_errors(self._source.name, "restore_state()"):
-            self._enumerator.restore_state(kept.get("state"))
+            self._enumerator.restore_state(stored.get("state"))
 
     def poll(
         self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int
@@ -255,12 +255,12 @@ class AssignedSplitProvider(SplitProvider):
                 rule="ENU-5",
                 advice="let snapshot_state() return None, bool, int, float, str, or lists and dicts of these",
             ) from error
-        kept: dict[str, Json] = {} if state is None else {"state": state}  # [], {} and 0 are states too
+        stored: dict[str, Json] = {} if state is None else {"state": state}  # [], {} and 0 are states too
         if self._context.no_more:
-            kept["noMore"] = True
+            stored["noMore"] = True
         if reported := sorted(self._reported & (self._known.keys() - self._unfinished.keys())):
-            kept["told"] = reported
-        return kept
+            stored["told"] = reported
+        return stored
 
     def batch_committed(self, n: int) -> None:
         """Record that a micro-batch is committed; the next poll notifies the enumerator."""

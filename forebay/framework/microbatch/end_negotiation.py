@@ -83,17 +83,17 @@ class ClaimChain:
 
         A chain has no gaps, so the search doubles its steps until it finds no claim, and then halves them.
         """
-        found, step, doubling = None, 1, True
+        newest, step, doubling = None, 1, True
         while step:
             claim = self._read(after + step)
             if claim is not None:
                 after += step
-                found = (after, claim)
+                newest = (after, claim)
                 if claim.last:
-                    return found
+                    return newest
             doubling = doubling and claim is not None
             step = step * 2 if doubling else step // 2
-        return found
+        return newest
 
     def propose(self, k: int, claim: Claim) -> Claim:
         """Write claim number `k` unless another attempt of the task has written it; return the claim that is stored."""
@@ -116,10 +116,10 @@ class ClaimChain:
         Called by planners for a committed micro-batch, whose rows are all delivered.
         """
         while True:
-            found = self.newest()
-            if found is not None and found[1].last:
-                return found[1]
-            k, end = (0, self._split.position) if found is None else (found[0] + 1, found[1].end)
+            newest = self.newest()
+            if newest is not None and newest[1].last:
+                return newest[1]
+            k, end = (0, self._split.position) if newest is None else (newest[0] + 1, newest[1].end)
             winner = self.propose(k, Claim(end, last=True))
             if winner.last:
                 return winner
@@ -307,21 +307,23 @@ class NegotiatedSplits:
             ConfigurationError: `minRowsPerTrigger` is set, which needs known ends.
             ForebayError: The source failed.
         """
-        mine = {planned.split.id: planned.split for planned in available if planned.to is UnknownEnd.NEGOTIATED}
-        if mine and self._options.min_rows_per_trigger is not None:
+        negotiated = {planned.split.id: planned.split for planned in available if planned.to is UnknownEnd.NEGOTIATED}
+        if negotiated and self._options.min_rows_per_trigger is not None:
             raise ConfigurationError(
                 "the source does not support minRowsPerTrigger: the number of available rows is unknown before they "
                 "are read",
                 source=self._source.name,
-                split=next(iter(mine)),
+                split=next(iter(negotiated)),
                 option="minRowsPerTrigger",
                 advice="remove minRowsPerTrigger; or, in the connector, return the end of each split from latest()",
             )
         if not ending:
-            self._probe(mine, fresh=fresh, busy=len(mine) < len(available))
-            self._rests = {split_id: until for split_id, until in self._rests.items() if split_id in mine}
-            self._more &= mine.keys()
-        return [planned for planned in available if planned.split.id not in mine or planned.split.id in self._more]
+            self._probe(negotiated, fresh=fresh, busy=len(negotiated) < len(available))
+            self._rests = {split_id: until for split_id, until in self._rests.items() if split_id in negotiated}
+            self._more &= negotiated.keys()
+        return [
+            planned for planned in available if planned.split.id not in negotiated or planned.split.id in self._more
+        ]
 
     def due(self) -> float:
         """Return the monotonic time at which `with_data` must be called again; infinity if no probe is due."""
@@ -333,21 +335,21 @@ class NegotiatedSplits:
         """Stop all probes."""
         probes, self._probes = self._probes, []
         with ExitStack() as stack:
-            for one in probes:
-                stack.callback(one.close)
+            for probe in probes:
+                stack.callback(probe.close)
 
     def _probe(self, splits: Mapping[str, Split], *, fresh: bool, busy: bool) -> None:
         """Collect the answers of running probes, and start a probe of the splits that are due.
 
         `fresh` makes all splits due. `busy` says that other splits have data, so the wait for answers is short.
         """
-        for one in list(self._probes):
-            self._probes.remove(one)  # a probe that fails closes itself
-            self._ask(one, fresh=fresh)
+        for running in list(self._probes):
+            self._probes.remove(running)  # a probe that fails closes itself
+            self._ask(running, fresh=fresh)
         now = self._runtime.clock.monotonic()
-        known = self._more.union(*(one.silent for one in self._probes))
-        due = [one for split_id, one in splits.items() if split_id not in known]
-        due = [one for one in due if fresh or self._rests.get(one.id, now) <= now]
+        known = self._more.union(*(running.silent for running in self._probes))
+        due = [split for split_id, split in splits.items() if split_id not in known]
+        due = [split for split in due if fresh or self._rests.get(split.id, now) <= now]
         if not due:
             return
         duration = self._options.max_batch_duration.total_seconds()
@@ -392,8 +394,8 @@ class NegotiatedSplits:
         for split_id in something:
             self._rests.pop(split_id, None)
         self._more |= something
-        rest = self._runtime.clock.monotonic() + self._options.poll_interval.total_seconds()
-        self._rests |= dict.fromkeys(nothing, rest)
+        until = self._runtime.clock.monotonic() + self._options.poll_interval.total_seconds()
+        self._rests |= dict.fromkeys(nothing, until)
         if something or nothing:
             self.failures.succeed()
 
@@ -406,9 +408,9 @@ class NegotiatedSplits:
         """
         if not available or available[0].to is not UnknownEnd.NEGOTIATED:
             return [], [planned for planned in available if planned.to is not UnknownEnd.NEGOTIATED]
-        mine = [planned for planned in available if planned.to is UnknownEnd.NEGOTIATED]
+        negotiated = [planned for planned in available if planned.to is UnknownEnd.NEGOTIATED]
         limits = (self._limits.rows, self._limits.byte_budget, self._limits.files)
-        return mine[: min((limit for limit in limits if limit is not None), default=len(mine))], []
+        return negotiated[: min((limit for limit in limits if limit is not None), default=len(negotiated))], []
 
     def shares(self, offset: Offset) -> dict[str, Limits]:
         """Return the limits of a micro-batch for its splits without a known end, by id; empty if all ends are known.
@@ -423,7 +425,7 @@ class NegotiatedSplits:
         limits = Limits() if offset.unlimited else self._limits
         rows = _evenly(limits.rows, len(ids))
         byte_budget = _evenly(limits.byte_budget, len(ids))
-        return {one: Limits(*both) for one, *both in zip(ids, rows, byte_budget, strict=True)}
+        return {split_id: Limits(*budget) for split_id, *budget in zip(ids, rows, byte_budget, strict=True)}
 
     def begin(self, query: str, n: int, taken: Sequence[Planned]) -> None:
         """Write the marker file of micro-batch `n`, which shows that its claims are below this `stateLocation`.

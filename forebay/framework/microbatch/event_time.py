@@ -92,8 +92,8 @@ class SplitTime:
         self.returned = False
         self.unknown_lookups = self.unknown_lookups + 1 if event_time is None and not at_end else 0
         if event_time is not None:
-            found = watermark_before(event_time, delay)
-            self.watermark = found if self.watermark is None else max(self.watermark, found)
+            watermark = watermark_before(event_time, delay)
+            self.watermark = watermark if self.watermark is None else max(self.watermark, watermark)
 
     def follow(self, position: Position | None, *, with_data: bool) -> None:
         """Record the position of the split, and whether it has data to read. Called before the lookups of a poll."""
@@ -115,8 +115,8 @@ class SplitTime:
 def slowest_of(times: Mapping[str, SplitTime]) -> str | None:
     """Return the id of the split with the lowest watermark; None if no split has a watermark yet."""
     known = ((time.watermark, split_id) for split_id, time in times.items() if time.watermark is not None)
-    found = min(known, default=None)
-    return None if found is None else found[1]
+    slowest = min(known, default=None)
+    return None if slowest is None else slowest[1]
 
 
 # -- Logs warnings about splits with event times in the future, and about splits with records that Spark may drop.
@@ -359,10 +359,10 @@ class FirstRecords:
             patience = self._options.planning_timeout.total_seconds() if needed else _PATIENCE
             self._read(missing, patience)
         self._without.clear()
-        found = {split.id: self._known.get(_place(split)) for split in splits}
+        times = {split.id: self._known.get(_place(split)) for split in splits}
         while len(self._known) > _REMEMBERED:
             del self._known[next(iter(self._known))]
-        return {split_id: us for split_id, us in found.items() if us is not None}
+        return {split_id: us for split_id, us in times.items() if us is not None}
 
     def last_times(self, splits: Sequence[Split]) -> dict[str, int]:
         """Return by split id the event time of a record just before the position of the split.
@@ -370,18 +370,18 @@ class FirstRecords:
         All `splits` have caught up. Splits whose position is not an int, and splits without a record there, are left
         out. Errors of reading are only logged: such a record may have been deleted.
         """
-        found: dict[str, int] = {}
+        times: dict[str, int] = {}
         for distance in _BEFORE:
             parts = [
                 split.slice(max(0, split.position - distance), split.position)
                 for split in splits
-                if isinstance(split.position, int) and split.position > 0 and split.id not in found
+                if isinstance(split.position, int) and split.position > 0 and split.id not in times
             ]
             try:
-                found |= self.times(parts)
+                times |= self.times(parts)
             except ForebayError as error:
                 _log.debug("%s: the last records of %d splits are unknown: %s", self._source.name, len(parts), error)
-        return found
+        return times
 
     def close(self) -> None:
         """Stop reading."""

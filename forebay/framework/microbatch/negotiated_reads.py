@@ -103,16 +103,16 @@ def _read_concurrently(reads: Sequence[ChunkReader], seconds: float, waiter: Fut
             while waiting and len(active) < _CONCURRENT:
                 active.append(waiting.popleft())
                 active[-1].start(seconds)
-            for one in list(active):
-                yield from one.step()
-                if one.done:
-                    active.remove(one)
+            for reader in list(active):
+                yield from reader.step()
+                if reader.done:
+                    active.remove(reader)
             if len(active) == _CONCURRENT or (active and not waiting):
-                waiter.wait([one.available() for one in active], min(one.due_in() for one in active))
+                waiter.wait([reader.available() for reader in active], min(reader.due_in() for reader in active))
     except BaseException as error:
         with ExitStack() as stack:
-            for one in active:
-                stack.callback(one.close, error)
+            for reader in active:
+                stack.callback(reader.close, error)
         raise
 
 

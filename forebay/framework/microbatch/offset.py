@@ -211,11 +211,11 @@ def load_planned(entry: Sequence[Any], split_class: type[Split]) -> Planned:
     Raises:
         ValueError: The entry is damaged.
     """
-    split_id, to, *rest = _list(entry, "the entry of a split")
-    fields: Mapping[str, Any] = rest.pop() if rest and isinstance(rest[-1], Mapping) else {}
-    if len(rest) > 1:
+    split_id, to, *others = _list(entry, "the entry of a split")
+    fields: Mapping[str, Any] = others.pop() if others and isinstance(others[-1], Mapping) else {}
+    if len(others) > 1:
         raise ValueError(f"the entry of the split {split_id!r} is not [id, to, from?, fields?]: {entry!r:.200}")
-    position = rest[0] if rest else to
+    position = others[0] if others else to
     if isinstance(position, bool):
         raise ValueError(f"the entry of the split {split_id!r} has no start position")  # noqa: TRY004 - a damaged text
     stored = {"v": 1, **fields, "id": split_id}
@@ -404,14 +404,16 @@ class FinishedSplits(Mapping[str, Split]):
         Raises:
             ValueError: A segment is damaged.
         """
-        found = [self._fields.pop(one) for one in list(self._fields) if one.startswith(_SEGMENT)]
-        if found:
-            self.digests.load([[one.get("until"), one.get("splits"), one.get("text")] for one in found])
+        segments = [self._fields.pop(key) for key in list(self._fields) if key.startswith(_SEGMENT)]
+        if segments:
+            self.digests.load(
+                [[segment.get("until"), segment.get("splits"), segment.get("text")] for segment in segments]
+            )
 
     def condense(self) -> None:
         """Replace splits by digests, except those added since `mark_written`: `finished()` still gets these whole."""
         just_now = set(self.added)
-        self.drop(self.digests.add(self[one] for one in list(self._fields) if one not in just_now))
+        self.drop(self.digests.add(self[split_id] for split_id in list(self._fields) if split_id not in just_now))
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove the splits with these ids."""
@@ -430,7 +432,7 @@ class FinishedSplits(Mapping[str, Split]):
         Splits added since `mark_written` stay: `finished()` still gets these.
         """
         just_now = set(self.added)
-        gone = [one for one in self._fields if one not in just_now and below_horizon(self[one])]
+        gone = [split_id for split_id in self._fields if split_id not in just_now and below_horizon(self[split_id])]
         self.drop(gone)
         self._forgotten.extend(gone)
 
@@ -439,10 +441,12 @@ class FinishedSplits(Mapping[str, Split]):
         fields = self._fields
         if ids is not None:
             ids = list(ids)
-            if any(one.startswith(_SEGMENT) for one in ids):
+            if any(split_id.startswith(_SEGMENT) for split_id in ids):
                 fields = fields | {_SEGMENT + name: entry for name, entry in self.digests.entries().items()}
-        wanted = fields if ids is None else (split_id for split_id in ids if split_id in fields)
-        return [[split_id, dict(fields[split_id])] if fields[split_id] else [split_id] for split_id in sorted(wanted)]
+        split_ids = fields if ids is None else (split_id for split_id in ids if split_id in fields)
+        return [
+            [split_id, dict(fields[split_id])] if fields[split_id] else [split_id] for split_id in sorted(split_ids)
+        ]
 
     def mark_written(self) -> None:
         """Clear the lists of changes. Called when an offset that contains the changes was committed."""
@@ -463,7 +467,7 @@ class LazySequence(Sequence[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
-            return [self.item(one) for one in range(*index.indices(len(self)))]
+            return [self.item(number) for number in range(*index.indices(len(self)))]
         return self.item(range(len(self))[index])
 
     def __iter__(self) -> Iterator[T]:

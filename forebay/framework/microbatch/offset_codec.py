@@ -158,8 +158,8 @@ class InlineOffsetCodec(OffsetCodec):
         """Return how many of the available splits, at least one, fit into an offset by their compressed size."""
         if not available:
             return self._guess
-        packer, taken, size, rest = zlib.compressobj(), 0, 0, iter(available)
-        while chunk := list(islice(rest, _STEP)):
+        packer, taken, size, remaining = zlib.compressobj(), 0, 0, iter(available)
+        while chunk := list(islice(remaining, _STEP)):
             text = canonical([dump_planned(planned) for planned in chunk])
             size += len(packer.compress(text.encode())) + len(packer.flush(zlib.Z_SYNC_FLUSH))
             if size * _GROWS > _MOST_PLAN:

@@ -94,7 +94,7 @@ class OpenRead:
             return self._reached[split_id] if split.end is None else split.end
         with wrap_errors(self._source, "snapshot_state()", split_id):
             held = self._reader.snapshot_state(0)
-        return next((one.position for one in held if one.id == split_id), self._reached[split_id])
+        return next((part.position for part in held if part.id == split_id), self._reached[split_id])
 
     def available(self) -> Future[None]:
         """Return a future that completes when the next `poll` may have a record batch."""

@@ -104,9 +104,9 @@ def _shown_time(times: Mapping[str, SplitTime]) -> list[str]:
     known = [(time.idle, time.watermark, split_id) for split_id, time in times.items() if time.watermark is not None]
     if len(known) > _SHOWN:
         slow = heapq.nsmallest(_SHOWN // 2, known)
-        fast = heapq.nlargest(_SHOWN // 2, known, key=lambda one: one[1:])
+        fast = heapq.nlargest(_SHOWN // 2, known, key=lambda entry: entry[1:])
         known = list({*slow, *fast})
-    return [split_id for _, _, split_id in sorted(known, key=lambda one: one[1:])]
+    return [split_id for _, _, split_id in sorted(known, key=lambda entry: entry[1:])]
 
 
 def _detail(split_id: str, time: SplitTime, lowest: int) -> dict[str, Json]:
@@ -198,10 +198,10 @@ class QueryReport:
 
     def _build(self) -> dict[str, Json]:
         known, self._sizes = self._sizes, {}
-        rest = [self._measured(planned, known) for planned in self._available[:_MEASURED]]
-        behind = [one.left for one in rest if one.left is not None]
-        others = max(0, len(self._available) - _MEASURED) - self._finished_beyond(rest)
-        worst = heapq.nlargest(WORST, rest, key=lambda one: one.urgency)
+        measured = [self._measured(planned, known) for planned in self._available[:_MEASURED]]
+        behind = [remainder.left for remainder in measured if remainder.left is not None]
+        others = max(0, len(self._available) - _MEASURED) - self._finished_beyond(measured)
+        worst = heapq.nlargest(WORST, measured, key=lambda remainder: remainder.urgency)
         report: dict[str, Json] = {
             "source": self._source,
             "n": self._n,
@@ -209,7 +209,7 @@ class QueryReport:
             "splits": {**self._counts, "behind": len(behind) + others},
             "behind": {} if others else _total(behind),
             "discovery": self._discovery(),
-            "worst": [self._detail(one) for one in worst],
+            "worst": [self._detail(remainder) for remainder in worst],
         }
         if self._event_time is not None:
             report["eventTime"] = self._event_time()
@@ -232,7 +232,7 @@ class QueryReport:
 
     def _finished_beyond(self, measured: Sequence[_Rest]) -> int:
         """Return how many available splits that are not in `measured` the micro-batch reads to their present end."""
-        missing = self._taken.keys() - {one.planned.split.id for one in measured}
+        missing = self._taken.keys() - {remainder.planned.split.id for remainder in measured}
         finished = 0
         for planned in islice(self._available, _MEASURED, None):
             if not missing:
@@ -268,14 +268,14 @@ class QueryReport:
     def _amount(self, part: Planned) -> _Amount:
         return _Amount(part.rows, self._size(part))
 
-    def _detail(self, one: _Rest) -> dict[str, Json]:
-        split_id = one.planned.split.id
+    def _detail(self, remainder: _Rest) -> dict[str, Json]:
+        split_id = remainder.planned.split.id
         detail: dict[str, Json] = {
             "split": shortened(split_id),
-            "position": _shown(one.at),
-            "end": _shown(one.planned.to),
+            "position": _shown(remainder.at),
+            "end": _shown(remainder.planned.to),
         }
-        left = _Amount(0, None) if one.left is None else one.left
+        left = _Amount(0, None) if remainder.left is None else remainder.left
         if left.rows is not None:
             detail["behind"] = left.rows
         if left.size is not None:

@@ -133,8 +133,8 @@ class SpillingOffsetCodec(OffsetCodec):
         """Return the offset from the JSON that `write` returned, or that `InlineOffsetCodec.write` returned."""
         head = expanded(data, self._source.name)
         if "state" in head:
-            link, wanted = self._link(head["state"])
-            if wanted:
+            link, has_parts = self._link(head["state"])
+            if has_parts:
                 head |= self._segment(head, link).parts
         return load_offset(head, self._source.name, self._source.split_class)
 
@@ -170,17 +170,17 @@ class SpillingOffsetCodec(OffsetCodec):
 
         `before` is the chain of the last micro-batch; `parts` are long fields of the offset, stored in the segment too.
         """
-        kept = list(before)
+        levels = list(before)
         changed = {*done.added, *done.forgotten}
-        while kept and kept[-1].weight < 2 * max(1, len(changed)):
-            changed |= kept.pop().changed
-        if not kept:
+        while levels and levels[-1].weight < 2 * max(1, len(changed)):
+            changed |= levels.pop().changed
+        if not levels:
             link, data = encode(offset.n, None, parts, (), _entries(done, sorted(done.ids())))
             return (_Level(self._put(offset, link, data), frozenset(), max(1, done.count)),)
         added = sorted(filter(done.holds, changed))
         drop = sorted(changed.difference(added))
-        link, data = encode(offset.n, kept[-1].link, parts, drop, _entries(done, added))
-        return (*kept, _Level(self._put(offset, link, data), frozenset(changed), max(1, len(changed))))
+        link, data = encode(offset.n, levels[-1].link, parts, drop, _entries(done, added))
+        return (*levels, _Level(self._put(offset, link, data), frozenset(changed), max(1, len(changed))))
 
     def _load(self, done: FinishedSplits, link: Link, segment: DigestSegment, *, base: bool) -> _Level:
         changed = set(segment.drop)
@@ -435,20 +435,20 @@ def outdated(names: Iterable[str], first: int) -> list[str]:
     `names` are file names. A name says on which segment its segment builds, so segments of a killed process are found
     too. Names of other files are ignored.
     """
-    found: dict[int, list[tuple[str, int | None]]] = {}
+    segments: dict[int, list[tuple[str, int | None]]] = {}
     for name in names:
         match = _NAME.fullmatch(name)
         if match is not None:
             below = None if match[2] == "base" else int(match[2])
-            found.setdefault(int(match[1]), []).append((name, below))
-    wanted = [n for n in found if n >= first]
-    needed = set(wanted)
-    while wanted:
-        for _, below in found.get(wanted.pop(), ()):
+            segments.setdefault(int(match[1]), []).append((name, below))
+    unvisited = [n for n in segments if n >= first]
+    needed = set(unvisited)
+    while unvisited:
+        for _, below in segments.get(unvisited.pop(), ()):
             if below is not None and below not in needed:
                 needed.add(below)
-                wanted.append(below)
-    return sorted(name for n, named in found.items() if n not in needed for name, _ in named)
+                unvisited.append(below)
+    return sorted(name for n, named in segments.items() if n not in needed for name, _ in named)
 
 
 def _line(value: Json) -> bytes:
@@ -457,7 +457,7 @@ def _line(value: Json) -> bytes:
 
 def _lines(data: bytes) -> Iterator[bytes]:
     """Yield the lines of a segment's file, decompressed on demand."""
-    unpacker, rest = zlib.decompressobj(), b""
+    unpacker, partial = zlib.decompressobj(), b""
     for start in range(0, len(data), _STEP):
-        *lines, rest = (rest + unpacker.decompress(data[start : start + _STEP])).split(b"\n")
+        *lines, partial = (partial + unpacker.decompress(data[start : start + _STEP])).split(b"\n")
         yield from lines

@@ -51,7 +51,11 @@ class Failure(NamedTuple):
 
 def last_of(*failures: Failure | None) -> Failure | None:
     """Return the latest failure that is not over; if all are over, the latest one; None if there is none."""
-    return max((one for one in failures if one is not None), key=lambda one: (not one.over, one.at), default=None)
+    return max(
+        (failure for failure in failures if failure is not None),
+        key=lambda failure: (not failure.over, failure.at),
+        default=None,
+    )
 
 
 class FailureTracker:
@@ -318,7 +322,7 @@ class DiscoverySplitProvider(SplitProvider):
         """Return the seconds until the answer of discovery or `latest` expires, if the caller should wait for that."""
         discovery = None if self._once and not self._first else self._refresh.due_soon(since, within)
         ends = self._ends_refresh.due_soon(since, within) if self._asked else None
-        return min((one for one in (discovery, ends) if one is not None), default=None)
+        return min((due for due in (discovery, ends) if due is not None), default=None)
 
     def status(self) -> DiscoveryStatus:
         """Return the seconds that discovery took, and the failures of discovery and `latest`."""
@@ -341,16 +345,16 @@ class DiscoverySplitProvider(SplitProvider):
     def restore(self, state: Json) -> None:
         """Restore the author's enumerator from `state`, which `snapshot` returned."""
         # An empty state is not written. An offset means that a discovery succeeded, unless its state has "first".
-        kept = state if isinstance(state, Mapping) else {}
-        self._first = bool(kept.get("first", False))
-        self._state = kept.get("state")
+        stored = state if isinstance(state, Mapping) else {}
+        self._first = bool(stored.get("first", False))
+        self._state = stored.get("state")
         if not self._first:
             self._calls.call("restore_state()", lambda: self.enumerator.restore_state(self._state))
 
     def snapshot(self, n: int) -> Json:
         """Return the state that the author's last `discover` returned, and whether no discovery has succeeded yet."""
-        kept: dict[str, Json] = {"first": self._first} if self._first else {}
-        return kept if self._state is None else {**kept, "state": self._state}
+        stored: dict[str, Json] = {"first": self._first} if self._first else {}
+        return stored if self._state is None else {**stored, "state": self._state}
 
     def poll(
         self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int
@@ -383,8 +387,8 @@ class DiscoverySplitProvider(SplitProvider):
 
     def _compare(self, result: object, known: Mapping[str, Split], unfinished: Mapping[str, Split]) -> PollResult:
         """Check `result`, which `discover` returned; return its new splits, and the known splits that are gone."""
-        discovered, found = checked_discovery(self._source, result)
-        missing = [one for one in unfinished.values() if one.id not in found]
+        discovered, splits = checked_discovery(self._source, result)
+        missing = [split for split in unfinished.values() if split.id not in splits]
         gone: list[str] = []
         dropped = bool(missing) and self._calls.call("vanished()", lambda: bool(self.enumerator.vanished(missing)))
         if dropped:
@@ -394,21 +398,21 @@ class DiscoverySplitProvider(SplitProvider):
                 len(missing),
                 missing[0].id,
             )
-            gone = [one.id for one in missing]
+            gone = [split.id for split in missing]
         self._first, self._state = False, discovered.state
-        new = [split for split_id, split in found.items() if split_id not in known]
+        new = [split for split_id, split in splits.items() if split_id not in known]
         return PollResult(new, gone, discovered.horizon)
 
     def latest(self, splits: Sequence[Split], *, fresh: bool) -> Mapping[str, Position]:
         """Return the present ends by split id; call the author's `latest` if the cached ends have expired."""
         if self.in_order:  # such splits are read whole: their ends are not needed
             return {}
-        wanted = frozenset(split.id for split in splits)
-        if not wanted:
-            self._asked = self.unanswered = wanted
+        split_ids = frozenset(split.id for split in splits)
+        if not split_ids:
+            self._asked = self.unanswered = split_ids
             return {}
         # The ends of new splits are asked for at once, unless the last call failed.
-        more = bool(wanted - self._asked) and not self._ends_refresh.failures.failing
+        more = bool(split_ids - self._asked) and not self._ends_refresh.failures.failing
         if fresh or more or self._ends_refresh.is_due():
             try:
                 self._ends_refresh.measure(lambda: self._ask_for_ends(splits, brief=not fresh and self._answered))
@@ -418,8 +422,8 @@ class DiscoverySplitProvider(SplitProvider):
                 pause = self._ends_refresh.put_off(error)
                 _log.warning("%s: latest() failed and is retried in %.1f s: %s", self._source.name, pause, error)
             else:
-                self._asked, self._answered = wanted, True
-        self.unanswered = wanted - self._asked
+                self._asked, self._answered = split_ids, True
+        self.unanswered = split_ids - self._asked
         return self._ends
 
     def _ask_for_ends(self, splits: Sequence[Split], *, brief: bool) -> None:

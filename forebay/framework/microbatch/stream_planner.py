@@ -293,7 +293,7 @@ class StreamPlanner:
                 index,
                 len(parts),
                 unplanned=unplanned,
-                own_ends={one.id: own[one.id] for one in part if one.id in own},
+                own_ends={split.id: own[split.id] for split in part if split.id in own},
             )
             for index, part in enumerate(parts)
         ]
@@ -316,7 +316,7 @@ class StreamPlanner:
 
     def _wait_for_poll(self, asked: float) -> bool:
         """Wait until a cached answer from before `asked` (monotonic time) expires; return False if that is not soon."""
-        due = [one.due_soon(asked, _SOON) for one in (self._split_provider, self._probe)]
+        due = [poller.due_soon(asked, _SOON) for poller in (self._split_provider, self._probe)]
         soon = min((seconds for seconds in due if seconds is not None), default=None)
         if soon is None:
             return False
@@ -368,17 +368,17 @@ class StreamPlanner:
             return
         known = KnownSplits(committed.open, committed.done)
         room = 0 if ending else self._limits.files or self._codec.room() or (1 << 30)
-        found = provider.poll(known, committed.open, fresh=trigger.fresh, room=room)
-        for split_id in found.gone:
+        result = provider.poll(known, committed.open, fresh=trigger.fresh, room=room)
+        for split_id in result.gone:
             committed.open.pop(split_id, None)
-        if found.new is None:
+        if result.new is None:
             return
         if provider.in_order:
-            committed.waiting = {split.id: split for split in found.new}
+            committed.waiting = {split.id: split for split in result.new}
         else:
-            committed.open.update((split.id, split) for split in found.new)
-        if found.horizon is not None and committed.done and (found.new or provider.always_polls):
-            committed.done.forget(found.horizon)
+            committed.open.update((split.id, split) for split in result.new)
+        if result.horizon is not None and committed.done and (result.new or provider.always_polls):
+            committed.done.forget(result.horizon)
 
     def _available(self, trigger: Trigger) -> AvailableSplits:
         """Return every split with new data, up to its present end."""
@@ -430,8 +430,8 @@ class StreamPlanner:
         if trigger.limited and self._limits and available:
             admit = self._admission.admit_in_order if in_order else self._admission.admit
             negotiated = None if self._range.whole else self._negotiated
-            mine, others = ([], available) if negotiated is None else negotiated.admit(available)
-            taken = [*mine, *(self._calls.call("advance() or size()", lambda: admit(others)) if others else ())]
+            bounded, others = ([], available) if negotiated is None else negotiated.admit(available)
+            taken = [*bounded, *(self._calls.call("advance() or size()", lambda: admit(others)) if others else ())]
             self._range.check_within(taken, available)
         # Open splits are in every offset anyway; only splits in order, which are remembered when finished, need room.
         room = self._codec.room(taken) if in_order else None
@@ -450,7 +450,7 @@ class StreamPlanner:
         committed = self._committed
         query, n = committed.at.query or uuid.uuid4().hex[:12], committed.at.n + 1
         chosen = {planned.split.id: planned for planned in taken}
-        splits = [chosen.get(one.id) or Planned(one, one.position) for one in committed.open.values()]
+        splits = [chosen.get(split.id) or Planned(split, split.position) for split in committed.open.values()]
         splits.extend(planned for planned in taken if planned.split.id not in committed.open)
         for planned in splits:
             self._range.check_forward(planned)

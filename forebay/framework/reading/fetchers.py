@@ -266,12 +266,12 @@ class Fetcher:
             self._paused = (self._paused - resume) | (pause & self._assigned.keys())
 
     def _fetch(self) -> Next | WaitFor:
-        rest = max(
+        pause = max(
             self._retry_at - self._runtime.clock.monotonic(), self._runtime.service_pauses.remaining(self._source)
         )
-        if rest > 0:
+        if pause > 0:
             self._end_call()
-            return WaitFor(rest)
+            return WaitFor(pause)
         try:
             fetched = self._reader.fetch()
         except RetriableError as error:
@@ -437,7 +437,7 @@ class FetcherManager:
         """Pause and resume splits, given by id, in their fetchers (FM-4)."""
         # In the order of the splits, not of a set: a simulation must run alike in every process.
         keys = dict.fromkeys(self._route(split_id) for split_id in (*pause, *resume))
-        for key in (one for one in keys if one in self._running):
+        for key in (candidate for candidate in keys if candidate in self._running):
             self._running[key].fetcher.pause_or_resume(
                 [split_id for split_id in pause if self._route(split_id) == key],
                 [split_id for split_id in resume if self._route(split_id) == key],
@@ -465,7 +465,10 @@ class FetcherManager:
         """
         self._closed = True
         deadline = self._runtime.clock.monotonic() + timeout
-        fetchers = [*self._running.items(), *((f"ended {number}", one) for number, one in enumerate(self._ending))]
+        fetchers = [
+            *self._running.items(),
+            *((f"ended {number}", ending) for number, ending in enumerate(self._ending)),
+        ]
         for _, running in fetchers:
             running.fetcher.close()
         while self._queue.poll() is not None:
@@ -497,7 +500,7 @@ class FetcherManager:
             until_caught_up=self._until_caught_up,
             on_error=self._keep_error,
         )
-        self._ending = [one for one in self._ending if one.handle.alive()]
+        self._ending = [running for running in self._ending if running.handle.alive()]
         return _Running(fetcher, self._runtime.start(f"forebay-{self._source.name}-fetcher-{key}", fetcher))
 
     def _keep_error(self, error: ForebayError) -> None:

@@ -115,7 +115,9 @@ class GeneratorSplitReader(SplitReader):
     def _running(self) -> Iterator[GeneratorWorker]:
         """Return the workers that count against the maximum, oldest first: all except preempted and paused ones."""
         paused = self._scheduler.paused
-        return (one for one, _ in self._workers.values() if one.split.id not in paused and not one.preempted)
+        return (
+            worker for worker, _ in self._workers.values() if worker.split.id not in paused and not worker.preempted
+        )
 
     def _has_free_worker(self) -> bool:
         return sum(1 for _ in self._running()) < self._max_workers
@@ -343,13 +345,13 @@ class GeneratorWorker:
                 return True
         return True
 
-    def _iterator(self, given: object) -> Iterator[object]:
+    def _iterator(self, rows: object) -> Iterator[object]:
         """Return an iterator over the result of `read()`; refuse a single batch, dict or text, though iterable."""
         single = (Batch, Mapping, pa.RecordBatch, pa.Table, str, bytes)
-        if isinstance(given, Iterable) and not isinstance(given, single):
-            return iter(given)
+        if isinstance(rows, Iterable) and not isinstance(rows, single):
+            return iter(rows)
         raise ContractError(
-            f"read() returned {'None' if given is None else f'a {type(given).__name__}'}, not an iterable of rows",
+            f"read() returned {'None' if rows is None else f'a {type(rows).__name__}'}, not an iterable of rows",
             source=self._source.name,
             split=self.split.id,
             rule="SR-2",
@@ -384,8 +386,8 @@ class GeneratorWorker:
                 error = error or self._connector_error(late)
         with self._lock:
             try:
-                wanted = self.preempted or not self._closing  # without these rows a slow generator never progresses
-                tail = self._packer.take() if self._packer is not None and wanted else None
+                takes_tail = self.preempted or not self._closing  # without these rows a slow generator never progresses
+                tail = self._packer.take() if self._packer is not None and takes_tail else None
             except ForebayError as late:
                 tail, error = None, error or late
             if tail is not None:
@@ -464,4 +466,4 @@ class SplitScheduler:
     def pause(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Pause some splits and resume others, given by id."""
         self.paused = (self.paused - set(resume)) | set(pause)
-        self._ready.extend(self._held.pop(one) for one in resume if one in self._held)
+        self._ready.extend(self._held.pop(split_id) for split_id in resume if split_id in self._held)

@@ -175,13 +175,13 @@ class LeasePool:
     def _close_unused(self) -> None:
         with self._lock:
             expired = self._clock.monotonic() - UNUSED
-            recent = sum(1 for one in self._free if one.since > expired)
+            recent = sum(1 for free in self._free if free.since > expired)
             surplus = len(self._free) - min(recent, MOST)
             unused, self._free = self._free[:surplus], self._free[surplus:]
-        for one in unused:
+        for lease in unused:
             # Logged, not raised: it does not concern the caller, who borrows another client.
-            if (error := _close(one.client)) is not None:
-                name = type(one.client).__name__
+            if (error := _close(lease.client)) is not None:
+                name = type(lease.client).__name__
                 _log.warning("closing an unused client (%s) failed", name, exc_info=without_secrets(error))
 
 

@@ -64,14 +64,14 @@ class ConnectorCalls:
                 pause = count.fail(error)
                 if count.exhausted or clock.monotonic() + pause >= deadline:
                     raise count.last_error(error)  # noqa: B904 - it is the same error
-                said = redact(str(error))
-                _log.warning("%s: %s failed and is retried in %.1f s: %s", self._source, doing, pause, said)
+                reason = redact(str(error))
+                _log.warning("%s: %s failed and is retried in %.1f s: %s", self._source, doing, pause, reason)
                 self._wait(pause, deadline)
 
     def _wait(self, seconds: float, deadline: float) -> None:
-        rest = min(seconds, deadline - self._runtime.clock.monotonic())
-        if rest > 0:
-            self._runtime.signal().wait(rest)
+        pause = min(seconds, deadline - self._runtime.clock.monotonic())
+        if pause > 0:
+            self._runtime.signal().wait(pause)
 
     def _call_once(self, doing: str, work: Callable[[], T], deadline: float, *, timeout: tuple[str, float]) -> T:
         answered = self._runtime.signal()

@@ -35,12 +35,12 @@ def event_time_column(source: str, event_time: str | None, options: HostOptions)
     """
     column = options.event_time_column or event_time
     if column is None:
-        given = event_time_options(options)[0]
+        option = event_time_options(options)[0]
         raise ConfigurationError(
-            f"{given} needs to know which column has the event time, but neither the source nor an option names it",
+            f"{option} needs to know which column has the event time, but neither the source nor an option names it",
             source=source,
             option="eventTimeColumn",
-            advice=f"set eventTimeColumn to a timestamp column of the read, or leave {given} out",
+            advice=f"set eventTimeColumn to a timestamp column of the read, or leave {option} out",
         )
     return column
 

@@ -118,10 +118,10 @@ class HostOptions:
                 raise ConfigurationError(
                     f"{option_name} is {value}, too low", option=option_name, advice=f"give {bound} or more"
                 )
-        wanted, most = self.min_rows_per_trigger, self.max_rows_per_trigger
-        if wanted is not None and most is not None and wanted > most:
+        min_rows, max_rows = self.min_rows_per_trigger, self.max_rows_per_trigger
+        if min_rows is not None and max_rows is not None and min_rows > max_rows:
             raise ConfigurationError(
-                f"minRowsPerTrigger is {wanted}, more than maxRowsPerTrigger, {most}",
+                f"minRowsPerTrigger is {min_rows}, more than maxRowsPerTrigger, {max_rows}",
                 option="minRowsPerTrigger",
                 advice="lower minRowsPerTrigger or raise maxRowsPerTrigger",
             )

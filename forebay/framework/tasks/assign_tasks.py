@@ -123,13 +123,13 @@ def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> 
     """
     if tasks is None:
         return None
-    wanted, given = {one.id for one in slices}, {one.id for task in tasks for one in task}
+    slice_ids, assigned = {part.id for part in slices}, {part.id for task in tasks for part in task}
     # `tasks()` may leave out empty slices.
-    missing = {one.id for one in slices if one.end is None or one.end != one.position} - given
-    wrong = next(iter(sorted(given - wanted) or sorted(missing)), None)
+    missing = {part.id for part in slices if part.end is None or part.end != part.position} - assigned
+    wrong = next(iter(sorted(assigned - slice_ids) or sorted(missing)), None)
     if wrong is not None:
         raise ContractError(
-            f"tasks() {'left out' if wrong in wanted else 'added'} the split {wrong!r}",
+            f"tasks() {'left out' if wrong in slice_ids else 'added'} the split {wrong!r}",
             split=wrong,
             rule="DIS-2",
             advice="in the connector, let tasks() return each slice that it is given, whole or cut with "
@@ -139,7 +139,7 @@ def chosen(tasks: Sequence[Sequence[Split]] | None, slices: Sequence[Split]) -> 
 
 
 def _checked(split: Split, slices: Sequence[Split]) -> Sequence[Split]:
-    wrong = next((one for one in slices if one.id != split.id), None)
+    wrong = next((part for part in slices if part.id != split.id), None)
     if wrong is not None or not slices:
         raise ContractError(
             f"slices() returned a slice with the id {wrong.id!r}"
@@ -264,24 +264,26 @@ def _descending(sizes: array[int]) -> Iterable[int]:
     """Return the indexes of `sizes`, sorted by descending size; equal sizes keep their order."""
     # Arrow sorts stably, and its result has 8 bytes per index. `pa.array` would import pandas, which takes 0.17 s.
     negated = array("q", (-size for size in sizes))
-    found = pc.sort_indices(pa.Array.from_buffers(pa.int64(), len(negated), [None, pa.py_buffer(negated)])).buffers()[1]
-    return () if found is None else memoryview(found).cast("Q")[: len(sizes)]
+    indices = pc.sort_indices(pa.Array.from_buffers(pa.int64(), len(negated), [None, pa.py_buffer(negated)])).buffers()[
+        1
+    ]
+    return () if indices is None else memoryview(indices).cast("Q")[: len(sizes)]
 
 
 def _joined(slices: Iterable[Split]) -> tuple[Split, ...]:
     result: list[Split] = []
-    for one in slices:
+    for part in slices:
         before = result[-1] if result else None
         if (
             before is not None
-            and before.id == one.id
+            and before.id == part.id
             and before.end is not None
-            and before.end == one.position
-            and dataclasses.replace(before, end=one.end) == dataclasses.replace(one, position=before.position)
+            and before.end == part.position
+            and dataclasses.replace(before, end=part.end) == dataclasses.replace(part, position=before.position)
         ):
-            result[-1] = dataclasses.replace(before, end=one.end)
+            result[-1] = dataclasses.replace(before, end=part.end)
         else:
-            result.append(one)
+            result.append(part)
     return tuple(result)
 
 

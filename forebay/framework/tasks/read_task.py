@@ -72,8 +72,8 @@ def run_task(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Del
     if task.unplanned is None:
         yield from _read_planned(task, task.slices, runtime)
         return
-    unplanned = [one for one in task.slices if one.id in task.unplanned]
-    planned = [one for one in task.slices if one.id not in task.unplanned]
+    unplanned = [part for part in task.slices if part.id in task.unplanned]
+    planned = [part for part in task.slices if part.id not in task.unplanned]
     if planned or not unplanned:
         yield from _read_planned(task, planned, runtime)
     if unplanned:
@@ -84,7 +84,7 @@ def _read_planned(task: ReadTask, slices: Sequence[Split], runtime: Runtime) -> 
     name = task.source.name
     context = TaskReaderContext(task.source, task.options, runtime, index=task.index, count=task.count, planned=True)
     # A task of one split can name it if the source does not say which split failed.
-    split = slices[0].id if len({one.id for one in slices}) == 1 else None
+    split = slices[0].id if len({part.id for part in slices}) == 1 else None
     reader = context.new_reader(split, until_caught_up=not task.source.bounded)
     try:
         with wrap_errors(name, "reading", split):
@@ -102,12 +102,12 @@ def _deliver(
     output = Output(source)
     waiting: dict[str, deque[Split]] = {}
     reading: dict[str, Split] = {}
-    for one in slices:
-        waiting.setdefault(one.id, deque()).append(one)
+    for part in slices:
+        waiting.setdefault(part.id, deque()).append(part)
 
     def add_next(split_ids: Sequence[str]) -> None:
         following = _next_slices(waiting, split_ids)
-        reading.update((one.id, one) for one in following)
+        reading.update((following_part.id, following_part) for following_part in following)
         reader.add_splits(following)
         if not waiting:
             reader.notify_no_more_splits()
@@ -148,13 +148,13 @@ def _check_caught_up(slice_read: Split, own_end: Position | None, source: str) -
 
 def _next_slices(waiting: dict[str, deque[Split]], split_ids: Sequence[str]) -> list[Split]:
     """Remove and return the next waiting slice of each of these splits; a split without more slices is removed."""
-    given = []
+    taken = []
     for split_id in split_ids:
         if slices := waiting.get(split_id):
-            given.append(slices.popleft())
+            taken.append(slices.popleft())
             if not slices:
                 del waiting[split_id]
-    return given
+    return taken
 
 
 def _check_version(task: ReadTask) -> None:
