@@ -64,10 +64,10 @@ def spark_schema(schema: pa.Schema, source: str) -> StructType:
                 source=source,
                 advice="cast the column in the source, or leave the column out of the option `columns`",
             ) from error
-    found = from_arrow_schema(pa.schema(fields))
-    for column, field in zip(found, schema, strict=True):
+    struct = from_arrow_schema(pa.schema(fields))
+    for column, field in zip(struct, schema, strict=True):
         column.metadata = stamped(field)
-    return found
+    return struct
 
 
 def check_levels(schema: pa.Schema, source: str) -> None:
@@ -167,12 +167,12 @@ def check_user_schema(user: pa.Schema, own: pa.Schema, source: str) -> None:
         ConfigurationError: Columns differ. The error names them.
     """
     problems = []
-    theirs = {field.name: field for field in own}
+    own_fields = {field.name: field for field in own}
     for field in user:
-        if field.name not in theirs:
+        if field.name not in own_fields:
             problems.append(f"{field.name!r} does not exist in this source")
-        elif not _same_type(theirs[field.name].type, field.type):
-            problems.append(f"{field.name!r} is {theirs[field.name].type}, not {field.type}, in this source")
+        elif not _same_type(own_fields[field.name].type, field.type):
+            problems.append(f"{field.name!r} is {own_fields[field.name].type}, not {field.type}, in this source")
     problems += [f"{name!r} is missing in .schema(…)" for name in own.names if name not in user.names]
     if problems:
         raise ConfigurationError(

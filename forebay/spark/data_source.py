@@ -129,9 +129,9 @@ class ForebayDataSource(DataSource):
                 option="columns",
                 advice="use only one of them; .schema(…) may omit columns if the source supports it",
             )
-        given = source.with_schema(user)
-        if given is not None:
-            return given, tuple(user.names)
+        typed_source = source.with_schema(user)
+        if typed_source is not None:
+            return typed_source, tuple(user.names)
         own = self._own_schema()
         check_user_schema(user, own, source.name)
         return resolve_schema(source, own), tuple(own.names)

@@ -29,18 +29,18 @@ def as_spark_error(source: str, doing: str) -> Iterator[None]:
     try:
         with wrap_errors(source, doing):
             yield
-    except ForebayError as found:
-        error = _plain(found)
-        cause = found.__cause__
+    except ForebayError as original:
+        error = _plain(original)
+        cause = original.__cause__
         if cause is not None and not isinstance(cause, ForebayError):
             # Spark drops the chain of causes, and with it the lines in the connector.
             shown = redact(
                 "".join(traceback.format_exception(cause, limit=-_FRAMES))
             )  # it contains lines of source code
             error.add_note(f"{CAUSED_BY}\n" + indent(shown.rstrip(), INDENT))
-        if error is found:
+        if error is original:
             raise
-        raise error from found
+        raise error from original
 
 
 def _plain(error: ForebayError) -> ForebayError:

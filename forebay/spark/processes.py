@@ -138,7 +138,11 @@ def skip_empty_profiles() -> None:
     @functools.wraps(send)
     def send_profiles(outfile: object) -> None:
         # Spark's own accumulators have negative ids.
-        for own in [number for number, one in registry.items() if number < 0 and not getattr(one, "_value", True)]:
+        for own in [
+            number
+            for number, accumulator in registry.items()
+            if number < 0 and not getattr(accumulator, "_value", True)
+        ]:
             del registry[own]
         send(outfile)
 

@@ -298,8 +298,8 @@ def _register_object(spark: SparkSession, source: object, options: Mapping[str, 
 
 
 def _check_session(spark: SparkSession) -> None:
-    found = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST_SPARK:
+    match = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
+    if match is None or (int(match[1]), int(match[2])) < OLDEST_SPARK:
         raise ConfigurationError(
             f"this is PySpark {pyspark.__version__}, and forebay needs 4.2 or newer",
             advice='pip install "pyspark>=4.2"',

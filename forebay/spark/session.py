@@ -204,14 +204,14 @@ def _source_class(cls: object, name: str) -> type[Source]:
     )
 
 
-def _make(cls: type[Source], name: str, given: Mapping[str, str], session: Session) -> Made:
+def _make(cls: type[Source], name: str, options: Mapping[str, str], session: Session) -> Made:
     own, host = class_options(cls), class_options(HostOptions)
     specs = merge_specs(own, host)
     storage = session.source_storage(cls)
     defaults = session.defaults() | ({STORAGE: storage} if storage else {})
-    values = parse_options(specs, given, source=name, defaults=defaults, owner=cls)
+    values = parse_options(specs, options, source=name, defaults=defaults, owner=cls)
     source = cls(**{spec.python_name: values[spec.python_name] for spec in own})
-    follows = any(spec.python_name == OPTION for spec in own) and OPTION not in given_options(specs, given)
+    follows = any(spec.python_name == OPTION for spec in own) and OPTION not in given_options(specs, options)
     return Made(source, HostOptions(**{spec.python_name: values[spec.python_name] for spec in host}), follows)
 
 
@@ -237,19 +237,19 @@ def s3a_settings(spark: SparkSession, context: Any) -> dict[str, Secret]:  # noq
     The values are secrets, because they may be credentials. Over Spark Connect, only settings of the session are
     visible.
     """
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     java = getattr(context, "_jsc", None)
     if java is not None:
         hadoop = java.hadoopConfiguration()
         for name in (f"{_PREFIX}{short}" for short in _IN_HADOOP):
             value = hadoop.get(name)
             if value and _DEFAULTS not in list(hadoop.getPropertySources(name) or ()):
-                found[name] = value
+                settings[name] = value
     for name, value in _settings(spark).items():
         plain = name.removeprefix(_SPARK)
-        if plain.startswith(_PREFIX) and (plain == name or plain not in found):
-            found[plain] = value
-    return {name: secret for name, value in found.items() if (secret := _secret(value)) is not None}
+        if plain.startswith(_PREFIX) and (plain == name or plain not in settings):
+            settings[plain] = value
+    return {name: secret for name, value in settings.items() if (secret := _secret(value)) is not None}
 
 
 def _settings(spark: SparkSession) -> dict[str, str]:
@@ -340,12 +340,12 @@ def _check_server(spark: SparkSession) -> None:
         return
     probe: Any = udf(_server_probe(), ArrayType(StringType()), useArrow=False)
     try:
-        found = spark.range(1).select(probe("id")).collect()[0][0]
+        row = spark.range(1).select(probe("id")).collect()[0][0]
     except Exception as error:
         if IN_QUERY_FUNCTION in str(error):
             raise in_query_function() from error
         raise _server_refusal(f"a test job of one row failed: {_last_line(error)}") from error
-    worker = WorkerPython(found[0], found[1], found[2])
+    worker = WorkerPython(row[0], row[1], row[2])
     if worker.version is None:
         raise _server_refusal(f"its workers run {worker.executable}: {worker.problem}")
     _warn_of_version(worker, _SERVER_ADVICE)
@@ -376,10 +376,10 @@ def same_interpreter(command: str) -> bool:
 
     Virtual environments are compared by directory, because their `python` may link to a shared one.
     """
-    found = shutil.which(command)
-    if found is None:
+    executable = shutil.which(command)
+    if executable is None:
         return False
-    theirs, ours = Path(found), Path(sys.executable)
+    theirs, ours = Path(executable), Path(sys.executable)
     return theirs.parent.resolve() == ours.parent.resolve() and theirs.samefile(ours)
 
 

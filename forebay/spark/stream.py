@@ -70,8 +70,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Called up to 90 times per second while idle.
         """
         with as_spark_error(self._readable.source.name, "planning"), self._call() as planner:
-            found = planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
-            return found if isinstance(found, dict) else dict(found)
+            offset = planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+            return offset if isinstance(offset, dict) else dict(offset)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the value that Spark's progress reports show as `latestOffset` (S12)."""
