@@ -107,14 +107,14 @@ def format_class(name: str) -> type[FileFormat]:
     Raises:
         ConfigurationError: No format has this name, or its package cannot be loaded.
     """
-    found = (_built_in if name in BUILT_INS else _installed).lookup(name)
-    if not issubclass(found, FileFormat):
+    cls = (_built_in if name in BUILT_INS else _installed).lookup(name)
+    if not issubclass(cls, FileFormat):
         raise ConfigurationError(
-            f"the file format {name!r} cannot be used: {found.__module__}.{found.__qualname__} is not a FileFormat",
+            f"the file format {name!r} cannot be used: {cls.__module__}.{cls.__qualname__} is not a FileFormat",
             option="fileFormat",
             advice=f"let the entry point {name!r} name a subclass of forebay.formats.base.FileFormat",
         )
-    return found
+    return cls
 
 
 def format_options(name: str) -> tuple[OptionSpec, ...]:
@@ -147,7 +147,7 @@ def make_format(
     Raises:
         ConfigurationError: An option is unknown, is an unsupported option of Spark, or has an invalid value.
     """
-    found = format_class(name)
+    cls = format_class(name)
     specs = format_options(name)
     refused = {spelling.lower(): reason for spelling, reason in refused_options(name).items()}
     for option in given:
@@ -163,7 +163,7 @@ def make_format(
         raise _unknown(option, name, source, specs, others)
     values = parse_options(specs, given, source=source, defaults=defaults)
     try:
-        return found(found.options_class(**values))
+        return cls(cls.options_class(**values))
     except ConfigurationError as error:
         raise error.with_context(source=source) from error.__cause__
 
@@ -192,7 +192,7 @@ def _unknown(
     meant = {spelling: spec.name for spec in candidates if spec.prefix is None for spelling in spec.spellings}
     meant |= {alias.lower(): alias for spec in candidates for alias in spec.aliases}
     near = difflib.get_close_matches(option.lower(), meant, 1, _ALIKE)
-    elsewhere = [one for one in BUILT_INS if one != name and _takes(one, option)]
+    elsewhere = [other for other in BUILT_INS if other != name and _takes(other, option)]
     hint = f"; did you mean {meant[near[0]]!r}?" if near else ""
     if elsewhere:
         hint = f"; it is an option of {' and '.join(elsewhere)} files"
@@ -227,17 +227,17 @@ def format_of_paths(paths: Sequence[str], source: str) -> str | None:
     Raises:
         ConfigurationError: The suffixes name several formats.
     """
-    found = {format_of_path(path) for path in paths}
-    if len(found) == 1 or None in found:
-        return found.pop() if len(found) == 1 else None
+    formats = {format_of_path(path) for path in paths}
+    if len(formats) == 1 or None in formats:
+        return formats.pop() if len(formats) == 1 else None
     raise _no_format(f"the suffixes of the paths name several formats: {_counted(paths)}", source)
 
 
 def format_of_files(files: Sequence[FileStatus]) -> str | None:
     """Return the format that the suffixes of listed files name; None if the suffixes differ."""
-    found = {format_of_path(file.path) for file in files if file.size}
-    found = found or {format_of_path(file.path) for file in files}
-    return found.pop() if len(found) == 1 else None
+    formats = {format_of_path(file.path) for file in files if file.size}
+    formats = formats or {format_of_path(file.path) for file in files}
+    return formats.pop() if len(formats) == 1 else None
 
 
 def unknown_format(paths: Sequence[str], files: Sequence[FileStatus], source: str) -> ConfigurationError:

@@ -74,11 +74,11 @@ class Cleaner:
                 failures.append(f"{split.path!r}: {_OUTSIDE}")
         self._restore_names(inside)
         try:
-            wanted = self._present(inside) if len(inside) > _MANY else inside
+            present = self._present(inside) if len(inside) > _MANY else inside
         except ForebayError as error:
             _log.warning("%s: a listing failed, so read files are not cleaned yet: %s", self._source.name, error)
             return
-        for split in wanted:
+        for split in present:
             try:
                 self._clean(split.status)
             except ForebayError as error:
@@ -143,7 +143,7 @@ class Cleaner:
             return
         archive = source.source_archive_dir or ""
         target = archived_path(archive, status.path)
-        if not is_url(target) and not _starts(*(_split(os.path.realpath(one)) for one in (parent(target), archive))):
+        if not is_url(target) and not _starts(*(_split(os.path.realpath(path)) for path in (parent(target), archive))):
             raise ConfigurationError(
                 f"a linked directory leads out of the archive {archive!r}",
                 source=source.name,
@@ -151,11 +151,11 @@ class Cleaner:
                 advice="replace the link by a directory, or give the directory that it leads to",
             )
         for name in _names(target, status):
-            found = store.stat(name)
-            if found is None:
+            target_status = store.stat(name)
+            if target_status is None:
                 store.move(status, name)
                 return
-            if isinstance(found, FileStatus) and _is_copy(store, status, found):
+            if isinstance(target_status, FileStatus) and _is_copy(store, status, target_status):
                 store.delete(status)
                 return
 
@@ -214,19 +214,19 @@ def _names(target: str, status: FileStatus) -> Iterator[str]:
         yield f"{target}.{status.modified_at}.{number}"
 
 
-def _is_copy(store: Store, status: FileStatus, found: FileStatus) -> bool:
-    """Return whether the archived file `found` is a copy of `status`, left by a move that could not delete `status`."""
+def _is_copy(store: Store, status: FileStatus, copied: FileStatus) -> bool:
+    """Return whether the archived `copied` is a copy of `status`, left by a move that could not delete `status`."""
     if is_url(status.path):
-        likely = found.size == status.size and found.modified_at >= status.modified_at  # a copy is younger
+        likely = copied.size == status.size and copied.modified_at >= status.modified_at  # a copy is younger
     else:
-        likely = status.same_file(found)  # a copy keeps the time
+        likely = status.same_file(copied)  # a copy keeps the time
     if not likely:
         return False
     try:
-        if not is_url(status.path) and os.path.samefile(status.path, found.path):
+        if not is_url(status.path) and os.path.samefile(status.path, copied.path):
             return False  # the same file: the directory of the files is also mounted as the archive
-        with store.open(status.path) as one, store.open(found.path) as other:
-            return _digest(one) == _digest(other)
+        with store.open(status.path) as original, store.open(copied.path) as archived:
+            return _digest(original) == _digest(archived)
     except FileNotFoundError:
         return False
     except OSError as error:

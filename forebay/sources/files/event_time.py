@@ -40,7 +40,7 @@ def parse_event_time(text: str, source: str) -> FileEventTime:
         ConfigurationError: The value or its date pattern is invalid.
     """
     name, _, argument = text.strip().partition(":")
-    kind = next((one for one in get_args(Kind) if one == name.strip().lower()), None)
+    kind = next((known_kind for known_kind in get_args(Kind) if known_kind == name.strip().lower()), None)
     argument = argument.strip()
     if kind is None or bool(argument) == (kind == "modified"):
         raise ConfigurationError(
@@ -50,10 +50,10 @@ def parse_event_time(text: str, source: str) -> FileEventTime:
             advice="set fileEventTime to footer:<column> (Parquet), partition:<column>, path:<pattern> such as "
             "path:yyyy/MM/dd/HH, or modified",
         )
-    found = FileEventTime(kind, argument)
+    event_time = FileEventTime(kind, argument)
     if kind == "path":
         try:
-            found.pattern()
+            event_time.pattern()
         except ValueError as error:
             raise ConfigurationError(
                 f"fileEventTime: {error}",
@@ -62,4 +62,4 @@ def parse_event_time(text: str, source: str) -> FileEventTime:
                 advice="use Spark's letters for dates and times, with other letters in single quotes: "
                 "path:'day='yyyy-MM-dd",
             ) from None
-    return found
+    return event_time

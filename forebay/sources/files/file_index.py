@@ -62,33 +62,33 @@ def list_files(paths: Sequence[str], options: ListOptions = _DEFAULTS) -> FileIn
     files = _chosen(leaves.files, [is_data_name(last_name(path)) for path in paths_of(leaves.files)])
     known: dict[str, str] = {}
     folders = [known.setdefault(folder, folder) for folder in map(parent, paths_of(files))]
-    found = Partitioning(pa.schema([]), {}, {})
+    partitioning = Partitioning(pa.schema([]), {}, {})
     left_out: tuple[str, ...] = ()
     if not options.recursive_file_lookup:
-        found = partitions(
+        partitioning = partitions(
             known,
             _base_paths(leaves, options),
             type_inference=options.type_inference,
             timezone=options.timezone,
             types=options.partition_types or {},
         )
-        inside = _inside(leaves, found)
-        kept = [inside(path, folder) for path, folder in zip(paths_of(files), folders, strict=True)]
-        if not all(kept):
-            left_out = tuple(path for path, keep in zip(paths_of(files), kept, strict=True) if not keep)
-            files, folders = _chosen(files, kept), list(compress(folders, kept))
+        inside = _inside(leaves, partitioning)
+        mask = [inside(path, folder) for path, folder in zip(paths_of(files), folders, strict=True)]
+        if not all(mask):
+            left_out = tuple(path for path, keep in zip(paths_of(files), mask, strict=True) if not keep)
+            files, folders = _chosen(files, mask), list(compress(folders, mask))
     if pruning is not None:
-        matching = pruning.matching(found, options.timezone)
-        kept = [folder in matching for folder in folders]
-        pruning.report(kept.count(False))
-        files, folders = _chosen(files, kept), list(compress(folders, kept))
+        matching = pruning.matching(partitioning, options.timezone)
+        mask = [folder in matching for folder in folders]
+        pruning.report(mask.count(False))
+        files, folders = _chosen(files, mask), list(compress(folders, mask))
     if accepts is not None:
-        kept = list(map(accepts, files))
-        files, folders = _chosen(files, kept), list(compress(folders, kept))
+        mask = list(map(accepts, files))
+        files, folders = _chosen(files, mask), list(compress(folders, mask))
     return FileIndex(
         files,
-        found.schema,
-        tuple(found.texts.get(folder, ()) for folder in folders),
+        partitioning.schema,
+        tuple(partitioning.texts.get(folder, ()) for folder in folders),
         left_out,
         leaves.sinks,
         leaves.emptied,
@@ -103,10 +103,10 @@ def _chosen(files: Sequence[FileStatus], keep: Sequence[bool]) -> Sequence[FileS
     return tuple(compress(files, keep))
 
 
-def _inside(leaves: Leaves, found: Partitioning) -> Callable[[str, str], bool]:
+def _inside(leaves: Leaves, partitioning: Partitioning) -> Callable[[str, str], bool]:
     """Return a function that tells whether a file is in a partition directory or directly in one of the paths."""
-    if found.texts:
-        return lambda _path, folder: folder in found.texts
+    if partitioning.texts:
+        return lambda _path, folder: folder in partitioning.texts
     directories = frozenset(leaves.directories)
     root_files = frozenset(leaves.root_files)
     return lambda path, folder: folder in directories or path in root_files
@@ -164,12 +164,12 @@ def _base_paths(leaves: Leaves, options: ListOptions) -> list[str]:
         return [*leaves.directories, *(parent(path) for path in leaves.root_files)]
     base = normalized_path(options.base_path)
     store = store_for(base, options.storage)
-    found = store.stat(base)
-    if found is None and options.begun and not store.keeps_empty_directories:
+    status = store.stat(base)
+    if status is None and options.begun and not store.keeps_empty_directories:
         return [base]
-    if not isinstance(found, Directory):
-        what = "does not exist" if found is None else "is not a directory"
-        kind = RetriableError if found is None and options.begun else ConfigurationError
+    if not isinstance(status, Directory):
+        what = "does not exist" if status is None else "is not a directory"
+        kind = RetriableError if status is None and options.begun else ConfigurationError
         raise kind(f"basePath {base!r} {what}", option="basePath", advice="set basePath to the table's root directory")
     for path in (*leaves.directories, *leaves.root_files):
         if path != base and not path.startswith(base if base.endswith("/") else base + "/"):

@@ -134,11 +134,11 @@ class FileTracker:
         Raises:
             ConfigurationError: `names_only` was off before the restart, so the digests have no names.
         """
-        kept = state if isinstance(state, Mapping) else {}
-        newest, horizon = kept.get("newest"), kept.get("horizon")
+        stored = state if isinstance(state, Mapping) else {}
+        newest, horizon = stored.get("newest"), stored.get("horizon")
         self._newest = _later(self._newest, newest if isinstance(newest, int) else None)
         self.horizon = _later(self.horizon, horizon if isinstance(horizon, int) else None)
-        if self._names_only and self.digests and kept.get("named") is not True:
+        if self._names_only and self.digests and stored.get("named") is not True:
             raise ConfigurationError(
                 "the stream has read files with fileNameOnly=false, and its checkpoint keeps only hashes of their "
                 "whole paths",
@@ -184,8 +184,8 @@ class FileTracker:
 
     def begun(self, known: Mapping[str, Split]) -> list[FileSplit]:
         """Return the splits of files that the stream has read only in part."""
-        found = [known.get(split_id) for split_id in self._begun]
-        there = [split for split in found if isinstance(split, FileSplit) and split.position is not None]
+        begun = [known.get(split_id) for split_id in self._begun]
+        there = [split for split in begun if isinstance(split, FileSplit) and split.position is not None]
         self._begun = {split.id for split in there}
         return there
 

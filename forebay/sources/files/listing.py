@@ -217,14 +217,14 @@ def _needed(store: Store, log: str) -> list[str]:
             batches[number] = file.name
     if not batches:
         return []
-    wanted = range(max(compact, 0), max(batches) + 1)
-    missing = [number for number in wanted if number not in batches]
+    numbers = range(max(compact, 0), max(batches) + 1)
+    missing = [number for number in numbers if number not in batches]
     if missing:
         raise DataError(
             f"the sink log {log!r} has a file for micro-batch {max(batches)}, but none for {missing[0]}",
             advice="restore the log file, or read the data files with a glob such as path/*, which ignores the log",
         )
-    return [batches[number] for number in wanted]
+    return [batches[number] for number in numbers]
 
 
 def _entries(store: Store, path: str) -> list[tuple[str, str]]:
@@ -416,17 +416,17 @@ def _roots(store: Store, path: str, options: ListOptions) -> list[FileStatus | D
         if options.begun and not store.keeps_empty_directories:
             return None
         raise _not_found(path, place, kind=RetriableError if options.begun else ConfigurationError)
-    found: dict[str, FileStatus | Directory] = {}
+    roots: dict[str, FileStatus | Directory] = {}
     for pattern in expand("/".join(place.parts)):
         for match in _matches(store, place, [part for part in pattern.split("/") if part]):
             plain = _without_dots(match)
-            found.setdefault(plain.path, plain)
-    if not found:
+            roots.setdefault(plain.path, plain)
+    if not roots:
         literal = store.stat(_path(place, place.parts))
         if options.repeated and literal is None:
             return []
         raise _not_found(path, place, escaped="" if literal is None else escape(path))
-    return [found[name] for name in sorted(found)]
+    return [roots[name] for name in sorted(roots)]
 
 
 def _stat_plain(store: Store, path: str, place: PathParts) -> FileStatus | Directory | None:
@@ -435,13 +435,13 @@ def _stat_plain(store: Store, path: str, place: PathParts) -> FileStatus | Direc
     In an object store, first try the key as written, then without empty names (`a//b` as `a/b`).
     """
     exact = split_path(path, keep_empty=True) if store.paths_are_keys else place
-    found = store.stat(_path(exact, exact.parts))
-    return store.stat(_path(place, place.parts)) if found is None and exact != place else found
+    status = store.stat(_path(exact, exact.parts))
+    return store.stat(_path(place, place.parts)) if status is None and exact != place else status
 
 
-def _without_dots(found: FileStatus | Directory) -> FileStatus | Directory:
-    path = without_dots(found.path)
-    return Directory(path) if isinstance(found, Directory) else replace(found, path=path)
+def _without_dots(status: FileStatus | Directory) -> FileStatus | Directory:
+    path = without_dots(status.path)
+    return Directory(path) if isinstance(status, Directory) else replace(status, path=path)
 
 
 def _matches(store: Store, place: PathParts, parts: Sequence[str]) -> list[FileStatus | Directory]:
@@ -467,9 +467,9 @@ def _matches(store: Store, place: PathParts, parts: Sequence[str]) -> list[FileS
             if listed is not None:
                 result += [Directory(path) for path in listed.directories]
                 result += listed.files if number == len(parts) else []
-        above = [found.path for found in result]
+        above = [status.path for status in result]
     if result is None:  # the last part has no wildcard, or there is no part
-        return [found for path in above if (found := store.stat(path)) is not None]
+        return [status for path in above if (status := store.stat(path)) is not None]
     return result
 
 
@@ -481,8 +481,8 @@ def _below(
     if walked is not None:
         files, sinks = _walked(walked, root)
     else:
-        found, sinks = _descended(store, root, options, pruning)
-        files = [file for file in found if _is_after(file.path, options)] if options.list_after else found
+        all_files, sinks = _descended(store, root, options, pruning)
+        files = [file for file in all_files if _is_after(file.path, options)] if options.list_after else all_files
     all_sinks.update(dict.fromkeys(sinks))
     return _only_committed(store, files, sinks, options) if sinks else files
 
@@ -496,13 +496,13 @@ def _is_listed(name: str) -> bool:
     return name == DIRECTORY or not is_hidden(name)
 
 
-def _walked(found: Sequence[FileStatus], root: str) -> tuple[Sequence[FileStatus], list[str]]:
+def _walked(listed: Sequence[FileStatus], root: str) -> tuple[Sequence[FileStatus], list[str]]:
     """Return from a store's recursive listing the data files, and the directories with the log of a Spark sink."""
-    if isinstance(found, FileTable) and not found.mentions(f"/{DIRECTORY}/"):
-        return found, []
+    if isinstance(listed, FileTable) and not listed.mentions(f"/{DIRECTORY}/"):
+        return listed, []
     files: list[FileStatus] = []
     sinks: dict[str, None] = {}
-    for file in found:
+    for file in listed:
         above, inside, _ = file.path[len(root) :].partition(f"/{DIRECTORY}/")
         if inside:
             sinks[root + above] = None
@@ -546,11 +546,11 @@ def _only_committed(
     A file that a log names at a path outside its sink (a link) is added.
     """
     result: list[FileStatus] = []
-    rest = list(files)
+    remaining = list(files)
     for sink in sorted(sinks, key=len, reverse=True):  # the innermost sink decides
         head = _store_key(join(sink, ""))
-        here = {_store_key(file.path): file for file in rest if _store_key(file.path).startswith(head)}
-        rest = [file for file in rest if _store_key(file.path) not in here]
+        here = {_store_key(file.path): file for file in remaining if _store_key(file.path).startswith(head)}
+        remaining = [file for file in remaining if _store_key(file.path) not in here]
         for path in committed_paths(store, join(sink, DIRECTORY)):
             file = here.get(_store_key(path)) or _elsewhere(store, sink, path)
             if file is not None:
@@ -561,13 +561,13 @@ def _only_committed(
                     advice="restore the file (after a move, the log still names the old directory), or set "
                     "ignoreMissingFiles=true to skip the file",
                 )
-    return result + rest
+    return result + remaining
 
 
 def _elsewhere(store: Store, sink: str, path: str) -> FileStatus | None:
-    one, other = (_store_key(each).split(":")[0] if is_url(each) else "" for each in (sink, path))
-    found = store.stat(path) if one == other else None
-    return found if isinstance(found, FileStatus) else None
+    sink_store, path_store = (_store_key(each).split(":")[0] if is_url(each) else "" for each in (sink, path))
+    status = store.stat(path) if sink_store == path_store else None
+    return status if isinstance(status, FileStatus) else None
 
 
 def _store_key(path: str) -> str:

@@ -146,7 +146,7 @@ class FooterTimes:
             )
         batches = self._source.format().read(stored, pa.schema([field]))
         times = (self._timestamps(batch, None) for batch, _ in batches)
-        return min((one.earliest for one in times if one is not None), default=None)
+        return min((time.earliest for time in times if time is not None), default=None)
 
 
 def in_parallel(work: Callable[[T], None], items: Sequence[T]) -> None:

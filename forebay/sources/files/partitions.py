@@ -237,16 +237,16 @@ def partitions(
     Raises:
         ConfigurationError: The directories have different partition columns, or a value does not fit the user's type.
     """
-    found = _pairs_by_directory(directories, frozenset(base_paths))
-    if not found:
+    pairs_by_directory = _pairs_by_directory(directories, frozenset(base_paths))
+    if not pairs_by_directory:
         return Partitioning(pa.schema([]), {}, {})
-    wanted = {name.lower(): pa.field(name, type_) for name, type_ in types.items()}
-    texts = {directory: tuple(raw for _, raw in pairs) for directory, pairs in found.items()}
+    declared = {name.lower(): pa.field(name, type_) for name, type_ in types.items()}
+    texts = {directory: tuple(raw for _, raw in pairs) for directory, pairs in pairs_by_directory.items()}
     zone = session_zone(timezone)
     fields = []
     scalars: list[dict[str, pa.Scalar]] = []
-    for name, raws in zip(_names(found), map(set, zip(*texts.values(), strict=True)), strict=True):
-        field = wanted.get(name.lower()) or _inferred(name, raws, zone if type_inference else None)
+    for name, raws in zip(_names(pairs_by_directory), map(set, zip(*texts.values(), strict=True)), strict=True):
+        field = declared.get(name.lower()) or _inferred(name, raws, zone if type_inference else None)
         fields.append(field)
         scalars.append({raw: partition_value(raw, field.type, zone, field.name) for raw in raws})
     values = {
@@ -272,17 +272,17 @@ def _pairs_by_directory(directories: Iterable[str], bases: frozenset[str]) -> di
     Raises:
         ConfigurationError: The directories belong to tables with different root directories.
     """
-    found: dict[str, list[tuple[str, str]]] = {}
+    pairs_by_directory: dict[str, list[tuple[str, str]]] = {}
     tops: set[str] = set()
     for directory in sorted(set(directories)):
         pairs, top = _pairs_of(directory, bases)
         if top is not None:
             tops.add(top.lower())
         if pairs:
-            found[directory] = pairs
-    if found and len(tops) > 1:
+            pairs_by_directory[directory] = pairs
+    if pairs_by_directory and len(tops) > 1:
         raise _conflicting_tops(tops)
-    return found
+    return pairs_by_directory
 
 
 def _pairs_of(directory: str, bases: frozenset[str]) -> tuple[list[tuple[str, str]], str | None]:
@@ -323,14 +323,14 @@ def _pair(name: str) -> tuple[str, str] | None:
     return unescape(column), raw
 
 
-def _names(found: Mapping[str, Sequence[tuple[str, str]]]) -> list[str]:
+def _names(pairs_by_directory: Mapping[str, Sequence[tuple[str, str]]]) -> list[str]:
     """Return the names of the partition columns.
 
     Raises:
         ConfigurationError: The directories have different names, or a name appears twice in a path.
     """
     lists: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
-    for directory, pairs in found.items():
+    for directory, pairs in pairs_by_directory.items():
         names = [name for name, _ in pairs]
         key = tuple(name.lower() for name in names)
         lists.setdefault(key, (names, []))[1].append(directory)
@@ -477,8 +477,8 @@ def _compared(leaf: Compare, text: str) -> Outcomes:
             return ANY
         return range_outcomes(leaf, value, value) if value.is_finite() else ANY
     if isinstance(literal, DateLiteral):
-        days, wanted = parse_date(text), parse_date(literal.text)
-        if days is None or wanted is None or len(text) != len("yyyy-MM-dd"):
+        days, literal_days = parse_date(text), parse_date(literal.text)
+        if days is None or literal_days is None or len(text) != len("yyyy-MM-dd"):
             return ANY
-        return range_outcomes(Compare(leaf.column, leaf.operator, wanted), days, days)
+        return range_outcomes(Compare(leaf.column, leaf.operator, literal_days), days, days)
     return ANY

@@ -57,10 +57,10 @@ def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredF
         DataError: There are such columns. The error names the file and the columns.
     """
     try:
-        found = file_format.merged_schema([stored])
+        merged = file_format.merged_schema([stored])
     except DataError:
         return  # the read will find the same damage, and may keep the rows before it
-    added = list(_added(known, found))
+    added = list(_added(known, merged))
     if added:
         columns = ", ".join(map(repr, added))
         raise DataError(
@@ -73,10 +73,10 @@ def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredF
         )
 
 
-def _added(known: Iterable[pa.Field], found: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """Yield the dotted paths of fields that `found` has and `known` lacks, also inside structs, arrays and maps."""
+def _added(known: Iterable[pa.Field], fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+    """Yield the dotted paths of fields that `fields` has and `known` lacks, also inside structs, arrays and maps."""
     before = {field.name.lower(): field.type for field in known}
-    for field in found:
+    for field in fields:
         path = above + field.name
         kind = before.get(field.name.lower())
         if kind is None:
@@ -184,9 +184,9 @@ def with_partitions(data: pa.Schema, partition: pa.Schema) -> pa.Schema:
     fields = []
     for field in merge_schema(data, partition):
         name = field.name.lower()
-        both = name in inside and name in outside
+        in_both = name in inside and name in outside
         # As text: Spark reads metadata of columns as UTF-8.
-        metadata = {_INSIDE: b64encode(pa.schema([inside[name]]).serialize())} if both else None
+        metadata = {_INSIDE: b64encode(pa.schema([inside[name]]).serialize())} if in_both else None
         fields.append(field.with_metadata(metadata))
     return pa.schema(fields)
 
@@ -306,10 +306,10 @@ def _inside(source: FileScan, files: Sequence[FileStatus]) -> pa.Schema:
     try:
         return infer(stored)
     except DataError as error:
-        kept = [one for one in stored if is_readable(source, file_format, one)]
-        if not 0 < len(kept) < len(stored):
+        readable = [file for file in stored if is_readable(source, file_format, file)]
+        if not 0 < len(readable) < len(stored):
             raise with_file(error, source) from error.__cause__
-        return infer(kept)
+        return infer(readable)
     finally:
         stored.close()
 
@@ -349,7 +349,7 @@ class _StoredFiles(Sequence[StoredFile]):
 
     def _open(self, number: int) -> BinaryIO:
         if self._last is not None and number == self._last + 1:
-            self._small_files.request(FileSplit.of(one, ()) for one in self._files[number : number + AHEAD])
+            self._small_files.request(FileSplit.of(file, ()) for file in self._files[number : number + AHEAD])
         elif number != self._last:
             self._small_files.close()
         self._last = number
@@ -413,7 +413,7 @@ def _variant_in(fields: Iterable[pa.Field]) -> str | None:
         inside = [field.type.field(number) for number in range(field.type.num_fields)]
         if any((part.metadata or {}).get(b"variant") == b"true" for part in inside):
             return field.name
-        found = _variant_in(inside)
-        if found is not None:
-            return f"{field.name}.{found}"
+        variant = _variant_in(inside)
+        if variant is not None:
+            return f"{field.name}.{variant}"
     return None

@@ -147,13 +147,13 @@ class JoinedFiles:
         if batch is None:
             self._alone = max(self._alone, len(files), 1)
             return []
-        found, at = [], 0
+        file_rows, at = [], 0
         for split, count in zip(group, rows, strict=False):
             waiting.popleft()
             del self._loaded[split.id]
-            found.append(FileRows(split, batch.slice(at, count) if count else None))
+            file_rows.append(FileRows(split, batch.slice(at, count) if count else None))
             at += count
-        return found
+        return file_rows
 
     def take(self, split: FileSplit) -> StoredFile:
         """Return the file of a split, which the caller then reads alone."""
@@ -194,7 +194,7 @@ class JoinedFiles:
         return files
 
     def _parsed(
-        self, files: Sequence[FileInMemory], file_format: FileFormat, data: pa.Schema, wanted: pa.Schema
+        self, files: Sequence[FileInMemory], file_format: FileFormat, data: pa.Schema, projected: pa.Schema
     ) -> tuple[pa.RecordBatch | None, Sequence[int]]:
         """Return the rows of all files, and the number of rows of each file; None if each file must be read alone."""
         joined = file_format.join([file.content for file in files])
@@ -202,14 +202,14 @@ class JoinedFiles:
             return None, []
         together = FileInMemory(files[0].status, files[0].storage, content=joined.content)
         try:
-            batches = [batch for batch, _ in file_format.read(together, data, columns=wanted.names)]
+            batches = [batch for batch, _ in file_format.read(together, data, columns=projected.names)]
         except ForebayError:
             batches = []
         if sum(batch.num_rows for batch in batches) != sum(joined.rows):
             self._alone = _BACK_OFF_FILES
             return None, []
         if not batches:
-            return pa.RecordBatch.from_pylist([], schema=wanted), joined.rows
+            return pa.RecordBatch.from_pylist([], schema=projected), joined.rows
         (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
         limits = self._options
         parts = slices_within(batch, max_rows=limits.max_rows_per_batch, max_bytes=limits.max_bytes_per_batch)

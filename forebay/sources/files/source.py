@@ -45,8 +45,8 @@ class FileSource(FileScan):
         """The event time column that `fileEventTime=footer:<column>` names; None for other values of the option."""
         if self.file_event_time is None:
             return None
-        found = parse_event_time(self.file_event_time, self.name)
-        return found.argument if found.kind == "footer" else None
+        event_time = parse_event_time(self.file_event_time, self.name)
+        return event_time.argument if event_time.kind == "footer" else None
 
     def schema(self) -> pa.Schema:
         """Return the user's schema or the inferred one, with only the selected columns.

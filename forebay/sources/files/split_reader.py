@@ -125,9 +125,9 @@ class FileSplitReader(SplitReader):
         full, schema, _ = self._schemas
         data = data_schema(full, (name for name, _ in split.partitions))
         outside = {*([METADATA] if adds_metadata(full) else []), *(name.lower() for name, _ in split.partitions)}
-        wanted = [field.name for field in schema if field.name.lower() not in outside]
+        names = [field.name for field in schema if field.name.lower() not in outside]
         # If no column of the file is selected, one column is read to count the rows.
-        return data, pa.schema([data.field(name) for name in wanted or data.names[:1]])
+        return data, pa.schema([data.field(name) for name in names or data.names[:1]])
 
     def _constants(self, split: FileSplit) -> dict[str, pa.Scalar]:
         """Return the values of a split's partition columns and of `_metadata`, by column name."""
@@ -144,33 +144,33 @@ class FileSplitReader(SplitReader):
             return []
         self._source.learn_format(self._waiting[0].path)
         _, schema, row_filter = self._schemas
-        found = []
+        fetched = []
         for split, rows in self._joined_files.read(self._waiting, self._format, self._columns_in_file):
             batch = None if rows is None else assemble(rows, self._constants(split), schema, split.size)
             if batch is not None and row_filter is not None:
                 batch = row_filter.of(batch)
             end: Position = split.size if split.end is None else split.end
-            found.append(Fetched(split.id, batch, end, finished=True))
-        return found
+            fetched.append(Fetched(split.id, batch, end, finished=True))
+        return fetched
 
     def _begin(self, split: FileSplit) -> FileRead:
         self._source.learn_format(split.path)
         _, schema, row_filter = self._schemas
         constants = self._constants(split)
-        data, wanted = self._columns_in_file(split)
-        columns = wanted.names
+        data, projected = self._columns_in_file(split)
+        columns = projected.names
         stored = self._joined_files.take(split)
 
         def batches(position: int, end: int | None) -> Batches:
             # If the format counts rows, positions are not bytes of the file. A compressed file has no inner ends.
             sliced = stored if end is None or self._format.counts_rows else replace(stored, read_to=end)
-            found = self._format.read(sliced, data, columns=columns, position=position, end=end)
+            parsed = self._format.read(sliced, data, columns=columns, position=position, end=end)
             try:
-                for batch, after in found:
+                for batch, after in parsed:
                     yield assemble(batch, constants, schema, after), after
             finally:
-                if isinstance(found, Generator):
-                    found.close()
+                if isinstance(parsed, Generator):
+                    parsed.close()
 
         def matching(position: int, end: int | None) -> Batches:
             """Read the parts that may match the row filter. An empty batch moves the position past a skipped part."""

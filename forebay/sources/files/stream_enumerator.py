@@ -360,8 +360,10 @@ class FirstEventTimes:
         if splits and self.origin.kind == "partition":
             self._check_partition(partition_schema)
         # The enumerator keeps the split of a file until it changes.
-        self._found = {one.id: kept for one in splits if (kept := self._found.get(one.id)) and kept[0] is one}
-        self._learn([one for one in splits if one.id not in self._found])
+        self._found = {
+            split.id: entry for split in splits if (entry := self._found.get(split.id)) and entry[0] is split
+        }
+        self._learn([split for split in splits if split.id not in self._found])
         return sorted(splits, key=self._order)
 
     def first_times(self, splits: Sequence[FileSplit]) -> Mapping[str, int]:
@@ -373,8 +375,8 @@ class FirstEventTimes:
             ConfigurationError: The option `fileEventTime` does not fit a file.
             RetriableError: The store did not answer.
         """
-        self._learn([one for one in splits if one.id not in self._found])
-        times = ((one.id, self._found[one.id][1]) for one in splits)
+        self._learn([split for split in splits if split.id not in self._found])
+        times = ((split.id, self._found[split.id][1]) for split in splits)
         return {split_id: micros for split_id, micros in times if micros is not None}
 
     def _order(self, split: FileSplit) -> tuple[bool, int, str]:
@@ -418,8 +420,8 @@ class FirstEventTimes:
         return times.pop()
 
     def _partition(self, split: FileSplit) -> int | None:
-        wanted = self.origin.argument.lower()
-        raw = next((text for name, text in split.partitions if name.lower() == wanted), None)
+        column = self.origin.argument.lower()
+        raw = next((text for name, text in split.partitions if name.lower() == column), None)
         if raw is None:
             return None
         if raw not in self._texts:
@@ -434,7 +436,7 @@ class FirstEventTimes:
         return self._texts[raw]
 
     def _check_partition(self, schema: pa.Schema) -> None:
-        field = next((one for one in schema if one.name.lower() == self.origin.argument.lower()), None)
+        field = next((column for column in schema if column.name.lower() == self.origin.argument.lower()), None)
         if field is None:
             columns = ", ".join(schema.names) or "none"
             raise self._refused("no partition column has this name", f"name one of the partition columns: {columns}")
