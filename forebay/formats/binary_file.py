@@ -85,9 +85,9 @@ class BinaryFileFormat(FileFormat):
                 )
         if position or end == 0:
             return
-        wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-        arrays = [self._column(file, name) for name in wanted.names]
-        yield batch_of(arrays, wanted, 1), max(1, file.size)
+        projected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        arrays = [self._column(file, name) for name in projected.names]
+        yield batch_of(arrays, projected, 1), max(1, file.size)
 
     def _column(self, file: InputFile, name: str) -> pa.Array:
         data_type = BINARY_FILE_SCHEMA.field(name).type

@@ -50,13 +50,13 @@ def bind(expression: Expression, schema: pa.Schema, zone: Zone, option: str) -> 
 
 
 def _field(name: str, schema: pa.Schema, option: str) -> pa.Field:
-    found = [field for field in schema if field.name == name] or [
+    fields = [field for field in schema if field.name == name] or [
         field for field in schema if field.name.lower() == name.lower()
     ]
-    if len(found) == 1:
-        return found[0]
+    if len(fields) == 1:
+        return fields[0]
     raise ConfigurationError(
-        f"{option} names the column {name!r}, which {'is ambiguous' if found else 'does not exist'}",
+        f"{option} names the column {name!r}, which {'is ambiguous' if fields else 'does not exist'}",
         option=option,
         advice=f"use one of the columns {', '.join(schema.names)}"
         if schema.names
@@ -173,9 +173,9 @@ def _compared(column: pa.Array, leaf: Compare) -> pa.Array:
     kind = column.type
     if pa.types.is_floating(kind):
         wide = column.cast(pa.float64())
-        found = _FUNCTIONS[leaf.operator](wide, pa.scalar(leaf.literal, pa.float64()))
+        compared = _FUNCTIONS[leaf.operator](wide, pa.scalar(leaf.literal, pa.float64()))
         # In Spark NaN is greater than every number.
-        return pc.or_(found, pc.is_nan(wide)) if ">" in leaf.operator else found
+        return pc.or_(compared, pc.is_nan(wide)) if ">" in leaf.operator else compared
     if pa.types.is_timestamp(kind):
         return _FUNCTIONS[leaf.operator](column, pa.scalar(leaf.literal, pa.timestamp("us", kind.tz)))
     return _FUNCTIONS[leaf.operator](column, pa.scalar(leaf.literal, kind))

@@ -115,19 +115,19 @@ def may_be_true(expression: Expression, outcomes: Callable[[Leaf], Outcomes]) ->
 
 def _possible(expression: Expression, outcomes: Callable[[Leaf], Outcomes]) -> Outcomes:
     if isinstance(expression, Not):
-        return frozenset(None if one is None else not one for one in _possible(expression.inner, outcomes))
+        return frozenset(None if outcome is None else not outcome for outcome in _possible(expression.inner, outcomes))
     if isinstance(expression, Both):
         sides = (_possible(side, outcomes) for side in (expression.left, expression.right))
-        return frozenset(_joined(expression.operator, one, other) for one, other in itertools.product(*sides))
+        return frozenset(_joined(expression.operator, left, right) for left, right in itertools.product(*sides))
     return outcomes(expression)
 
 
-def _joined(operator: Literal["AND", "OR"], one: bool | None, other: bool | None) -> bool | None:
+def _joined(operator: Literal["AND", "OR"], left: bool | None, right: bool | None) -> bool | None:
     """Return the outcome of AND or OR by the three-valued logic of Kleene and SQL; None is null."""
     deciding = operator == "OR"
-    if deciding in (one, other):
+    if deciding in (left, right):
         return deciding
-    return None if None in (one, other) else not deciding
+    return None if None in (left, right) else not deciding
 
 
 def range_outcomes(leaf: Compare, least: Value | None, greatest: Value | None) -> Outcomes:
@@ -139,15 +139,15 @@ def range_outcomes(leaf: Compare, least: Value | None, greatest: Value | None) -
     below = least is None or least < value  # type: ignore[operator] # of one type, as the docstring requires
     above = greatest is None or greatest > value  # type: ignore[operator] # as above
     equal = (least is None or least <= value) and (greatest is None or greatest >= value)  # type: ignore[operator] # as above
-    found: set[bool | None] = set()
+    results: set[bool | None] = set()
     for possible, holds in (
         (below, "<" in leaf.operator),
         (above, ">" in leaf.operator),
         (equal, "=" in leaf.operator),
     ):
         if possible:
-            found.add(holds)
-    return frozenset(found)
+            results.add(holds)
+    return frozenset(results)
 
 
 def moment_text(literal: Parsed | Value | DateLiteral | TimestampLiteral) -> str:
@@ -212,13 +212,13 @@ class _Parser:
         self._depth = 0
 
     def parse(self) -> Expression:
-        found = self._any_of()
+        expression = self._any_of()
         if self._peek().kind != "end":
             raise self._error("expected AND, OR or the end")
-        return found
+        return expression
 
     def _split(self) -> list[_Token]:
-        found: list[_Token] = []
+        tokens: list[_Token] = []
         at = 0
         end = len(self._text.rstrip())
         while at < end:
@@ -229,18 +229,18 @@ class _Parser:
                 raise self._error("write strings in single quotes" if quote else "this is not a name or literal", start)
             kind = "number" if match.lastgroup == "exponent" else match.lastgroup
             assert kind is not None  # noqa: S101 - one of the groups matched
-            found.append(_Token(kind, match[kind], match.start(kind)))  # type: ignore[arg-type] # the groups are the kinds
+            tokens.append(_Token(kind, match[kind], match.start(kind)))  # type: ignore[arg-type] # the groups are the kinds
             at = match.end()
-        return [*found, _Token("end", "", end)]
+        return [*tokens, _Token("end", "", end)]
 
     def _any_of(self) -> Expression:
         return self._joined("OR", lambda: self._joined("AND", self._negated))
 
     def _joined(self, word: Literal["AND", "OR"], part: Callable[[], Expression]) -> Expression:
-        found = part()
+        expression = part()
         while self._take_word(word):
-            found = Both(word, found, part())
-        return found
+            expression = Both(word, expression, part())
+        return expression
 
     def _negated(self) -> Expression:
         self._depth += 1
@@ -250,9 +250,9 @@ class _Parser:
             if self._take_word("NOT"):
                 return Not(self._negated())
             if self._take_symbol("("):
-                found = self._any_of()
+                expression = self._any_of()
                 self._expect(")")
-                return found
+                return expression
             return self._predicate()
         finally:
             self._depth -= 1
@@ -274,33 +274,33 @@ class _Parser:
             return Not(IsNull(column)) if negated else IsNull(column)
         negated = self._take_word("NOT")
         if self._take_word("IN"):
-            found = self._in_list(column)
+            expression = self._in_list(column)
         elif self._take_word("BETWEEN"):
             least = self._literal()
             if not self._take_word("AND"):
                 raise self._error("expected AND")
-            found = Both("AND", Compare(column, ">=", least), Compare(column, "<=", self._literal()))
+            expression = Both("AND", Compare(column, ">=", least), Compare(column, "<=", self._literal()))
         elif negated:
             raise self._error("expected IN or BETWEEN")
         else:
             operator = self._operator()
             return self._compared(column, operator, self._literal())
-        return Not(found) if negated else found
+        return Not(expression) if negated else expression
 
     def _in_list(self, column: str) -> Expression:
         self._expect("(")
-        found: Expression = Compare(column, "=", self._literal())
+        expression: Expression = Compare(column, "=", self._literal())
         while self._take_symbol(","):
-            found = Both("OR", found, Compare(column, "=", self._literal()))
+            expression = Both("OR", expression, Compare(column, "=", self._literal()))
         self._expect(")")
-        return found
+        return expression
 
     @staticmethod
     def _compared(column: str, operator: str, literal: Parsed, *, mirrored: bool = False) -> Expression:
         if operator in ("!=", "<>"):
             return Not(Compare(column, "=", literal))
-        found = _SAME[operator]
-        return Compare(column, _MIRRORED[found] if mirrored else found, literal)
+        canonical = _SAME[operator]
+        return Compare(column, _MIRRORED[canonical] if mirrored else canonical, literal)
 
     def _operator(self) -> str:
         token = self._peek()
@@ -361,15 +361,15 @@ class _Parser:
 
     def _take_word(self, word: str) -> bool:
         token = self._peek()
-        found = token.kind == "word" and token.text.upper() == word
-        self._next += found
-        return found
+        matched = token.kind == "word" and token.text.upper() == word
+        self._next += matched
+        return matched
 
     def _take_symbol(self, symbol: str) -> bool:
         token = self._peek()
-        found = token.kind == "symbol" and token.text == symbol
-        self._next += found
-        return found
+        matched = token.kind == "symbol" and token.text == symbol
+        self._next += matched
+        return matched
 
     def _expect(self, symbol: str) -> None:
         if not self._take_symbol(symbol):
@@ -377,8 +377,8 @@ class _Parser:
 
     def _error(self, why: str, at: int | None = None) -> ConfigurationError:
         place = self._peek().at if at is None else at
-        rest = self._text[place:].strip()
-        where = f"at {rest[:30]!r}" if rest else "at the end"
+        unparsed = self._text[place:].strip()
+        where = f"at {unparsed[:30]!r}" if unparsed else "at the end"
         return ConfigurationError(
             f"{self._option} {self._text!r} cannot be parsed {where}: {why}",
             option=self._option,
@@ -420,12 +420,12 @@ def outcomes(leaf: Leaf, column: Statistics) -> Outcomes:
     if nulls == rows:
         return _NULL
     if isinstance(leaf, Constant):
-        found: Outcomes = frozenset({leaf.outcome})
+        possible: Outcomes = frozenset({leaf.outcome})
     else:
-        found = range_outcomes(leaf, column.least, column.greatest)
+        possible = range_outcomes(leaf, column.least, column.greatest)
         if column.nan:
-            found |= {">" in leaf.operator}
-    return found if nulls == 0 else found | _NULL
+            possible |= {">" in leaf.operator}
+    return possible if nulls == 0 else possible | _NULL
 
 
 def kept_ranges(
@@ -440,12 +440,12 @@ def kept_ranges(
         end: The row after the last one to read; None for the end of the file.
     """
     last = starts[-1] if end is None else end
-    found: list[tuple[int, int | None]] = []
+    ranges: list[tuple[int, int | None]] = []
     for kept, (first, following) in zip(keep, pairwise(starts), strict=True):
         start, stop = max(first, position), min(following, last)
         if not kept or start >= stop:
             continue
-        if found and found[-1][1] == start:
-            start = found.pop()[0]
-        found.append((start, stop))
-    return found
+        if ranges and ranges[-1][1] == start:
+            start = ranges.pop()[0]
+        ranges.append((start, stop))
+    return ranges

@@ -254,9 +254,9 @@ class RecordBlocks:
             size = stride // 8
             # A different eighth of each stride, in case the data repeat with its period.
             starts = (place * stride + place % 8 * size for place in range(_SAMPLES))
-            found = 8 * sum(data.count(separator, start, start + size) for start in starts)
-            if 2 * found < limit:
-                return found
+            count = 8 * sum(data.count(separator, start, start + size) for start in starts)
+            if 2 * count < limit:
+                return count
         return data.count(separator)
 
     def next_start(self, data: bytearray, index: int) -> int:
@@ -382,11 +382,11 @@ class RecordBlocks:
             # A carriage return at the very end may be half of a `\r\n`.
             return max(feed, data.rfind(b"\r", feed, len(data) - 1) + 1)
         if not self._ambiguous:
-            found = data.rfind(self.separator)
-            return 0 if found < 0 else found + self._width
+            place = data.rfind(self.separator)
+            return 0 if place < 0 else place + self._width
         last = 0
-        while (found := data.find(self.separator, last)) >= 0:
-            last = found + self._width
+        while (place := data.find(self.separator, last)) >= 0:
+            last = place + self._width
         return last
 
 

@@ -102,8 +102,8 @@ class TextFormat(FileFormat):
                 advice="give a schema with one string column beside the partition columns",
             )
         names = list(schema.names if columns is None else columns)
-        found = self._whole(file, position, end) if self.options.wholetext else self._lines(file, position, end)
-        for lines, after in found:
+        blocks = self._whole(file, position, end) if self.options.wholetext else self._lines(file, position, end)
+        for lines, after in blocks:
             yield pa.RecordBatch.from_arrays([lines] * len(names), names=names), after
 
     def _lines(self, file: InputFile, position: int, end: int | None) -> Iterator[tuple[pa.Array, int]]:

@@ -110,9 +110,9 @@ def merged_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
             option="enforceSchema" if options.mode == "PERMISSIVE" else "mode",
             advice="leave out either mode and enforceSchema, or schemaEvolution",
         )
-    found = [(file, first) for file in files if (first := _first_record(options, file)) is not None]
-    headers = [(_names(options, tokens), file.path) for file, (tokens, _) in found]
-    names, longest = max(headers, key=lambda one: len(one[0]), default=([], ""))
+    first_records = [(file, first) for file in files if (first := _first_record(options, file)) is not None]
+    headers = [(_names(options, tokens), file.path) for file, (tokens, _) in first_records]
+    names, longest = max(headers, key=lambda candidate: len(candidate[0]), default=([], ""))
     for header, path in headers:
         if [name.lower() for name in header] != [name.lower() for name in names[: len(header)]]:
             raise ConfigurationError(
@@ -121,7 +121,7 @@ def merged_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
                 option="header",
                 advice="exclude one kind of files with pathGlobFilter, or give a schema and leave schemaEvolution out",
             )
-    return _typed(options, names, [(file, text) for file, (_, text) in found])
+    return _typed(options, names, [(file, text) for file, (_, text) in first_records])
 
 
 def _names(options: CsvOptions, tokens: list[str | None]) -> list[str]:
@@ -146,9 +146,9 @@ def _first_record(options: CsvOptions, file: InputFile) -> tuple[list[str | None
 
 def _widen(columns: list[ColumnTypes], options: CsvOptions, file: InputFile, names: list[str], header: str) -> None:
     """Widen each column's type until it fits all tokens of a file. Skips string columns, which fit every token."""
-    wanted = [index for index, column in enumerate(columns) if not column.resolved]
+    unresolved = [index for index, column in enumerate(columns) if not column.resolved]
     by_text = options.header and not options.multi_line
-    reading = CsvReading(options, file, names, wanted, inferring=True, without=header if by_text else None)
+    reading = CsvReading(options, file, names, unresolved, inferring=True, without=header if by_text else None)
     chance = random.Random(1)  # the same sample every time
     for tokens, _ in reading.blocks(0, None):
         if tokens is None:
@@ -156,7 +156,7 @@ def _widen(columns: list[ColumnTypes], options: CsvOptions, file: InputFile, nam
         sample: pa.Array | None = None
         if options.sampling_ratio <= _ALL:
             sample = pa.array([chance.random() < options.sampling_ratio for _ in range(tokens.rows)], pa.bool_())
-        for index, column in zip(wanted, tokens.columns, strict=True):
+        for index, column in zip(unresolved, tokens.columns, strict=True):
             columns[index].widen(column if sample is None else column.filter(sample))
 
 
@@ -185,28 +185,28 @@ class RowMaker:
         corrupt = options.column_name_of_corrupt_record
         _refuse_twice(schema.names)
         names = dict.fromkeys(schema.names)
-        wanted = list(names if columns is None else columns)
-        missing = [name for name in wanted if name not in names]
+        selected = list(names if columns is None else columns)
+        missing = [name for name in selected if name not in names]
         if missing:
             raise ConfigurationError(
                 f"{missing[0]!r} in the option `columns` is not a column of the schema",
                 option="columns",
                 advice=f"select only columns of the schema: {', '.join(map(repr, names))}",
             )
-        self.schema = pa.schema([schema.field(name) for name in wanted])
+        self.schema = pa.schema([schema.field(name) for name in selected])
         self.names = [name for name in names if name != corrupt]
         """The names of the data columns: all columns of the schema but the one for corrupt records."""
         places = {name: place for place, name in enumerate(self.names)}
-        self.wanted = [places[name] for name in wanted if name != corrupt]
+        self.wanted = [places[name] for name in selected if name != corrupt]
         """The indexes in `names` of the selected columns."""
-        self._corrupt_at = wanted.index(corrupt) if corrupt in wanted else None
+        self._corrupt_at = selected.index(corrupt) if corrupt in selected else None
         if corrupt in names and schema.field(corrupt).type not in (pa.string(), pa.large_string()):
             raise ConfigurationError(
                 f"the column {corrupt!r} for corrupt records must be a string, not {schema.field(corrupt).type}",
                 option="columnNameOfCorruptRecord",
                 advice="declare the column as string in the schema, or set columnNameOfCorruptRecord to another name",
             )
-        self._converters = [converter(schema.field(name), options) for name in wanted if name != corrupt]
+        self._converters = [converter(schema.field(name), options) for name in selected if name != corrupt]
 
     def batch(self, tokens: Tokens, block: Block) -> pa.RecordBatch:
         """Return the record batch for the tokens of a block.
@@ -230,8 +230,8 @@ class RowMaker:
             arrays.insert(self._corrupt_at, self._corrupt(tokens, bad))
         batch = batch_of(arrays, self.schema, tokens.rows)
         if bad and self._mode == "DROPMALFORMED":
-            kept = [row not in bad for row in range(tokens.rows)]
-            batch = batch.filter(pa.array(kept, pa.bool_()))
+            keep = [row not in bad for row in range(tokens.rows)]
+            batch = batch.filter(pa.array(keep, pa.bool_()))
         return batch
 
     def oversized(self, block: Block) -> pa.RecordBatch:
@@ -372,25 +372,25 @@ class ColumnTypes:
         """Return the type that Spark infers for one token. The search starts at the column's current type."""
         sought = _DECIMAL if pa.types.is_decimal(self._type) else self._type
         skipped = sought != _NULL
-        for found, parse in self._parsers:
-            skipped = skipped and found != sought
+        for data_type, parse in self._parsers:
+            skipped = skipped and data_type != sought
             value = None if skipped else parse(token)
             if value is not None:
-                return value if isinstance(value, pa.DataType) else found
+                return value if isinstance(value, pa.DataType) else data_type
         return _STRING
 
     def _wider(self, one: pa.DataType, other: pa.DataType) -> pa.DataType:
-        both = {one, other}
-        if len(both) == 1 or _NULL in both:
+        kinds = {one, other}
+        if len(kinds) == 1 or _NULL in kinds:
             return other if one == _NULL else one
-        if both == {_DATE, _TIMESTAMP}:
+        if kinds == {_DATE, _TIMESTAMP}:
             lenient = self._options.timestamp_format is None and self._date_pattern in _LENIENT_DATES
             return _TIMESTAMP if lenient else _STRING
-        if both == {_INT, _LONG}:
+        if kinds == {_INT, _LONG}:
             return _LONG
-        if not all(kind in (_INT, _LONG, _DOUBLE) or pa.types.is_decimal(kind) for kind in both):
+        if not all(kind in (_INT, _LONG, _DOUBLE) or pa.types.is_decimal(kind) for kind in kinds):
             return _STRING
-        return _DOUBLE if _DOUBLE in both else pa.decimal128(max(map(_precision, both)), 0)
+        return _DOUBLE if _DOUBLE in kinds else pa.decimal128(max(map(_precision, kinds)), 0)
 
 
 def _precision(kind: pa.DataType) -> int:

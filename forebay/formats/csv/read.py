@@ -139,14 +139,14 @@ def check_header(options: CsvOptions, tokens: Sequence[str | None], names: Seque
         _log.warning("%s %s; columns match by position: %s", path, problem, advice)
 
 
-def _difference(found: Sequence[str], names: Sequence[str]) -> str | None:
-    """Return how the names of a header (`found`) differ from those of the schema (`names`); None if they do not.
+def _difference(headers: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return how the names of a header (`headers`) differ from those of the schema (`names`); None if they do not.
 
     The text completes a sentence that begins with the path.
     """
-    if len(found) != len(names):
-        return f"has {len(found)} columns in its header, but the schema has {len(names)}"
-    for header, name in zip(found, names, strict=True):
+    if len(headers) != len(names):
+        return f"has {len(headers)} columns in its header, but the schema has {len(names)}"
+    for header, name in zip(headers, names, strict=True):
         if header.lower() != name.lower():
             return f"has the column {header!r} in its header where the schema has {name!r}"
     return None
@@ -207,15 +207,15 @@ class CsvReading:
                 first = first and awaited
                 continue
             if first:
-                found = header.line(block)
-                first = found is None
+                line = header.line(block)
+                first = line is None
                 if awaited:
-                    if found is not None:
-                        self._check(header.tokens(found[0]))
-                    del block.data[: found[2] if found else len(block.data)]
+                    if line is not None:
+                        self._check(header.tokens(line[0]))
+                    del block.data[: line[2] if line else len(block.data)]
                     awaited = first
-                elif found is not None and block.data.startswith(BOM, found[1]):
-                    at = found[1]  # Spark's parser drops a mark before the first record
+                elif line is not None and block.data.startswith(BOM, line[1]):
+                    at = line[1]  # Spark's parser drops a mark before the first record
                     del block.data[at : at + len(BOM)]
             if self._without is not None:
                 header.remove_lines(block, self._without)
@@ -257,9 +257,9 @@ class CsvReading:
         if not self._options.multi_line:
             header = CsvHeader(self._options, self._blocks)
             for block in self._blocks.read(self._file):
-                found = None if block.cut else header.line(block)
-                if found is not None:
-                    return header.tokens(found[0]), found[0]
+                line = None if block.cut else header.line(block)
+                if line is not None:
+                    return header.tokens(line[0]), line[0]
             return None
         with self._stream() as stream:
             window = Window(stream)
@@ -306,9 +306,9 @@ class CsvReading:
         """
         while True:
             window.fill(_HEAD_BYTES)
-            found = self._options.line_sep or detected_line_separator(window.data)
-            if found is not None or window.ended or len(window.data) >= _DETECT_BYTES:
-                return found or ("\r" if b"\r" in window.data else "\n")
+            separator = self._options.line_sep or detected_line_separator(window.data)
+            if separator is not None or window.ended or len(window.data) >= _DETECT_BYTES:
+                return separator or ("\r" if b"\r" in window.data else "\n")
 
     def _stream(self) -> BinaryIO:
         return as_utf8(open_decompressed(self._file), self._blocks.encoding)
@@ -342,8 +342,8 @@ class LineSplitter(Splitter):
         placeholders = Placeholders()
         data = self._without_comments(self._with_newlines(data, placeholders))
         data = without_blank_lines(data, placeholders)
-        found, fallback_rows = self._split(data, placeholders)
-        return self.merged(found, fallback_rows, lambda: self._raw(data, placeholders))
+        arrow_rows, fallback_rows = self._split(data, placeholders)
+        return self.merged(arrow_rows, fallback_rows, lambda: self._raw(data, placeholders))
 
     def _by_tokenizer(self, data: bytes | bytearray) -> Tokens:
         none = Placeholders()
@@ -378,16 +378,18 @@ class LineSplitter(Splitter):
         """Return the rows that Arrow splits as Spark does, and the rows of all other lines, split by the tokenizer."""
         quoting = self.safe_blocks.quoting(data)
         if quoting is not Quoting.NOT_SAFE:
-            found = self.by_arrow(data, quoting, placeholders)
-            return found, [(index, self._tokens_of(text, placeholders)) for index, text in found.fallback_rows]
+            arrow_rows = self.by_arrow(data, quoting, placeholders)
+            return arrow_rows, [
+                (index, self._tokens_of(text, placeholders)) for index, text in arrow_rows.fallback_rows
+            ]
         lines = [line for line in data.split(b"\n") if line]
         safe, quoting = self.safe_blocks.safe_lines(pa.array(lines, pa.binary()), data)
         placeholders.avoid(data)
-        found = self.by_arrow(b"\n".join(itertools.compress(lines, safe.to_pylist())), quoting, placeholders)
-        safe_rows = pc.indices_nonzero(safe).to_pylist() if found.fallback_rows else []
-        texts = [(safe_rows[index], text) for index, text in found.fallback_rows]
+        arrow_rows = self.by_arrow(b"\n".join(itertools.compress(lines, safe.to_pylist())), quoting, placeholders)
+        safe_rows = pc.indices_nonzero(safe).to_pylist() if arrow_rows.fallback_rows else []
+        texts = [(safe_rows[index], text) for index, text in arrow_rows.fallback_rows]
         texts += [(index, lines[index].decode()) for index in pc.indices_nonzero(pc.invert(safe)).to_pylist()]
-        return found, [(index, self._tokens_of(text, placeholders)) for index, text in sorted(texts)]
+        return arrow_rows, [(index, self._tokens_of(text, placeholders)) for index, text in sorted(texts)]
 
     def _tokens_of(self, text: str, placeholders: Placeholders) -> list[str | None] | None:
         text = placeholders.restored_text(text)
@@ -483,15 +485,15 @@ class RecordSplitter(Splitter):
             quoting = self.safe_blocks.quoting(data)
             if quoting is Quoting.NOT_SAFE:
                 return None
-            found = self.by_arrow(data, quoting, placeholders)
+            arrow_rows = self.by_arrow(data, quoting, placeholders)
         except NoPlaceholder:
             return None
         fallback_rows: list[FallbackRow] = []
-        for index, text in found.fallback_rows:
-            ends = index < found.rows + len(found.fallback_rows) - 1 or data.endswith(b"\n")
+        for index, text in arrow_rows.fallback_rows:
+            ends = index < arrow_rows.rows + len(arrow_rows.fallback_rows) - 1 or data.endswith(b"\n")
             self.tokenizer.begin(placeholders.restored_text(text) + self.rules.line_sep * ends, True)
             fallback_rows.append((index, self.tokenizer.next()))
-        return self.merged(found, fallback_rows, lambda: self._raw(block))
+        return self.merged(arrow_rows, fallback_rows, lambda: self._raw(block))
 
     def _with_newlines(self, data: bytes | bytearray, placeholders: Placeholders) -> bytes | bytearray | None:
         """Return the block with LF as line end; None if replacing the line ends would change values."""

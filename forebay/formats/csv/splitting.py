@@ -80,7 +80,7 @@ class Placeholders:
         opening = self._new(data, quote_byte, quote_byte)
         inner = self._new(data, sep_byte, sep_byte)
         pair = quote_byte * 2
-        return starts.sub(lambda found: opening + found[1].replace(sep_byte, inner) + pair, data)
+        return starts.sub(lambda match: opening + match[1].replace(sep_byte, inner) + pair, data)
 
     def restored(self, tokens: pa.Array) -> pa.Array:
         """Return the tokens with the original characters instead of the placeholders.
@@ -412,33 +412,33 @@ class Splitter:
 
         If most records do not have the expected number of fields, expect their most common number and split again.
         """
-        found = self._arrow.split(data, quoting, self._arrow_width, placeholders)
-        if len(found.fallback_rows) > max(_FEW, found.rows):
+        arrow_rows = self._arrow.split(data, quoting, self._arrow_width, placeholders)
+        if len(arrow_rows.fallback_rows) > max(_FEW, arrow_rows.rows):
             # Most records have another number of fields than the schema: expect that number from now on.
-            self._arrow_width = Counter(found.other_widths).most_common(1)[0][0]
-            found = self._arrow.split(data, quoting, self._arrow_width, placeholders)
-        self._check_chars(found)
-        return found
+            self._arrow_width = Counter(arrow_rows.other_widths).most_common(1)[0][0]
+            arrow_rows = self._arrow.split(data, quoting, self._arrow_width, placeholders)
+        self._check_chars(arrow_rows)
+        return arrow_rows
 
     def merged(self, found: ArrowRows, fallback_rows: list[FallbackRow], raw: Callable[[], Sequence[str]]) -> Tokens:
         """Merge the rows that Arrow split with the rows that the tokenizer split, in the order of the records.
 
         `raw` returns the texts of all records.
         """
-        kept = [tokens for _, tokens in fallback_rows if tokens is not None]
+        parsed = [tokens for _, tokens in fallback_rows if tokens is not None]
         other_width = self._arrow_width != self.width
-        if not kept:
+        if not parsed:
             return Tokens(found.columns, found.rows, range(found.rows) if other_width else (), raw)
         # For each row kept: the number of Arrow's rows before it.
         before = [index - number for number, (index, tokens) in enumerate(fallback_rows) if tokens is not None]
         runs = [(stop, len(list(group))) for stop, group in groupby(before)]
         columns = [
-            _merged_column(column, pa.array([self._value(tokens, index) for tokens in kept], pa.string()), runs)
+            _merged_column(column, pa.array([self._value(tokens, index) for tokens in parsed], pa.string()), runs)
             for column, index in zip(found.columns, self.wanted, strict=True)
         ]
-        rows = found.rows + len(kept)
+        rows = found.rows + len(parsed)
         places = [number + count for number, count in enumerate(before)]
-        wrong = [row for row, tokens in zip(places, kept, strict=True) if len(tokens) != self.width]
+        wrong = [row for row, tokens in zip(places, parsed, strict=True) if len(tokens) != self.width]
         if other_width:
             wrong = sorted({*range(rows)} - {*places} | {*wrong})
         return Tokens(columns, rows, wrong, raw)
@@ -447,10 +447,10 @@ class Splitter:
         token = tokens[index] if index < len(tokens) else None
         return None if token == self.rules.null_value else token
 
-    def _check_chars(self, found: ArrowRows) -> None:
+    def _check_chars(self, arrow_rows: ArrowRows) -> None:
         limit = self.rules.max_chars
         if limit >= 0:
-            for column in found.columns:
+            for column in arrow_rows.columns:
                 longest = pc.max(pc.utf8_length(column)).as_py()
                 if longest is not None and longest > limit:
                     raise TooManyChars

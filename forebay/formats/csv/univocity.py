@@ -197,10 +197,10 @@ class CsvCursor:
 
     def _append_until(self, ch: str, run: re.Pattern[str], stops: tuple[str, ...]) -> str:
         while ch not in stops:
-            found = run.match(self._text, self._i)
-            self._append(ch + (found[0] if found else ""))
-            if found:
-                self._i = found.end()
+            match = run.match(self._text, self._i)
+            self._append(ch + (match[0] if match else ""))
+            if match:
+                self._i = match.end()
             ch = self._next_char()
         return ch
 
@@ -261,10 +261,10 @@ class ValueText:
         No text is searched twice.
         """
         text, at = self._new.getvalue(), 0
-        for found in delimiter.finditer(text):
+        for match in delimiter.finditer(text):
             before = self._prefix + self._undivided.getvalue() if not at else ""
-            yield before + text[at : found.start()], found[0]
-            at = found.end()
+            yield before + text[at : match.start()], match[0]
+            at = match.end()
         if at:
             self.clear()
         self._new = io.StringIO()
@@ -408,8 +408,8 @@ class CsvTokenizer(CsvCursor):
                 return self._at_end()
             if ch == self._sep1 and text.startswith(self._sep2, at):
                 break
-            found = self._value_run.match(text, at)
-            at = found.end() if found else at + 1
+            match = self._value_run.match(text, at)
+            at = match.end() if match else at + 1
             ch = text[at - 1]
         value = text[self._i - 1 : at - 1]
         if -1 < self._rules.max_chars < len(value):
@@ -450,8 +450,8 @@ class CsvTokenizer(CsvCursor):
     def _plain_quoted_end(self) -> int:
         """Return the index of the closing quote of a value without escapes; -1 if there is none."""
         text, at = self._text, self._i
-        while (found := self._special.search(text, at)) is not None:
-            at = found.start()
+        while (match := self._special.search(text, at)) is not None:
+            at = match.start()
             follower = text[at + 1 : at + 2]
             if not follower:
                 self._at_end()
@@ -520,10 +520,10 @@ class CsvTokenizer(CsvCursor):
 
         Return False if the quote before it is stray.
         """
-        found = self._pairs.get(self._prev + self._ch, _NOTHING)
-        if found is None:
+        pair = self._pairs.get(self._prev + self._ch, _NOTHING)
+        if pair is None:
             return False
-        text, self._ch = found[0], found[1] or self._ch
+        text, self._ch = pair[0], pair[1] or self._ch
         if text:
             self._append(text)
         return True
