@@ -27,7 +27,8 @@ class Split:
 
     Args:
         id: Unique within the source and stable for ever, across restarts and for every slice of the split.
-        position: The next record to emit. None = the start of the split, which must be the same in every replay.
+        position: The next record to emit. None = the start of the split, which must be the same in every replay. A
+            connector may also let its splits begin at a position, so None does not tell whether a split has begun.
         end: The end, exclusive. In an enumerator: the split's own end, None if it may still grow. In a reader: the end
             of this read.
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, ContractError
+from forebay.framework.microbatch.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offset import (
     BEFORE_FIRST,
-    FinishedSplits,
     Offset,
     Planned,
     UnknownEnd,

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.digests import Digest, SplitDigests
 from forebay.framework.microbatch import spilling_codec
-from forebay.framework.microbatch.offset import FinishedSplits, Offset, Planned, UnknownEnd, canonical, dump_offset
+from forebay.framework.microbatch.finished_splits import FinishedSplits
+from forebay.framework.microbatch.offset import Offset, Planned, UnknownEnd, canonical, dump_offset
 from forebay.framework.microbatch.offset_codec import InlineOffsetCodec
 from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec, decode, encode, outdated
 from forebay.framework.runtime.connector_calls import ConnectorCalls

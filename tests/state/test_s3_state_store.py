@@ -18,7 +18,8 @@ import pytest
 from s3_servers import KEY, REGION, SECRET, S3Server, bucket_of_moto
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.microbatch.offset import FinishedSplits, Offset, Planned, UnknownEnd
+from forebay.framework.microbatch.finished_splits import FinishedSplits
+from forebay.framework.microbatch.offset import Offset, Planned, UnknownEnd
 from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime

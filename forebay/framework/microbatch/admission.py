@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides what a micro-batch reads: the available range of each split, limits, and the slices of each task."""
+"""Decides what a micro-batch reads: the available range of each split, triggers, and limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Final
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.discovery import DiscoveryEnumerator
-from forebay.framework.microbatch.offset import LazySequence, Planned, To, UnknownEnd
+from forebay.framework.microbatch.finished_splits import LazySequence
+from forebay.framework.microbatch.offset import Planned, To, UnknownEnd
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, normalise

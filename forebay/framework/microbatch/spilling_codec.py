@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 
 from forebay.errors import ConfigurationError
 from forebay.framework.digests import SplitDigests
+from forebay.framework.microbatch.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offset import (
     DIGESTS,
-    FinishedSplits,
     Offset,
     UnknownEnd,
     compact,

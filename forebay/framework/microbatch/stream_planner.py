@@ -33,19 +33,13 @@ from forebay.framework.microbatch.admission import (
 )
 from forebay.framework.microbatch.alignment import OrderedAlignment, StreamAlignment
 from forebay.framework.microbatch.assigned_splits import AssignedContext, AssignedSplitProvider
+from forebay.framework.microbatch.committed_state import CommittedState, identity_of, negotiated_of
 from forebay.framework.microbatch.end_negotiation import NegotiatedSplits, RecordProbe
 from forebay.framework.microbatch.negotiated_reads import Negotiation
 from forebay.framework.microbatch.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset, own_ends
 from forebay.framework.microbatch.offset_codec import InlineOffsetCodec, OffsetCodec
 from forebay.framework.microbatch.reports import QueryReport, event_time_report
-from forebay.framework.microbatch.restart import (
-    CommittedState,
-    OffsetMigration,
-    RestartGuard,
-    identity_of,
-    negotiated_of,
-    unfinished_replay,
-)
+from forebay.framework.microbatch.restart import OffsetMigration, RestartGuard, unfinished_replay
 from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec
 from forebay.framework.microbatch.split_provider import (
     QUIET_FLOOR,
