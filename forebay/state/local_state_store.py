@@ -13,7 +13,7 @@ from typing import Final
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.state.local_files import put_if_absent
-from forebay.state.state_store import OPTION, checked_name, checked_prefix
+from forebay.state.state_store import STREAM, Purpose, checked_name, checked_prefix
 from forebay.stores.local import store_error
 from forebay.stores.paths import LOCAL
 
@@ -25,11 +25,12 @@ _ABANDONED: Final = 3600.0  # seconds after which the writer of an unfinished fi
 class LocalStateStore:
     """Stores each fact in a file, written atomically by a hard link. Implements `StateStore`.
 
-    The location is a path or a `file:` URL; the directory is created with the first fact.
+    The location is a path or a `file:` URL; the directory is created with the first fact. Errors name the purpose.
     """
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, purpose: Purpose = STREAM) -> None:
         self.location = location
+        self._purpose = purpose
         self._root = Path(LOCAL.sub("", location, count=1)).absolute()
 
     def local_path(self, name: str) -> Path:
@@ -43,7 +44,7 @@ class LocalStateStore:
         if not Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(self._root)):
             raise ConfigurationError(
                 f"{str(directory)!r} is reached by a link that leads out of the state below {self.location!r}",
-                option=OPTION,
+                option=self._purpose.option,
                 advice="replace the link by the directory; only the whole location may be a link",
             )
 
@@ -98,7 +99,7 @@ class LocalStateStore:
 
     @contextmanager
     def _wrap_errors(self, path: Path, doing: str) -> Iterator[None]:
-        """Convert errors in a `with` block to ForebayErrors that name the option `stateLocation`."""
+        """Convert errors in a `with` block to ForebayErrors that name the option of the location."""
         try:
             yield
         except OSError as error:
@@ -107,20 +108,19 @@ class LocalStateStore:
             raise self._state_error(error.__cause__, error) from error
 
     def _state_error(self, cause: BaseException | None, error: ForebayError) -> ForebayError:
-        error.option = OPTION
+        error.option = self._purpose.option
         if isinstance(cause, OSError) and cause.errno == errno.ENOTDIR:
             return ConfigurationError(
                 f"{self.location!r} or one of its parents is not a directory",
-                option=OPTION,
+                option=self._purpose.option,
                 advice="give a directory; it is created if it does not exist",
             )
         if not isinstance(cause, OSError) or cause.errno not in _PASSING:
             return error
         return RetriableError(
-            f"the state of the stream could not be written below {self.location!r}: {cause.strerror}",
-            option=OPTION,
-            advice="free some space, or mount the disk for writing, and start the query again: it continues where it "
-            "stopped; or copy the directory to another disk and set stateLocation to the copy",
+            f"{self._purpose.what} could not be written below {self.location!r}: {cause.strerror}",
+            option=self._purpose.option,
+            advice=f"free some space, or mount the disk for writing, and {self._purpose.again}",
         )
 
 

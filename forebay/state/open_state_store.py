@@ -9,7 +9,7 @@ from typing import Final
 
 from forebay.errors import ConfigurationError
 from forebay.state.local_state_store import LocalStateStore
-from forebay.state.state_store import OPTION, StateStore
+from forebay.state.state_store import STREAM, Purpose, StateStore
 from forebay.stores.paths import S3_SCHEMES
 from forebay.stores.store import NO_OPTIONS, StorageOptions
 
@@ -29,13 +29,16 @@ def can_keep_state(location: str) -> bool:
     return scheme_of(location) in (*_LOCAL, *S3_SCHEMES)
 
 
-def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) -> StateStore:
+def open_state_store(
+    location: str, options: Mapping[str, object] = NO_OPTIONS, purpose: Purpose = STREAM
+) -> StateStore:
     """Return the state store of a location, without accessing it. Called by hosts and tasks, on any thread.
 
     Args:
         location: A directory, as a path or a `file:` URL, or `s3://bucket/prefix`.
         options: For S3, the options `stateStorage.*`, named as in `S3Settings`; values may be a `Secret`. A directory
             takes none.
+        purpose: What the store is for; errors name it.
 
     Raises:
         ConfigurationError: The store cannot keep state, boto3 is not installed, or an option is unknown.
@@ -43,23 +46,25 @@ def open_state_store(location: str, options: Mapping[str, object] = NO_OPTIONS) 
     scheme = scheme_of(location)
     if not location.strip() or "\x00" in location:
         raise ConfigurationError(
-            f"stateLocation is {location!r}, which is no directory", option=OPTION, advice="give a path or an s3:// URL"
+            f"{purpose.option} is {location!r}, which is no directory",
+            option=purpose.option,
+            advice="give a path or an s3:// URL",
         )
     if scheme in S3_SCHEMES:
         from forebay.state.s3_state_store import S3StateStore
 
-        return S3StateStore(location, StorageOptions(options))
+        return S3StateStore(location, StorageOptions(options), purpose)
     if scheme not in _LOCAL:
         raise ConfigurationError(
-            f"stateLocation cannot be a URL with the scheme {scheme!r}: only local directories and S3 create files "
+            f"{purpose.option} cannot be a URL with the scheme {scheme!r}: only local directories and S3 create files "
             "atomically",
-            option=OPTION,
+            option=purpose.option,
             advice="give a directory (on a cluster, in a file system that all machines mount), or s3://bucket/prefix",
         )
     if any(not name.startswith("fs.s3a.") for name in options):
         raise ConfigurationError(
-            f"the directory {location!r} takes no stateStorage options",
-            option=f"stateStorage.{min(options)}",
-            advice="remove stateStorage.*, or give an s3:// URL as stateLocation",
+            f"the directory {location!r} takes no {purpose.storage[:-1]} options",
+            option=f"{purpose.storage}{min(options)}",
+            advice=f"remove {purpose.storage}*, or give an s3:// URL as {purpose.option}",
         )
-    return LocalStateStore(location)
+    return LocalStateStore(location, purpose)

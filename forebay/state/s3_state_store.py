@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, BinaryIO, Final
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
-from forebay.state.state_store import OPTION, checked_name, checked_prefix
+from forebay.state.state_store import OPTION, STREAM, Purpose, checked_name, checked_prefix
 from forebay.stores.s3.client import (
     Background,
     S3Client,
@@ -55,7 +55,9 @@ _EVENT: Final = "before-send.s3.PutObject"
 Put = Callable[[str, Callable[[], "bytes | BinaryIO"]], bool]
 
 
-def refuse_racy_store(client: S3Client, location: str, put: Put, delete: Callable[[Iterable[str]], None]) -> None:
+def refuse_racy_store(
+    client: S3Client, location: str, put: Put, delete: Callable[[Iterable[str]], None], option: str = OPTION
+) -> None:
     """Raise an error if the store lets a second writer of the same name succeed. May block.
 
     A store that looks for the object and then writes it passes a probe by one PUT after the other. So several
@@ -66,6 +68,7 @@ def refuse_racy_store(client: S3Client, location: str, put: Put, delete: Callabl
         location: The location of the state, for errors.
         put: Writes a fact unless it exists, with a body that is made for each attempt; returns whether it wrote it.
         delete: Deletes facts.
+        option: The option that gives the location, for errors.
 
     Raises:
         ConfigurationError: Two writers of one object succeeded.
@@ -91,13 +94,13 @@ def refuse_racy_store(client: S3Client, location: str, put: Put, delete: Callabl
             f"the store at {client.server} let {winners} of {WRITERS} simultaneous writers create one object below "
             f"{location!r}: it ignores If-None-Match, or overwrites an object that exists, so two queries or two "
             "attempts of a task could both commit",
-            option=OPTION,
+            option=option,
             advice=OTHER_STORE,
         )
     if not won:
         raise RetriableError(
             f"the store at {client.server} could not be probed: it reports new objects below {location!r} as existing",
-            option=OPTION,
+            option=option,
             advice="check whether a proxy or the network loses answers of the store",
         )
 
@@ -158,9 +161,6 @@ def _hold(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore has no 
             del request.headers["Expect"]
 
 
-PREFIX: Final = "stateStorage."
-"""The prefix of the options of S3 for state."""
-
 _TRIES: Final = 4
 """Maximum attempts at a write that conflicts with one of another writer."""
 
@@ -183,13 +183,14 @@ class S3StateStore:
         ConfigurationError: boto3 is not installed, the URL is invalid, or an option is unknown.
     """
 
-    def __init__(self, location: str, options: StorageOptions) -> None:
+    def __init__(self, location: str, options: StorageOptions, purpose: Purpose = STREAM) -> None:
         self.location = location
-        self._bucket, self._prefix = _split_location(location)
+        self._purpose = purpose
+        self._bucket, self._prefix = _split_location(location, purpose)
         try:
-            self._client = client_of(options, PREFIX)
+            self._client = client_of(options, purpose.storage)
         except ConfigurationError as error:
-            error.option = OPTION if error.option == "path" else error.option
+            error.option = purpose.option if error.option == "path" else error.option
             raise
 
     def get(self, name: str) -> bytes | None:
@@ -210,7 +211,7 @@ class S3StateStore:
         store = (self._client.endpoint, self._bucket)
         with self._wrap_errors("write"):
             if store not in _probed and not _AMAZON.fullmatch(self._client.endpoint):
-                refuse_racy_store(self._client, self.location, self._put, self.delete)
+                refuse_racy_store(self._client, self.location, self._put, self.delete, self._purpose.option)
                 _probed.add(store)
             return self._put(name, lambda: data)
 
@@ -293,34 +294,36 @@ class S3StateStore:
         if is_unsupported(error):
             return ConfigurationError(
                 f"the store at {self._client.server} does not support If-None-Match or the request itself: could not "
-                f"{doing} the state of the stream below {self.location!r} ({error})",
-                option=OPTION,
+                f"{doing} {self._purpose.what} below {self.location!r} ({error})",
+                option=self._purpose.option,
                 advice=OTHER_STORE,
             )
         return s3_error(error, self._request(doing))
 
     def _request(self, doing: str) -> S3Request:
         return S3Request(
-            f"{doing} the state of the stream below {self.location!r}",
+            f"{doing} {self._purpose.what} below {self.location!r}",
             self._bucket,
             self._client.settings,
             self._client.server,
-            OPTION,
+            self._purpose.option,
             "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
         )
 
 
-def _split_location(location: str) -> tuple[str, str]:
+def _split_location(location: str, purpose: Purpose) -> tuple[str, str]:
     """Return the bucket and the prefix of an S3 URL; the prefix is empty or ends in a slash."""
     _, separator, rest = location.partition("://")
     bucket, _, prefix = rest.partition("/")
     if not separator or not bucket:
-        raise ConfigurationError(f"URL {location!r} names no bucket", option=OPTION, advice="give s3://bucket/prefix")
+        raise ConfigurationError(
+            f"URL {location!r} names no bucket", option=purpose.option, advice="give s3://bucket/prefix"
+        )
     if "@" in bucket:
         raise ConfigurationError(
-            "the URL of stateLocation contains credentials",
-            option=OPTION,
-            advice="remove them from the URL, and set stateStorage.key and stateStorage.secret",
+            f"the URL of {purpose.option} contains credentials",
+            option=purpose.option,
+            advice=f"remove them from the URL, and set {purpose.storage}key and {purpose.storage}secret",
         )
     parts = [part for part in prefix.split("/") if part]
     return bucket, "".join(f"{part}/" for part in parts)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import ConfigurationError, RetriableError
@@ -16,6 +16,28 @@ from forebay.retry import RetryCount, RetryPolicy
 
 OPTION: Final = "stateLocation"
 """The option that errors of these stores name."""
+
+
+class Purpose(NamedTuple):
+    """What a store keeps, and how its user sets it up; for errors.
+
+    Args:
+        what: What is kept.
+        option: The option or argument that gives the location.
+        storage: The beginning of the names of settings of S3.
+        again: What to do after a write has failed and the disk is well again.
+    """
+
+    what: str = "the state of the stream"
+    option: str = OPTION
+    storage: str = "stateStorage."
+    again: str = (
+        "start the query again: it continues where it stopped; or copy the directory to another disk and set "
+        "stateLocation to the copy"
+    )
+
+
+STREAM: Final = Purpose()
 
 _NAME_BYTES: Final = 255
 """Maximum bytes of one part of a name, as in most file systems."""

@@ -21,9 +21,6 @@ from typing import Final, Protocol
 from forebay.clock import Clock, SystemClock
 from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
 from forebay.retry import RetryPolicy
-from forebay.state.open_state_store import open_state_store
-from forebay.state.state_store import RetryingStateStore
-from forebay.stores.store import StorageOptions
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import Edit, due
 from forebay.table.index.flush import KeyHashes, flush
@@ -31,7 +28,7 @@ from forebay.table.index.follower import Follower, Launcher
 from forebay.table.index.gc import collect
 from forebay.table.index.log import Entry, StoppedError
 from forebay.table.index.monitor import Ages, Alert, Alerts, Limits, Observed, Pending, Sink, alert_journal, log_alert
-from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version
+from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version, store_of
 from forebay.table.index.plan import waits_for
 from forebay.table.index.replacement import run_replacement
 from forebay.table.index.runs import Run, recorded, runs
@@ -150,7 +147,7 @@ class IndexDaemon:
         """Whether `stop` was called."""
         self._every = every
         self._names = tuple(object_types)
-        self._store = RetryingStateStore(open_state_store(self.location, StorageOptions(self.storage)))
+        self._store = store_of(self.location, self.storage)
         self._types: dict[str, _TypeRounds] = {}
 
     def step(self) -> bool:

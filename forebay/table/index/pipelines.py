@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from forebay.errors import ConfigurationError, ForebayError
 from forebay.state.open_state_store import open_state_store
-from forebay.state.state_store import RetryingStateStore, StateStore
+from forebay.state.state_store import Purpose, RetryingStateStore, StateStore
 from forebay.stores.store import StorageOptions
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.index.definition import Datasource, ObjectType
@@ -82,6 +82,12 @@ class IndexVersion:
             raise damaged_fact(name, str(error)) from error
 
 
+def store_of(location: str, storage: Mapping[str, object]) -> StateStore:
+    """Return the store of a location of indexes; its errors name the arguments `location` and `storage`."""
+    purpose = Purpose("the index", "location", "storage.", "try again: nothing is lost")
+    return RetryingStateStore(open_state_store(location, StorageOptions(storage), purpose))
+
+
 class IndexStore:
     """The facts of an object type below a location. For any thread; no request is made before a method is called.
 
@@ -98,7 +104,7 @@ class IndexStore:
         self.object_type = object_type
         self.storage = dict(storage or {})
         self.directory = f"{object_type}/"
-        self.store: StateStore = RetryingStateStore(open_state_store(self.location, StorageOptions(self.storage)))
+        self.store = store_of(self.location, self.storage)
         self.log = Log(self.store, self.directory)
         self.edits = EditLog(self.store, self.directory)
 

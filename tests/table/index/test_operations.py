@@ -13,6 +13,7 @@ from forebay.errors import ConfigurationError
 from forebay.table.index import merge
 from forebay.table.index.gc import collect
 from forebay.table.index.object_set import KeyFilter
+from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.status import status
 from forebay.table.index.verify import verify
 from forebay.table.index.why import explain
@@ -236,3 +237,23 @@ def test_files_with_names_of_no_fact_hold_up_nothing(objects, name):
     node.refresh()
     assert (node.get(1)["name"], node.get(1)["note"]) == ("new", "x") and verify(objects.index).is_equal
     assert stray.exists()
+
+
+@pytest.mark.parametrize(
+    ("location", "storage", "text"),
+    [
+        ("ftp://host/x", {}, "location cannot be a URL with the scheme 'ftp'"),
+        ("s3://", {}, "names no bucket"),
+        ("s3://user:word@bucket", {}, "the URL of location contains credentials"),
+        ("{file}/x", {}, "is not a directory"),
+        ("{file}", {"key": "x"}, "takes no storage options"),
+    ],
+)
+def test_errors_of_the_store_name_the_arguments_of_an_index(tmp_path, location, storage, text):
+    """The same stores keep the state of streams, whose users have other options."""
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ConfigurationError, match=text) as refused:
+        IndexStore(location.format(file=file), "O", storage).log.head()
+    assert refused.value.option in ("location", "storage.key")
+    assert not {"stateLocation", "stateStorage", "stream"} & set(str(refused.value).replace(".", " ").split())
