@@ -132,8 +132,8 @@ def spark_file_path(path: str) -> str:
     match = _URL.fullmatch(path)
     if match is None:
         return "file:" + _quote(path)
-    scheme, authority, rest = match.groups()
-    return f"{scheme}://{authority}{_quote(rest)}"
+    scheme, authority, path_part = match.groups()
+    return f"{scheme}://{authority}{_quote(path_part)}"
 
 
 def spark_file_name(path: str) -> str:
@@ -227,8 +227,8 @@ class FileTable(Sequence[FileStatus]):
 
     def mentions(self, text: str) -> bool:
         """Return whether a path may contain a text. The check is fast, and may wrongly return True."""
-        wanted = text.encode()
-        return any(wanted in chunk.texts for chunk in self._chunks)
+        encoded = text.encode()
+        return any(encoded in chunk.texts for chunk in self._chunks)
 
     def is_ascending(self) -> bool:
         """Return whether the paths are sorted, without duplicates."""

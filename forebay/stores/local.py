@@ -52,7 +52,7 @@ def remove_broken_link(path: str) -> bool:
     return _is_broken_link(path) and _take(path, _is_broken_link, lambda hidden: Path(hidden).unlink(missing_ok=True))
 
 
-def _take(path: str, wanted: Callable[[str], bool], action: Callable[[str], None]) -> bool:
+def _take(path: str, accepts: Callable[[str], bool], action: Callable[[str], None]) -> bool:
     hidden = _hidden(path)
     try:
         Path(path).rename(hidden)
@@ -60,7 +60,7 @@ def _take(path: str, wanted: Callable[[str], bool], action: Callable[[str], None
         return False
     read = False
     try:
-        read = wanted(hidden)
+        read = accepts(hidden)
         if read:
             action(hidden)
     except FileNotFoundError:
@@ -82,10 +82,12 @@ def restore_hidden(directory: str, was_read: Callable[[FileStatus], bool]) -> No
     """
     try:
         with os.scandir(directory) as entries:
-            found = [(Path(entry.path), match[1]) for entry in entries if (match := _HIDDEN.fullmatch(entry.name))]
+            hidden_files = [
+                (Path(entry.path), match[1]) for entry in entries if (match := _HIDDEN.fullmatch(entry.name))
+            ]
     except (FileNotFoundError, NotADirectoryError):
         return
-    for hidden, name in found:
+    for hidden, name in hidden_files:
         path = str(hidden.with_name(name))
         try:
             status = _status(path, str(hidden))
@@ -141,8 +143,8 @@ def _keep_beside(hidden: str, path: str, *, read: bool) -> None:
 
 
 def _status(path: str, hidden: str) -> FileStatus:
-    found = Path(hidden).stat()
-    return FileStatus(path, found.st_size, found.st_mtime_ns)
+    stat_result = Path(hidden).stat()
+    return FileStatus(path, stat_result.st_size, stat_result.st_mtime_ns)
 
 
 def _is_broken_link(path: str) -> bool:
@@ -184,16 +186,16 @@ class LocalStore:
     def stat(self, path: str) -> FileStatus | Directory | None:
         """Return the file or directory at a path, or None; see `Store.stat`."""
         with suppress(FileNotFoundError), _reading(path):
-            found = Path(path).stat()
-            if stat.S_ISDIR(found.st_mode):
+            stat_result = Path(path).stat()
+            if stat.S_ISDIR(stat_result.st_mode):
                 return Directory(path)
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(stat_result.st_mode):
                 raise ConfigurationError(
                     f"{path!r} is neither a file nor a directory",
                     option="path",
                     advice="name a regular file or a directory",
                 )
-            return FileStatus(path, found.st_size, found.st_mtime_ns)
+            return FileStatus(path, stat_result.st_size, stat_result.st_mtime_ns)
         return None
 
     def walk(self, path: str, keep: Callable[[str], bool], after: str = "") -> None:
@@ -239,15 +241,15 @@ class LocalStore:
                     _check_no_loop(entry.path)
                 directories.append(entry.path)
                 return
-            found = entry.stat()
+            stat_result = entry.stat()
         except OSError as error:
             if error.errno not in _NOT_THERE:
                 raise store_error(error, entry.path) from error
             if not (self._ignore_missing or (self._ignore_vanished and not entry.is_symlink())):
                 raise _missing(entry) from error
             return
-        if stat.S_ISREG(found.st_mode):
-            files.append(FileStatus(entry.path, found.st_size, found.st_mtime_ns))
+        if stat.S_ISREG(stat_result.st_mode):
+            files.append(FileStatus(entry.path, stat_result.st_size, stat_result.st_mtime_ns))
 
 
 def _unlink(path: str) -> None:

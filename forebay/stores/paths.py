@@ -65,8 +65,8 @@ def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
         parts = tuple(part for part in local.split("/") if part not in ("", "."))
         return PathParts("/" if local.startswith("/") else str(Path.cwd()), parts, "")
     refuse_password(path)
-    first, *rest = path.split("::")
-    chain = "".join("::" + link for link in rest)
+    first, *links = path.split("::")
+    chain = "".join("::" + link for link in links)
     match = _SCHEME.match(first)
     if match is None:  # the path is in the link after a cache: `simplecache::s3://b/x`
         inner = split_path(path.split("::", 1)[1], keep_empty=keep_empty)
@@ -86,9 +86,9 @@ def refuse_password(path: str, *, option: str = "path") -> None:
 
     Called before connecting to the store. `option` is the option that the error names.
     """
-    if is_url(path) and (found := _PASSWORD.search(path)):
+    if is_url(path) and (match := _PASSWORD.search(path)):
         raise ConfigurationError(
-            f"a URL with the scheme {found[1]!r} contains a password",
+            f"a URL with the scheme {match[1]!r} contains a password",
             option=option,
             advice="remove the password from the URL, because plans and errors show URLs; set storage.username and "
             "storage.password, or for S3 storage.key and storage.secret",
@@ -145,10 +145,10 @@ def _unchained(path: str) -> tuple[str, str]:
     """Return the link of a chained URL that contains the path, and the links after it; any other path, and ""."""
     if path.startswith("/") or "::" not in path:
         return path, ""
-    first, *rest = path.split("::")
-    if "://" not in first and rest:  # the path is in the link after a cache
-        first, rest = f"{first}::{rest[0]}", rest[1:]
-    return first, "".join("::" + link for link in rest)
+    first, *links = path.split("::")
+    if "://" not in first and links:  # the path is in the link after a cache
+        first, links = f"{first}::{links[0]}", links[1:]
+    return first, "".join("::" + link for link in links)
 
 
 def parent(path: str) -> str:

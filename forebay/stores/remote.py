@@ -153,11 +153,11 @@ class RemoteStore:
         if not _lists_flat(self._fs):
             return None
         root = self._inner(path)
-        found: dict[str, Any] = {}
+        infos: dict[str, Any] = {}
         with suppress(FileNotFoundError), self._wrap_errors(path):
-            found = self._fs.find(root, detail=True)
+            infos = self._fs.find(root, detail=True)
         files: list[FileStatus] = []
-        for name, info in found.items():
+        for name, info in infos.items():
             if info.get("type") != "directory" and name.startswith(root) and not name.endswith("/"):
                 *above, last = name[len(root) :].removeprefix("/").split("/")
                 if keep(last) and all(part in KEY_NAMES or keep(part) for part in above):
@@ -213,18 +213,18 @@ class RemoteStore:
         inner = self._inner(path)
         with suppress(FileNotFoundError), self._wrap_errors(path):
             own = str(inner).rstrip("/")
-            found = {
+            infos = {
                 posixpath.basename(info["name"].rstrip("/")): None if info.get("type") == "directory" else info
                 for info in self._fs.ls(inner, detail=True)
                 if info["name"].rstrip("/") != own  # the marker object of the directory itself
             }
-            if not self.paths_are_keys and (wrong := KEY_NAMES & found.keys()):
+            if not self.paths_are_keys and (wrong := KEY_NAMES & infos.keys()):
                 raise ConfigurationError(
                     f"the store lists the name {min(wrong)!r} in {path!r}, which leads out of the directory",
                     option="path",
                     advice="name the files one by one, or copy them to another store",
                 )
-            return found
+            return infos
         return None
 
     def _check_no_page(self, path: str) -> None:
@@ -340,12 +340,14 @@ def _connect(url: str, options: StorageOptions) -> Any:  # noqa: ANN401 (fsspec 
         ) from error
 
 
-def _not_installed(scheme: str, said: str) -> ConfigurationError:
+def _not_installed(scheme: str, reason: str) -> ConfigurationError:
     package = _PACKAGES.get(scheme.lower())
     advice = f'pip install "forebay[files]"{" " + package if package else ""}'
     if package is None:
         advice += ", and the fsspec package for this scheme, or correct the scheme"
-    return ConfigurationError(f"URLs that begin with {scheme}:// cannot be read: {said}", option="path", advice=advice)
+    return ConfigurationError(
+        f"URLs that begin with {scheme}:// cannot be read: {reason}", option="path", advice=advice
+    )
 
 
 def _lists_flat(fs: object) -> bool:
@@ -379,8 +381,8 @@ def says_gone(error: BaseException) -> bool:
     An HTTP status means this only if it is 404 or 410. Without a status, a FileNotFoundError or NotADirectoryError
     means this, unless a network error caused it.
     """
-    found = [_meaning(link) for link in _chain(error)]
-    if decided := [one for one in found if one is not None]:
+    meanings = [_meaning(link) for link in _chain(error)]
+    if decided := [meaning for meaning in meanings if meaning is not None]:
         return decided[0]
     return isinstance(error, FileNotFoundError | NotADirectoryError)
 
@@ -392,7 +394,7 @@ def remote_error(error: Exception, path: str, said: str, doing: str = "read") ->
     """
     if isinstance(error, ForebayError):
         return error
-    status = next((found for link in _chain(error) if (found := _status(link)) is not None), None)
+    status = next((link_status for link in _chain(error) if (link_status := _status(link)) is not None), None)
     if isinstance(error, PermissionError) or status in _DENIED or "Credentials" in type(error).__name__:
         return ConfigurationError(
             f"no permission to {doing} {path!r} ({said})",
@@ -455,5 +457,5 @@ def _status(error: BaseException) -> int | None:
         (response, "status_code"),
         (response, "status"),
     ]
-    found = (getattr(owner, name, None) for owner, name in names)  # lazily: aiohttp deprecates `code`
-    return next((status for status in found if isinstance(status, int) and 300 <= status < 600), None)
+    values = (getattr(owner, name, None) for owner, name in names)  # lazily: aiohttp deprecates `code`
+    return next((status for status in values if isinstance(status, int) and 300 <= status < 600), None)

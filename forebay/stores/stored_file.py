@@ -107,8 +107,8 @@ class StoredFile:
             RetriableError: The store did not answer.
         """
         if stream is not None and not is_url(self.path):
-            found = os.fstat(stream.fileno())
-            now: FileStatus | None = FileStatus(self.path, found.st_size, found.st_mtime_ns)
+            stat_result = os.fstat(stream.fileno())
+            now: FileStatus | None = FileStatus(self.path, stat_result.st_size, stat_result.st_mtime_ns)
         else:
             now = self.now()
         if now is None:
@@ -138,8 +138,8 @@ class StoredFile:
         Raises:
             RetriableError: The store did not answer.
         """
-        found = store_for(self.path, self.storage).stat(self.path)
-        return found if isinstance(found, FileStatus) else None
+        status = store_for(self.path, self.storage).stat(self.path)
+        return status if isinstance(status, FileStatus) else None
 
     def open_ahead(self) -> FileOpenedAhead | None:
         """Request the content of a small S3 object ahead of the read; return None for other files. Does not block.

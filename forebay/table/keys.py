@@ -236,15 +236,15 @@ def key_metadata(
         whole["deleted"] = key.deleted
     if key.ordering:
         whole["ordering"] = list(key.ordering)
-    found = {}
+    metadata = {}
     for name in key.columns:
         entry: dict[str, Any] = {"v": _VERSION, "set": declaration, "name": name, "key": whole}
         if ordered:
             entry["ordered"] = True
         if transactional:
             entry["transactional"] = True
-        found[name] = {FIELD_KEY: entry} | ({PARTITIONING: True} if name in key.partition else {})
-    return found
+        metadata[name] = {FIELD_KEY: entry} | ({PARTITIONING: True} if name in key.partition else {})
+    return metadata
 
 
 def without_key(metadata: Metadata) -> dict[str, Any]:
@@ -282,8 +282,12 @@ def declarations(fields: Iterable[tuple[str, Metadata]]) -> list[Declaration]:
                 f"the metadata {FIELD_KEY!r} of the column {name!r} are damaged: {entry!r}",
                 advice="call strip_keys and key_by",
             ) from error
-    found = [_declaration(name, entries[name], columns[name]) for name in entries]
-    return [one for one in found if {*one.key.partition, *(one.key.primary or ())} & one.columns.keys()]
+    declared = [_declaration(name, entries[name], columns[name]) for name in entries]
+    return [
+        declaration
+        for declaration in declared
+        if {*declaration.key.partition, *(declaration.key.primary or ())} & declaration.columns.keys()
+    ]
 
 
 def _declaration(name: str, entry: Metadata, columns: Mapping[str, Sequence[str]]) -> Declaration:
@@ -438,9 +442,9 @@ def stamp(schema: pa.Schema, key: KeySpec, *, ordered: bool = True, transactiona
     added = key_metadata(key, declaration, ordered=ordered, transactional=transactional)
     fields = []
     for column in schema:
-        kept = {name: value for name, value in (column.metadata or {}).items() if name not in _NAMES}
+        others = {name: value for name, value in (column.metadata or {}).items() if name not in _NAMES}
         entries = {name.encode(): json.dumps(value).encode() for name, value in added.get(column.name, {}).items()}
-        fields.append(column.with_metadata(kept | entries) if kept or entries else column.remove_metadata())
+        fields.append(column.with_metadata(others | entries) if others or entries else column.remove_metadata())
     return pa.schema(fields, metadata=schema.metadata)
 
 

@@ -76,10 +76,10 @@ def read_blocks(
     codec = header.metadata.get("avro.codec", b"null").decode("utf-8", "replace")
     marker = header.marker_at
     if position > marker:
-        found = _find(raw, header.sync, position)
-        if found is None:
+        first_marker = _find(raw, header.sync, position)
+        if first_marker is None:
             return
-        marker = found
+        marker = first_marker
     while end is None or marker < end:
         raw.seek(marker + SYNC_BYTES)
         head = read_fully(raw.read, 2 * _MAX_VARINT_BYTES)
@@ -120,14 +120,14 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 def _find(raw: BinaryIO, sync: bytes, position: int) -> int | None:
     """Return the offset of the first sync marker at or after a position; None if there is none."""
     raw.seek(position)
-    kept = b""
-    while chunk := raw.read(STEP_BYTES if kept else SYNC_BYTES):
-        data = kept + chunk
-        found = data.find(sync)
-        if found >= 0:
-            return position - len(kept) + found
+    tail = b""
+    while chunk := raw.read(STEP_BYTES if tail else SYNC_BYTES):
+        data = tail + chunk
+        at = data.find(sync)
+        if at >= 0:
+            return position - len(tail) + at
         position += len(chunk)
-        kept = data[-(SYNC_BYTES - 1) :]
+        tail = data[-(SYNC_BYTES - 1) :]
     return None
 
 
@@ -150,9 +150,9 @@ class _Bytes:
             if not part:
                 raise Malformed("the file ends inside its header")
             self._data += part
-        found = self._data[self.at : stop]
+        taken = self._data[self.at : stop]
         self.at = stop
-        return found
+        return taken
 
     def varint(self) -> int:
         """Return the next zigzag varint; raise Malformed if it does not end."""
@@ -263,9 +263,9 @@ class Decoder:
                 len(block.data) // self._root.least_bytes if self._root.least_bytes else _ROWS_WITHOUT_BYTES
             ):
                 raise Malformed(f"a block states {block.records} records, too many for its {len(block.data)} bytes")
-        found = self._by_polars(blocks) if self._fast else None
-        if found is not None:
-            return found
+        decoded = self._by_polars(blocks) if self._fast else None
+        if decoded is not None:
+            return decoded
         return cast("pa.StructArray", pa.concat_arrays([self._by_fastavro(block) for block in blocks]))
 
     def _by_polars(self, blocks: Sequence[ContainerBlock]) -> pa.StructArray | None:
@@ -351,15 +351,15 @@ class Decoder:
 
     def _union(self, node: Node) -> object:
         several = len(node.branches) > 1
-        found: list[object] = []
+        values: list[object] = []
         member = 0
         for child in node.children:
             inside = self._described(child)
             if several and child.kind != "null":
                 inside = self._record([(f"m{member}", inside)])
                 member += 1
-            found.append(inside)
-        return found
+            values.append(inside)
+        return values
 
     def _record(self, fields: list[tuple[str, object]]) -> object:
         return {
@@ -388,7 +388,7 @@ def stored_type(node: Node) -> pa.DataType:
         case "union" if len(node.branches) == 1:
             return stored_type(node.branches[0])
         case "union":
-            return pa.struct([pa.field(f"m{at}", stored_type(one)) for at, one in enumerate(node.branches)])
+            return pa.struct([pa.field(f"m{at}", stored_type(branch)) for at, branch in enumerate(node.branches)])
         case "enum" | "boolean":
             return pa.int32()
     return TYPES[node.kind]

@@ -128,7 +128,7 @@ class AvroFormat(FileFormat):
         """Infer the schema as Spark does: from `avroSchema`, else from the first file in the order of paths."""
         root, place = self.options.reader_schema, OPTION
         if root is None:
-            file = min(files, key=lambda one: one.path)
+            file = min(files, key=lambda candidate: candidate.path)
             place = file.path
             with file.open() as raw, wrap_damage(place):
                 root = _root(read_header(raw), place)
@@ -140,7 +140,7 @@ class AvroFormat(FileFormat):
         """Merge the columns of all files in the order of paths. With `avroSchema`, return only its columns."""
         if self.fixed_schema:
             return self.infer_schema(files)
-        first, *others = sorted(files, key=lambda one: one.path)
+        first, *others = sorted(files, key=lambda candidate: candidate.path)
         schema = self.infer_schema([first])
         for file in others:
             schema = merged(schema, self.infer_schema([file]), file.path, self.options.case_sensitive)
@@ -185,26 +185,26 @@ class _Reader:
         self._schema = pa.schema([full.field(place) for place in places])
         self._columns: list[tuple[Convert, Convert] | None] = []
         for place, field in zip(places, self._schema, strict=True):
-            found = converter.column(place, field, root)
-            if found is None:
+            match = converter.column(place, field, root)
+            if match is None:
                 self._columns.append(None)
             elif resolver is None:
-                self._columns.append((_stored_field(found[0]), found[1]))
+                self._columns.append((_stored_field(match[0]), match[1]))
             else:
-                stored = resolver.field(written, root, found[0], root.names[found[0]])
-                self._columns.append((stored, found[1]))
+                stored = resolver.field(written, root, match[0], root.names[match[0]])
+                self._columns.append((stored, match[1]))
 
     def batches(self, group: Sequence[ContainerBlock]) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield the blocks as one record batch. If a block is damaged, yield those before it, then raise Malformed."""
         try:
-            found = self._decoder.decode(group)
+            rows = self._decoder.decode(group)
         except Malformed:
             if len(group) == 1:
                 raise
             for block in group:
                 yield from self.batches([block])
             return
-        yield self._batch(found, group[0].marker_at), group[-1].next_marker
+        yield self._batch(rows, group[0].marker_at), group[-1].next_marker
 
     def _batch(self, records: pa.StructArray, position: int) -> pa.RecordBatch:
         arrays = []

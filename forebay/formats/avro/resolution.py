@@ -57,19 +57,19 @@ class Converter:
         Raises:
             ConfigurationError: The field cannot be read as the column's type, or two fields match the column.
         """
-        found = self._matching(root, place, field.name, field.name)
-        if found is None:
+        match = self._matching(root, place, field.name, field.name)
+        if match is None:
             return None
-        return found, self.convert(root.children[found], field.type, field.name)
+        return match, self.convert(root.children[match], field.type, field.name)
 
     def _matching(self, node: Node, place: int, name: str, column: str) -> int | None:
         if self.positional:
             return place if place < len(node.children) else None
         key = folded(name, self.case_sensitive)
-        found = [at for at, one in enumerate(node.names) if folded(one, self.case_sensitive) == key]
-        if len(found) > 1:
-            raise ambiguous(column, [node.names[at] for at in found], self.path)
-        return found[0] if found else None
+        places = [at for at, child_name in enumerate(node.names) if folded(child_name, self.case_sensitive) == key]
+        if len(places) > 1:
+            raise ambiguous(column, [node.names[at] for at in places], self.path)
+        return places[0] if places else None
 
     def convert(self, node: Node, target: pa.DataType, column: str) -> Convert:
         """Return the conversion from the Avro type `node` to `target`; raise ConfigurationError if there is none."""
@@ -78,9 +78,9 @@ class Converter:
                 children: list[tuple[int, Convert] | None] = []
                 for place, field in enumerate(target):
                     inside = f"{column}.{field.name}"
-                    found = self._matching(node, place, field.name, inside)
-                    converted = None if found is None else self.convert(node.children[found], field.type, inside)
-                    children.append(None if found is None or converted is None else (found, converted))
+                    match = self._matching(node, place, field.name, inside)
+                    converted = None if match is None else self.convert(node.children[match], field.type, inside)
+                    children.append(None if match is None or converted is None else (match, converted))
                 return _struct_of(children, target)
             case "array" if isinstance(target, pa.ListType):
                 return _list_of(self.convert(node.children[0], target.value_type, f"{column}.element"), target)
@@ -109,7 +109,8 @@ class Converter:
         if isinstance(target, pa.StructType) and target.num_fields == len(branches):
             pairs = zip(branches, target, strict=True)
             children = [
-                (at, self.convert(one, field.type, f"{column}.{field.name}")) for at, (one, field) in enumerate(pairs)
+                (at, self.convert(branch, field.type, f"{column}.{field.name}"))
+                for at, (branch, field) in enumerate(pairs)
             ]
             return _struct_of(list(children), target)
         raise ConfigurationError(
@@ -217,9 +218,9 @@ def decimals(array: pa.Array, target: pa.Decimal128Type) -> pa.Array:
         at = ends - 1 - place
         out[:, place] = np.where(valid & (at >= starts), data[np.maximum(at, 0)], negative)
     bits = pa.array(valid).buffers()[1]
-    found = pa.Array.from_buffers(target, len(array), [bits, pa.py_buffer(out.tobytes())])
-    found.validate(full=True)
-    return found
+    converted = pa.Array.from_buffers(target, len(array), [bits, pa.py_buffer(out.tobytes())])
+    converted.validate(full=True)
+    return converted
 
 
 def _shortened(value: bytes) -> bytes:
@@ -311,14 +312,14 @@ class Resolver:
         """
         name = reader.names[place]
         renamed = self._fields.get(self._name(writer), {})
-        found = [at for at, one in enumerate(writer.names) if renamed.get(one, one) == name]
-        if len(found) > 1:
-            fields = " and ".join(repr(writer.names[at]) for at in found)
+        places = [at for at, alias in enumerate(writer.names) if renamed.get(alias, alias) == name]
+        if len(places) > 1:
+            fields = " and ".join(repr(writer.names[at]) for at in places)
             raise self._error(
                 f"the aliases of {OPTION} make {fields} the same field {column!r}", "remove one of the aliases"
             )
-        if found:
-            at = found[0]
+        if places:
+            at = places[0]
             convert = self.convert(writer.children[at], reader.children[place], column)
             return lambda records: convert(cast("pa.StructArray", records).field(at))
         if name not in reader.defaults:
@@ -381,15 +382,15 @@ class Resolver:
         table = pa.array([places.get(symbol, default) for symbol in writer.symbols], pa.int32())
 
         def convert(array: pa.Array) -> pa.Array:
-            found = table.take(array)
-            if found.null_count:
-                symbol = writer.symbols[array.filter(found.is_null())[0].as_py()]
+            taken = table.take(array)
+            if taken.null_count:
+                symbol = writer.symbols[array.filter(taken.is_null())[0].as_py()]
                 raise DataError(
                     f"the field {column!r} of {self._path} has the symbol {symbol!r}, which the enum of {OPTION} lacks",
                     option=OPTION,
                     advice=f"add the symbol to the enum in {OPTION}, or give the enum a default",
                 )
-            return found
+            return taken
 
         return convert
 
@@ -411,7 +412,7 @@ class Resolver:
             done = [part(member.drop_null()) for part, member in zip(parts, members, strict=True)]
             done.append(nulls(pa.nulls(int(missing.sum()))))
             order = np.concatenate([np.flatnonzero(rows) for rows in (*valid, missing)])
-            return pa.concat_arrays([one.cast(target) for one in done]).take(pa.array(np.argsort(order)))
+            return pa.concat_arrays([part.cast(target) for part in done]).take(pa.array(np.argsort(order)))
 
         return convert
 
@@ -445,10 +446,12 @@ class Resolver:
         for branch in alike:
             if writer.kind not in ("record", "enum", "fixed") or branch.name == name:
                 return branch
-        readable = [one for one in alike if one.kind == "record" and self._reads(writer, one, column)]
+        readable = [
+            candidate for candidate in alike if candidate.kind == "record" and self._reads(writer, candidate, column)
+        ]
         short = name.rpartition(".")[2]
-        same = [one for one in readable if one.name.rpartition(".")[2] == short]
-        promoted = [one for one in reader.children if one.kind in _PROMOTED.get(writer.kind, ())]
+        same = [candidate for candidate in readable if candidate.name.rpartition(".")[2] == short]
+        promoted = [candidate for candidate in reader.children if candidate.kind in _PROMOTED.get(writer.kind, ())]
         for branch in (*same[-1:], *readable, *promoted):
             return branch
         raise self._mismatch(writer, reader, column)
@@ -556,10 +559,12 @@ def stored_default(node: Node, value: object, column: str) -> object:
     """
     match node.kind:
         case "array" if isinstance(value, list):
-            return [stored_default(node.children[0], one, f"{column}.element") for one in value]
+            return [stored_default(node.children[0], element, f"{column}.element") for element in value]
         case "map" if isinstance(value, dict):
             item = node.children[0]
-            return [{"key": key, "value": stored_default(item, one, f"{column}.value")} for key, one in value.items()]
+            return [
+                {"key": key, "value": stored_default(item, entry, f"{column}.value")} for key, entry in value.items()
+            ]
         case "record" if isinstance(value, dict):
             return _record(node, value, column)
         case "union":
@@ -587,7 +592,7 @@ def _is_primitive(node: Node, value: object) -> bool:
         case int() | float():
             return node.kind in ("float", "double")
         case str() if node.kind in ("bytes", "fixed"):  # a character is a byte
-            return all(ord(one) < 256 for one in value) and (node.kind == "bytes" or len(value) == node.size)
+            return all(ord(char) < 256 for char in value) and (node.kind == "bytes" or len(value) == node.size)
     return isinstance(value, str) and node.kind == "string"
 
 
@@ -600,8 +605,8 @@ def _mismatch(node: Node, value: object, column: str) -> ConfigurationError:
 
 
 def _record(node: Node, value: dict[str, object], column: str) -> object:
-    given = {**node.defaults, **value}
-    missing = [name for name in node.names if name not in given]
+    values = {**node.defaults, **value}
+    missing = [name for name in node.names if name not in values]
     if missing:
         raise ConfigurationError(
             f"in avroSchema, the default of the field {column!r} lacks the inner field {missing[0]!r}, "
@@ -610,7 +615,7 @@ def _record(node: Node, value: dict[str, object], column: str) -> object:
             advice=f"in avroSchema, add {missing[0]!r} to the default of {column!r}",
         )
     pairs = zip(node.names, node.children, strict=True)
-    return {f"f{at}": stored_default(child, given[name], f"{column}.{name}") for at, (name, child) in enumerate(pairs)}
+    return {f"f{at}": stored_default(child, values[name], f"{column}.{name}") for at, (name, child) in enumerate(pairs)}
 
 
 def _union(node: Node, value: object, column: str) -> object:
@@ -620,10 +625,10 @@ def _union(node: Node, value: object, column: str) -> object:
     branches = node.branches
     for at, branch in enumerate(branches):
         try:
-            found = stored_default(branch, value, column)
+            stored = stored_default(branch, value, column)
         except ConfigurationError:
             if at + 1 == len(branches):
                 raise
             continue
-        return found if len(branches) == 1 else {f"m{at}": found}
+        return stored if len(branches) == 1 else {f"m{at}": stored}
     raise _mismatch(node, value, column)

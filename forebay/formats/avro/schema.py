@@ -114,8 +114,8 @@ class _Parser:
             return self._with_bytes(Node("array", children=[self.node(spec["items"], space)]))
         if kind == "map":
             return Node("map", children=[self.node(spec["values"], space)])
-        found = self.node(kind, space)
-        return _logical(found, spec) if found.kind in PRIMITIVES else found
+        node = self.node(kind, space)
+        return _logical(node, spec) if node.kind in PRIMITIVES else node
 
     @staticmethod
     def _with_bytes(array: Node) -> Node:
@@ -131,20 +131,20 @@ class _Parser:
             return Node(name)
         full = name if "." in name or not space else f"{space}.{name}"
         full = full if full in self._known else name
-        found = self._known[full]
-        if found is None:
+        node = self._known[full]
+        if node is None:
             raise ConfigurationError(
                 f"the Avro schema is recursive: {full} contains itself",
                 advice="read the file with Spark's own reader, whose recursiveFieldMaxDepth limits the recursion",
             )
-        return found
+        return node
 
     def _definition(self, kind: str, spec: Mapping[str, object], space: str) -> Node:
         name = str(spec["name"])
         space = name.rpartition(".")[0] if "." in name else str(spec.get("namespace", space) or "")
         full = name if "." in name or not space else f"{space}.{name}"
         others = _texts(spec.get("aliases"))
-        node = Node(kind, full, tuple(one if "." in one or not space else f"{space}.{one}" for one in others))
+        node = Node(kind, full, tuple(alias if "." in alias or not space else f"{space}.{alias}" for alias in others))
         self._known[full] = None
         if kind == "enum":
             node.symbols = _texts(spec["symbols"])
@@ -166,8 +166,8 @@ class _Parser:
         return node
 
 
-def _texts(found: object) -> tuple[str, ...]:
-    return tuple(str(one) for one in found) if isinstance(found, list) else ()
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(str(value) for value in values) if isinstance(values, list) else ()
 
 
 def _logical(node: Node, spec: Mapping[str, object]) -> Node:
@@ -249,7 +249,7 @@ def _union_type(branches: list[Node], naming: Naming) -> pa.DataType:
     if kinds == {"float", "double"}:
         return pa.float64()
     names = naming.members(branches)
-    return pa.struct([pa.field(name, spark_type(one, naming)) for name, one in zip(names, branches, strict=True)])
+    return pa.struct([pa.field(name, spark_type(branch, naming)) for name, branch in zip(names, branches, strict=True)])
 
 
 TYPES: dict[str, pa.DataType] = {

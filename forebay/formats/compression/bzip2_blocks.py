@@ -55,14 +55,14 @@ class Bzip2Blocks:
             ValueError: A block is damaged.
         """
         bit = self._base * 8
-        found = self._first_block(bit) if self._start else self._after_header(bit)
-        while found is not None:
-            bit, plain, after = found
+        block = self._first_block(bit) if self._start else self._after_header(bit)
+        while block is not None:
+            bit, plain, after = block
             if self.border is None and self._end is not None and bit // 8 >= self._end:
                 self.border = self._plain
             self._plain += len(plain)
             yield plain
-            found = self._next(after)
+            block = self._next(after)
 
     def _first_block(self, bit: int) -> tuple[int, bytes, int] | None:
         """Return the first valid block at or after `bit`: its first bit, its decoded bytes, and the bit after it."""
@@ -136,13 +136,13 @@ class Bzip2Blocks:
         at = bit // 8
         while True:
             low = max(0, at - self._base)
-            found: int | None = None
+            nearest: int | None = None
             for inner, (shift, magic) in _INNER.items():
-                stop = None if found is None else found // 8 - self._base + 6
+                stop = None if nearest is None else nearest // 8 - self._base + 6
                 place = self._place(inner, shift, magic, (low, stop), bit)
-                found = place if found is None or (place is not None and place < found) else found
-            if found is not None:
-                return found
+                nearest = place if nearest is None or (place is not None and place < nearest) else nearest
+            if nearest is not None:
+                return nearest
             at = max(at, self._base + len(self._data) - 6)
             if at - bit // 8 > _MOST_BLOCK_BYTES:
                 raise ValueError("a block is damaged, or longer than bzip2 allows")

@@ -74,10 +74,10 @@ def refuse_compressed(head: bytes, path: str, *, decompressed: bool) -> None:
     Raises:
         ConfigurationError: The data are compressed.
     """
-    found = _compression(head)
-    if found is None:
+    compression = _compression(head)
+    if compression is None:
         return
-    name, suffix = found
+    name, suffix = compression
     if decompressed:
         raise ConfigurationError(
             f"{path} is compressed twice: what its suffix says, and {name} inside",

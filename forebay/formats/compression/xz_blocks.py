@@ -87,9 +87,9 @@ class XzBlocks:
         streams = []
         end = self._size
         while (end := self._before_padding(end)) > self._start:
-            end, found = self._stream(end)
-            streams.append(found)
-        return [block for found in reversed(streams) for block in found if block.start >= self._start]
+            end, blocks = self._stream(end)
+            streams.append(blocks)
+        return [block for blocks in reversed(streams) for block in blocks if block.start >= self._start]
 
     def _before_padding(self, end: int) -> int:
         while end > self._start and self._bytes(end - 4, 4) == b"\0" * 4:
@@ -173,8 +173,8 @@ def _checksum(data: bytes) -> bytes:
     return crc32(data).to_bytes(4, "little")
 
 
-def _is_checksum(found: bytes, data: bytes) -> bool:
-    return found == _checksum(data)
+def _is_checksum(stored: bytes, data: bytes) -> bool:
+    return stored == _checksum(data)
 
 
 def _number_at(data: bytes, at: int) -> tuple[int, int]:

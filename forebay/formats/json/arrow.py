@@ -100,8 +100,8 @@ def parsed(lines: bytes | bytearray, options: arrow_json.ParseOptions) -> pa.Tab
     try:
         return arrow_json.read_json(pa.BufferReader(lines), read_options=read, parse_options=options)
     except pa.ArrowInvalid as error:
-        found = _ROW.search(str(error).split("\n", 1)[0])
-        raise NotSafe(None if found is None else int(found[1])) from None
+        match = _ROW.search(str(error).split("\n", 1)[0])
+        raise NotSafe(None if match is None else int(match[1])) from None
     except pa.ArrowNotImplementedError:
         raise NotSafe from None
 

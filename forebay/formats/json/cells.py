@@ -87,27 +87,27 @@ class CellReader:
         if not is_utf8(data):
             texts, invalid = with_valid_utf8(texts)
             data = _lines(texts)
-        found: Cells | None = None
+        cells: Cells | None = None
         if data.count(b"\n") == len(texts) and b"\r" not in data:
             batch = self._blocks.read_block(data, 0)
             # A blank text has no row, and no text has two.
             if batch is not None and batch.num_rows == len(texts):
-                found = self._structs(batch)
-        found = found or self._read_texts(texts.to_pylist())
-        return Cells(found.values, sorted({*found.bad, *invalid})) if invalid else found
+                cells = self._structs(batch)
+        cells = cells or self._read_texts(texts.to_pylist())
+        return Cells(cells.values, sorted({*cells.bad, *invalid})) if invalid else cells
 
     def _read_texts(self, texts: list[bytes]) -> Cells:
         """Read texts one by one. Some may be blank or have more than one line."""
         rows = [row for row, text in enumerate(texts) if text.strip(BLANKS)]
         batch = self._blocks.read_lines([texts[row] for row in rows], 0)
-        found = self._structs(batch)
+        cells = self._structs(batch)
         if batch.num_rows < len(rows):  # with `allowComments` some of them are blank
             each = [(row, self._blocks.read_record(texts[row], 0)) for row in rows]
-            rows = [row for row, one in each if one.num_rows]
-            structs = [self._structs(one) for _, one in each if one.num_rows]
-            values = pa.concat_arrays([pa.nulls(0, self._type), *(one.values for one in structs)])
-            found = Cells(values, [place for place, one in enumerate(structs) if one.bad])
-        return found if len(rows) == len(texts) else _scattered(found, rows, len(texts))
+            rows = [row for row, record in each if record.num_rows]
+            structs = [self._structs(record) for _, record in each if record.num_rows]
+            values = pa.concat_arrays([pa.nulls(0, self._type), *(part.values for part in structs)])
+            cells = Cells(values, [place for place, part in enumerate(structs) if part.bad])
+        return cells if len(rows) == len(texts) else _scattered(cells, rows, len(texts))
 
     def _structs(self, batch: pa.RecordBatch) -> Cells:
         corrupt = batch.column(self._corrupt)
@@ -116,11 +116,11 @@ class CellReader:
         return Cells(pa.StructArray.from_arrays(columns, fields=self._fields), bad)
 
 
-def _scattered(found: Cells, rows: Sequence[int] | npt.NDArray[np.int64], count: int) -> Cells:
-    """Return a column of `count` structs with `found` at the indexes `rows`, and null elsewhere."""
+def _scattered(cells: Cells, rows: Sequence[int] | npt.NDArray[np.int64], count: int) -> Cells:
+    """Return a column of `count` structs with `cells` at the indexes `rows`, and null elsewhere."""
     places = np.full(count, -1)
     places[rows] = np.arange(len(rows))
-    return Cells(spread(found.values, places), [int(rows[row]) for row in found.bad])
+    return Cells(spread(cells.values, places), [int(rows[row]) for row in cells.bad])
 
 
 def _lines(texts: pa.Array) -> bytes:

@@ -109,10 +109,10 @@ def elements(data: bytes) -> list[tuple[int, int]]:
         text = data.decode()
     except UnicodeDecodeError:
         return []
-    found = _START.match(text)
-    if found is None:
+    match = _START.match(text)
+    if match is None:
         return []
-    at = found.end()
+    at = match.end()
     spans: list[tuple[int, int]] = []
     decode = json.JSONDecoder(parse_constant=refuse_constant).raw_decode
     try:
@@ -121,12 +121,12 @@ def elements(data: bytes) -> list[tuple[int, int]]:
                 return []
             stop = decode(text, at)[1]
             spans.append((at, stop))
-            found = _NEXT.match(text, stop)
-            if found is None:
+            match = _NEXT.match(text, stop)
+            if match is None:
                 return []
-            if found[1] == "]":
+            if match[1] == "]":
                 break
-            at = found.end()
+            at = match.end()
     except (ValueError, IndexError, RecursionError):
         return []
     return spans if text.isascii() else _byte_spans(text, spans)

@@ -69,8 +69,8 @@ class JsonFormat(FileFormat):
         With `multiLine` the whole file is read at once, which takes about three times its size in memory. A file longer
         than `maxRecordBytes` then counts as one malformed record.
         """
-        wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-        reader = BlockReader(wanted, self.options, file.path)
+        projected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        reader = BlockReader(projected, self.options, file.path)
         if self.options.multi_line:
             block_bytes = self.options.bytes_at_once(schema)
             yield from read_document(file, reader, self.options, block_bytes=block_bytes, position=position, end=end)

@@ -141,12 +141,12 @@ def levels(kind: Kind) -> int:
     """Return the number of levels of a kind. Does not recurse, because a record may have a thousand."""
     most, waiting = 0, [(kind, 1)]
     while waiting:
-        found, level = waiting.pop()
+        nested, level = waiting.pop()
         most = max(most, level)
-        if isinstance(found, ArrayOf):
-            waiting.append((found.element, level + 1))
-        elif isinstance(found, Struct):
-            waiting += [(inside, level + 1) for _, inside in found.fields]
+        if isinstance(nested, ArrayOf):
+            waiting.append((nested.element, level + 1))
+        elif isinstance(nested, Struct):
+            waiting += [(inside, level + 1) for _, inside in nested.fields]
     return most
 
 
@@ -241,8 +241,8 @@ def infer_schema(
                 continue
             for block in blocks(file):
                 inference.block(block, file.path)
-        found = arrow_type(inference.root, options)
-        schema = pa.schema(list(found) if isinstance(found, pa.StructType) else [])
+        root = arrow_type(inference.root, options)
+        schema = pa.schema(list(root) if isinstance(root, pa.StructType) else [])
         check_names(schema, place, case_sensitive=False)
     except RecursionError:
         column = inference.deepest
@@ -376,8 +376,8 @@ def _has_too_many_names(data: bytes | bytearray) -> bool:
     records has nearly all names of the sample.
     """
     step = max(_MIN_STEP, len(data) // _SAMPLES)
-    found = [_NAME.search(data, at, at + step) for at in range(0, len(data), step)]
-    names = [name[1] for name in found if name is not None]
+    matches = [_NAME.search(data, at, at + step) for at in range(0, len(data), step)]
+    names = [name[1] for name in matches if name is not None]
     few, many = len(set(names[::2])), len(set(names))
     if _SATURATED * (many - few) <= many:
         return False

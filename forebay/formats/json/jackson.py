@@ -105,8 +105,8 @@ def infers_as_timestamp(text: str, options: JsonOptions) -> bool:
     """Return whether schema inference takes a string as a timestamp. One without a zone is in the session's zone."""
     zone = options.zone
     pattern = options.pattern("timestamp_format")
-    found = parse_timestamp(text, zone) if pattern is None else pattern.timestamp(text, zone)
-    return found is not None
+    micros = parse_timestamp(text, zone) if pattern is None else pattern.timestamp(text, zone)
+    return micros is not None
 
 
 def _boolean(kind: int, text: str) -> bool:  # noqa: ARG001 - every scalar has this signature
@@ -418,10 +418,10 @@ class Reasons:
         """Return why a record of a file is malformed. Its encoding is detected as by Jackson."""
         if self._options.encoding is not None and (problem := utf8_problem(record)):
             return problem
-        given = as_utf8(record, self._options.encoding)
-        text = bytes(valid_utf8(given))  # invalid bytes after the record are not the reason
+        recoded = as_utf8(record, self._options.encoding)
+        text = bytes(valid_utf8(recoded))  # invalid bytes after the record are not the reason
         reason = self.of(text)
-        if reason == _MALFORMED and (problem := utf8_problem(given)):
+        if reason == _MALFORMED and (problem := utf8_problem(recoded)):
             return problem
         if reason == _NO_OBJECT and text.lstrip().startswith(b"["):  # Spark reads an array as several records
             return "an element of this array is not an object, or does not fit the schema"

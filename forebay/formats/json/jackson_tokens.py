@@ -135,8 +135,8 @@ def as_utf8(data: bytes, encoding: str | None) -> bytes:
         return data
     for mark, marked in _MARKS if len(head) == _MARK_BYTES else ():
         if data.startswith(mark):
-            rest = data[len(mark) :]
-            return rest if marked == "utf-8" else rest.decode(marked, "replace").encode()
+            body = data[len(mark) :]
+            return body if marked == "utf-8" else body.decode(marked, "replace").encode()
     zeros = "".join("01"[byte != 0] for byte in head)
     for pattern, implied in _ZEROS:
         if zeros.startswith(pattern):
@@ -153,11 +153,11 @@ def decoded_base64(text: str) -> bytes:
     out = bytearray()
     at = 0
     while at < len(text):
-        found = _BASE64_RUN.match(text, at)
-        if found is None or found.end() == at:
+        match = _BASE64_RUN.match(text, at)
+        if match is None or match.end() == at:
             raise BadValue("this is not base64")
-        out += binascii.a2b_base64(found[1])
-        at = found.end()
+        out += binascii.a2b_base64(match[1])
+        at = match.end()
     return bytes(out)
 
 
@@ -220,8 +220,8 @@ class Scanner:
                 return
 
     def _digits(self) -> bytes:
-        found = _DIGITS.match(self._data, self._at)
-        digits = b"" if found is None else found[0]
+        match = _DIGITS.match(self._data, self._at)
+        digits = b"" if match is None else match[0]
         self._at += len(digits)
         return digits
 
@@ -232,11 +232,11 @@ class Scanner:
             name = self._quoted_name(PLAIN_APOS, 0x27)
         elif self._options.allow_unquoted_field_names and not _UNQUOTED_END.match(bytes([byte])):
             start = self._at - 1
-            found = _UNQUOTED_END.search(self._data, self._at)
-            if found is None:
+            match = _UNQUOTED_END.search(self._data, self._at)
+            if match is None:
                 self._at = self._end
                 raise Malformed("the record ends inside a field name")
-            self._at = found.start()
+            self._at = match.start()
             name = self._data[start : self._at]
         else:
             self._char_for_error(byte)
@@ -248,10 +248,10 @@ class Scanner:
     def _quoted_name(self, plain: re.Pattern[bytes], quote: int) -> bytes:
         parts: list[bytes] = []
         while True:
-            found = plain.match(self._data, self._at)
-            if found is not None:
-                parts.append(found[0])
-                self._at = found.end()
+            match = plain.match(self._data, self._at)
+            if match is not None:
+                parts.append(match[0])
+                self._at = match.end()
             byte = self._byte()
             if byte == quote:
                 return b"".join(parts)
@@ -283,10 +283,10 @@ class Scanner:
         parts: list[str] = []
         size = 0
         while True:
-            found = plain.match(self._data, self._at)
-            if found is not None and found[0]:
+            match = plain.match(self._data, self._at)
+            if match is not None and match[0]:
                 try:
-                    text, self._at = decoded_string(self._data, self._at, found.end(), surrogates=skipped)
+                    text, self._at = decoded_string(self._data, self._at, match.end(), surrogates=skipped)
                 except NoUtf8 as error:
                     self._at = error.at
                     raise

@@ -104,7 +104,7 @@ class JsonOptions(RecordOptions):
 
 def _leaves(fields: list[pa.Field]) -> int:
     inside = ([item.type.field(index) for index in range(item.type.num_fields)] for item in fields)
-    return sum(max(1, _leaves(found)) for found in inside)
+    return sum(max(1, _leaves(child)) for child in inside)
 
 
 def text_options(given: Mapping[str, str], *, source: str, **fixed: Any) -> JsonOptions:  # noqa: ANN401 - any option

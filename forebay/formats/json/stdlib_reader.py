@@ -36,10 +36,10 @@ def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
     Spark keeps both values of such a name, so the Jackson port must read the record.
     """
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError
-    return found
+    return members
 
 
 def refuse_constant(text: str) -> None:
@@ -105,7 +105,7 @@ def _struct(data_type: pa.StructType, options: JsonOptions) -> _Converter:
         if type(value) is not dict:
             raise BadValue
         get = value.get
-        return [None if (found := get(name)) is None else inner(found) for name, inner in converters]
+        return [None if (member := get(name)) is None else inner(member) for name, inner in converters]
 
     return convert
 
@@ -123,7 +123,7 @@ def _map(item: _Converter) -> _Converter:
     def convert(value: object) -> list[tuple[bytes, Any]]:
         if type(value) is not dict:
             raise BadValue
-        return [(utf8_of(name), None if found is None else item(found)) for name, found in value.items()]
+        return [(utf8_of(name), None if entry is None else item(entry)) for name, entry in value.items()]
 
     return convert
 

@@ -68,18 +68,18 @@ class UniformReader:
             self._unsafe.update(pc.indices_nonzero(unsafe).to_pylist())
 
     def _column(self, item: pa.Field, tree: Tree) -> _Column:
-        found = tree.get(item.name)
-        if found is None:
+        subtree = tree.get(item.name)
+        if subtree is None:
             return lambda _: pa.nulls(self._rows, item.type)
         if isinstance(item.type, pa.StructType):
-            if not isinstance(found, dict) or not item.type.num_fields:
+            if not isinstance(subtree, dict) or not item.type.num_fields:
                 raise NotSafe
-            parts = [self._column(part, found) for part in item.type]
+            parts = [self._column(part, subtree) for part in item.type]
             fields = list(item.type)
             return lambda read: pa.StructArray.from_arrays([part(read) for part in parts], fields=fields)
-        if isinstance(found, dict):
+        if isinstance(subtree, dict):
             raise NotSafe
-        return self._quoted(item.type, found) if found.quoted else self._unquoted(item.type, found)
+        return self._quoted(item.type, subtree) if subtree.quoted else self._unquoted(item.type, subtree)
 
     def _quoted(self, data_type: pa.DataType, piece: Piece) -> _Column:
         types = pa.types
@@ -152,9 +152,9 @@ def _misspelled_integers(texts: pa.Array) -> Iterator[pa.Array]:
     """Yield masks of the texts that Arrow accepts as integers and JSON does not: leading zeros, hexadecimal numbers."""
     signs = b"-" in token_bytes(cast("pa.StringArray", texts))
     for start in ("0", "-0") if signs else ("0",):
-        found = pc.starts_with(texts, start)
-        if found.true_count:
-            yield pc.and_(found, pc.greater(pc.binary_length(texts), len(start)))
+        matching = pc.starts_with(texts, start)
+        if matching.true_count:
+            yield pc.and_(matching, pc.greater(pc.binary_length(texts), len(start)))
 
 
 def _misspelled_floats(texts: pa.Array) -> Iterator[pa.Array]:

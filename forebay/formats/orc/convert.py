@@ -82,9 +82,9 @@ def _type(node: Node, column: str, path: str) -> pa.DataType:
         raise _refused(str(error), column, path) from None
 
 
-def _refused(found: str, column: str, path: str) -> ConfigurationError:
+def _refused(stored_type: str, column: str, path: str) -> ConfigurationError:
     return ConfigurationError(
-        f"column {column!r} of {path} has the type {found}, which forebay cannot read",
+        f"column {column!r} of {path} has the type {stored_type}, which forebay cannot read",
         advice="read the file with a schema that leaves that column out",
     )
 
@@ -172,14 +172,14 @@ class Times:
         for place, value in enumerate(values):
             if value is None or value >= _1900 * _SECOND_US:
                 continue
-            wall, rest = divmod(value + raw * _SECOND_US, _SECOND_US)
+            wall, fraction = divmod(value + raw * _SECOND_US, _SECOND_US)
             days, second = divmod(wall, _DAY)
             if days < FIRST_DAY:
                 raise self._too_old(column)
             if days < FIRST_COMMON_DAY:
                 days += day_shift(pa.array([days], pa.int32()))[0].as_py()
             wall = days * _DAY + second
-            values[place] = (wall - self.reader.offset(wall)) * _SECOND_US + rest
+            values[place] = (wall - self.reader.offset(wall)) * _SECOND_US + fraction
         return pa.array(values, pa.int64())
 
     def _too_old(self, column: str) -> DataError:
@@ -289,10 +289,10 @@ class Converter:
 
     def _named(self, name: str, struct: Node, *, unique: bool = False) -> Node | None:
         key = folded(name, self.case_sensitive)
-        found = [place for place, other in enumerate(struct.names) if folded(other, self.case_sensitive) == key]
-        if len(found) > 1 and unique:
-            raise ambiguous(name, [struct.names[place] for place in found], self.path)
-        return struct.children[found[0]] if found else None
+        places = [place for place, other in enumerate(struct.names) if folded(other, self.case_sensitive) == key]
+        if len(places) > 1 and unique:
+            raise ambiguous(name, [struct.names[place] for place in places], self.path)
+        return struct.children[places[0]] if places else None
 
     def _wanted(self, node: Node, target: pa.DataType, column: str) -> Wanted:
         if pa.types.is_null(target):
@@ -315,10 +315,10 @@ class Converter:
 
     def _part(self, node: Node, target: pa.DataType, column: str) -> Wanted:
         """Return the data to read for a list element, map key or map value. If all are null, only count them."""
-        found = self._wanted(node, target, column)
-        if found.pick is None:
+        item = self._wanted(node, target, column)
+        if item.pick is None:
             return Wanted(Pick(node, TypeKind.STRUCT, (), ()), lambda array: pa.nulls(len(array), target))
-        return found
+        return item
 
     def _struct(self, node: Node, target: pa.StructType, column: str) -> Wanted:
         children: list[tuple[int | None, Convert | None]] = []
@@ -357,9 +357,9 @@ class Converter:
         elif kind in TEXTS and (types.is_string(target) or types.is_binary(target)):
             return _text(node) if types.is_string(target) else lambda array: array.view(target)
         elif kind in _WHOLE or kind in _FLOATS:
-            found = _of_number(kind, target)
-            if found is not None:
-                return found if TYPES[kind] != target else None
+            conversion = _of_number(kind, target)
+            if conversion is not None:
+                return conversion if TYPES[kind] != target else None
         elif kind is TypeKind.BINARY and types.is_binary(target):
             return None
         raise self._mismatch(node, target, column)
@@ -396,8 +396,8 @@ def _leaf(node: Node) -> Pick:
     return Pick(node, TypeKind.STRING if node.kind in TEXTS else node.kind)
 
 
-def _pick(wanted: Wanted) -> Pick:
-    return cast("Pick", wanted.pick)
+def _pick(item: Wanted) -> Pick:
+    return cast("Pick", item.pick)
 
 
 def _text(node: Node) -> Convert:

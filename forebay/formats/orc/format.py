@@ -85,8 +85,8 @@ class OrcFormat(FileFormat):
         for file in sorted(files, key=lambda file: file.path):
             with file.open() as raw:
                 tail = read_tail(raw, file)
-            found = inferred_schema(tail.root, file.path, self.options.case_sensitive)
-            schema = merged(schema, found, file.path, self.options.case_sensitive) if schema else found
+            file_schema = inferred_schema(tail.root, file.path, self.options.case_sensitive)
+            schema = merged(schema, file_schema, file.path, self.options.case_sensitive) if schema else file_schema
             if schema.names and not self.options.merge_schema:
                 break
         if schema is None:
@@ -118,8 +118,8 @@ class OrcFormat(FileFormat):
         names = sorted({leaf.column for leaf in leaves(row_filter)}.intersection(schema.names))
         with file.open() as raw:
             tail = read_tail(raw, file)
-            wanted = _Reader(file.path, raw, tail, schema, names, self.options).wanted("")
-            columns = {name: (one, schema.field(name).type) for name, one in zip(names, wanted, strict=True)}
+            items = _Reader(file.path, raw, tail, schema, names, self.options).wanted("")
+            columns = {name: (item, schema.field(name).type) for name, item in zip(names, items, strict=True)}
             keep = matching_stripes(raw, tail, row_filter, columns)
         _log.info("%s: rowFilter leaves out %d of %d stripes", file.path, keep.count(False), len(keep))
         return kept_ranges(keep, tail.starts, position, end)
@@ -184,17 +184,17 @@ class _Reader:
         `position` is the position of the first row, for errors.
         """
         opened = open_stripe(self._raw, self._tail, stripe)
-        wanted = self.wanted(opened.zone)
-        picks = [item.pick for item in wanted if item.pick is not None]
-        opened.announce({one.source.id for pick in picks for one in pick.walk()})
+        items = self.wanted(opened.zone)
+        picks = [item.pick for item in items if item.pick is not None]
+        opened.announce({part.source.id for pick in picks for part in pick.walk()})
         for batch in rows_between(_stored_batches(opened, picks), skip, rows):
-            yield self._converted(batch, wanted, position)
+            yield self._converted(batch, items, position)
             position += batch.num_rows
 
-    def _converted(self, batch: pa.RecordBatch, wanted: list[Wanted], position: int) -> pa.RecordBatch:
+    def _converted(self, batch: pa.RecordBatch, items: list[Wanted], position: int) -> pa.RecordBatch:
         arrays = []
         taken = 0
-        for item, target in zip(wanted, self._schema, strict=True):
+        for item, target in zip(items, self._schema, strict=True):
             if item.pick is None:
                 arrays.append(pa.nulls(batch.num_rows, target.type))
                 continue
@@ -254,7 +254,7 @@ def _rows_per_batch(stripe: OpenStripe, columns: Sequence[Pick]) -> int:
                 rows = max(1, min(rows, _TARGET // max(1, _longest_entry(stripe, pick.source))))
     for depth in range(_depth(columns)):
         signed, nanos = (
-            [found for column in columns if (found := _lengths(stripe, column, depth, leaf)) is not None]
+            [lengths for column in columns if (lengths := _lengths(stripe, column, depth, leaf)) is not None]
             for leaf in (_as_signed, _as_nanos)
         )
         if signed:
@@ -269,7 +269,7 @@ def _leaves(columns: Sequence[Pick]) -> int:
 
 def _depth(columns: Sequence[Pick]) -> int:
     """Return how many values with a length (strings, binaries, lists) are nested in one another, at most."""
-    return max((_depth(one.children) + (one.kind in _STRINGS | {TypeKind.LIST}) for one in columns), default=0)
+    return max((_depth(column.children) + (column.kind in _STRINGS | {TypeKind.LIST}) for column in columns), default=0)
 
 
 def _longest_entry(stripe: OpenStripe, column: Node) -> int:
@@ -291,7 +291,7 @@ def _lengths(stripe: OpenStripe, pick: Pick, depth: int, leaf: Callable[[Pick], 
         if depth == 0:
             return None if pick.kind in _STRINGS and stripe.has_dictionary(pick.source.id) else leaf(pick)
         depth -= 1
-    inside = [found for child in pick.children if (found := _lengths(stripe, child, depth, leaf)) is not None]
+    inside = [lengths for child in pick.children if (lengths := _lengths(stripe, child, depth, leaf)) is not None]
     return Pick(pick.source, pick.kind, tuple(inside), pick.parts) if inside else None
 
 

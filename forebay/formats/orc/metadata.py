@@ -77,41 +77,41 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def number_of(fields: Fields, field: int, default: int = 0) -> int:
     """Return the last number of a field; raise Malformed if the value is not a number."""
-    found = fields.get(field, [default])[-1]
-    if not isinstance(found, int):
+    number = fields.get(field, [default])[-1]
+    if not isinstance(number, int):
         raise Malformed(f"Protocol Buffers field {field} is not a number")
-    return found
+    return number
 
 
 def numbers_of(fields: Fields, field: int) -> list[int]:
     """Return the numbers of a repeated field, whether it is packed or not."""
-    found: list[int] = []
+    numbers: list[int] = []
     for value in fields.get(field, []):
         if isinstance(value, int):
-            found.append(value)
+            numbers.append(value)
             continue
         at = 0
         while at < len(value):
             item, at = _varint(value, at)
-            found.append(item)
-    return found
+            numbers.append(item)
+    return numbers
 
 
 def messages_of(fields: Fields, field: int) -> list[bytes]:
     """Return the bytes of a repeated field of messages or texts; raise Malformed for numbers."""
-    found = [value for value in fields.get(field, []) if isinstance(value, bytes)]
-    if len(found) != len(fields.get(field, [])):
+    messages = [value for value in fields.get(field, []) if isinstance(value, bytes)]
+    if len(messages) != len(fields.get(field, [])):
         raise Malformed(f"Protocol Buffers field {field} is not a message")
-    return found
+    return messages
 
 
 def text_of(fields: Fields, field: int) -> str | None:
     """Return the last text of a field; None if it is missing. Raise Malformed for bytes that are not UTF-8."""
-    found = messages_of(fields, field)
-    if not found:
+    texts = messages_of(fields, field)
+    if not texts:
         return None
     try:
-        return found[-1].decode()
+        return texts[-1].decode()
     except UnicodeDecodeError as error:
         raise Malformed(f"Protocol Buffers field {field} is not text") from error
 
@@ -459,11 +459,11 @@ def _messages(raw: BinaryIO, file: InputFile) -> tuple[Fields, Fields, int]:
             f"the postscript states {whole} bytes for metadata, footer and postscript together, "
             f"but the file has {file.size} bytes, and at most {_MOST_TAIL} are allowed"
         )
-    wanted = size + length + 1
-    if wanted > len(data):
-        raw.seek(file.size - wanted)
-        data = read_fully(raw.read, wanted)
-        if len(data) < wanted:
+    total = size + length + 1
+    if total > len(data):
+        raw.seek(file.size - total)
+        data = read_fully(raw.read, total)
+        if len(data) < total:
             raise Malformed("the footer is cut off")
     stop = len(data) - 1 - length
     return script, parse_message(decompress(data[stop - size : stop], codec, block)), file.size - whole
@@ -477,7 +477,7 @@ def read_start(raw: BinaryIO) -> bytes:
 
 def _codec(script: Fields, path: str) -> tuple[Codec, int]:
     number = number_of(script, 2)
-    codec = next((one for one in Codec if one == number), None)
+    codec = next((known for known in Codec if known == number), None)
     version = numbers_of(script, 4)
     if codec not in RATIOS or version[:1] not in ([], [0]):
         what = f"codec {number if codec is None else codec.name}" if codec not in RATIOS else f"version {version}"
@@ -493,17 +493,17 @@ def _codec(script: Fields, path: str) -> tuple[Codec, int]:
 
 def _stripes(footer: Fields, end: int) -> tuple[Stripe, ...]:
     """Return the stripes that have rows. Raise Malformed unless the stripes follow one another before `end`."""
-    found: list[Stripe] = []
+    stripes: list[Stripe] = []
     for number, part in enumerate(messages_of(footer, 3)):
         fields = parse_message(part)
         stripe = Stripe(number, *(number_of(fields, field) for field in range(1, 6)))
-        before = found[-1].offset + found[-1].size if found else len(MAGIC)
+        before = stripes[-1].offset + stripes[-1].size if stripes else len(MAGIC)
         if stripe.offset < before or stripe.offset + stripe.size > end or stripe.rows > _MOST_ROWS:
             raise Malformed(f"stripe {number} is not in the file, or overlaps another one")
         if stripe.rows == 0:
             continue
-        found.append(stripe)
-    return tuple(found)
+        stripes.append(stripe)
+    return tuple(stripes)
 
 
 # -- Reads the footer of a stripe: the column, the kind and the length of each stream, and the encoding of each column.
@@ -575,7 +575,7 @@ class OpenStripe:
 
     def capacity(self, column: int, part: StreamKind) -> int:
         """Return the most bytes that a column's stream may have when decompressed; 0 if there is no such stream."""
-        stored_bytes = sum(one.length for one in self.streams if one.column == column and one.part == part)
+        stored_bytes = sum(stream.length for stream in self.streams if stream.column == column and stream.part == part)
         return min(stored_bytes * RATIOS[self.tail.codec], (stored_bytes // 4 + 1) * self.tail.block)
 
     def announce(self, columns: Collection[int]) -> None:
@@ -604,11 +604,11 @@ def open_stripe(raw: BinaryIO, tail: Tail, stripe: Stripe) -> OpenStripe:
         raise Malformed(f"stripe {stripe.number} has a footer of {stripe.footer} bytes, more than {_MOST_FOOTER}")
     fields = parse_message(decompress(read_fully(raw.read, stripe.footer), tail.codec, tail.block))
     parsed = [parse_message(part) for part in messages_of(fields, 1)]
-    streams = tuple(Stream(*(number_of(one, field) for field in (1, 2, 3))) for one in parsed)
+    streams = tuple(Stream(*(number_of(message, field) for field in (1, 2, 3))) for message in parsed)
     if sum(stream.length for stream in streams) > stripe.index + stripe.data:
         raise Malformed(f"the streams of stripe {stripe.number} are longer than the stripe")
     parsed = [parse_message(part) for part in messages_of(fields, 2)]
-    encodings = tuple((number_of(one, 1), number_of(one, 2)) for one in parsed)
+    encodings = tuple((number_of(message, 1), number_of(message, 2)) for message in parsed)
     columns = sum(1 for _ in tail.root.walk())
     if len(encodings) != columns or any(kind not in _ENCODINGS for kind, _ in encodings):
         raise Malformed(

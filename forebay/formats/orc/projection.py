@@ -116,9 +116,9 @@ class StripeFile(io.RawIOBase):
                 raise
             self._at += len(parts[-1])
         if self._start <= self._at < min(stop, self._stop):
-            skipped, wanted = (self._at - self._start) % len(self._zeros), min(stop, self._stop) - self._at
-            parts.append((self._zeros * ((skipped + wanted) // len(self._zeros) + 1))[skipped : skipped + wanted])
-            self._at += wanted
+            skipped, count = (self._at - self._start) % len(self._zeros), min(stop, self._stop) - self._at
+            parts.append((self._zeros * ((skipped + count) // len(self._zeros) + 1))[skipped : skipped + count])
+            self._at += count
         if self._stop <= self._at < stop:
             parts.append(self._end[self._at - self._stop : stop - self._stop])
             self._at += len(parts[-1])
@@ -168,8 +168,8 @@ def _streams(stripe: OpenStripe, picks: Sequence[Pick]) -> Iterator[bytes]:
     renamed: dict[tuple[int, int], tuple[StreamKind, int]] = {
         (pick.source.id, old): (new, number) for number, pick in enumerate(picks) for old, new in pick.parts
     }
-    unused = stripe.place.index + stripe.place.data - sum(one.length for one in stripe.streams)
-    pairs = [(renamed.get((one.column, one.part), _LEFT_OUT), one.length) for one in stripe.streams]
+    unused = stripe.place.index + stripe.place.data - sum(stream.length for stream in stripe.streams)
+    pairs = [(renamed.get((stream.column, stream.part), _LEFT_OUT), stream.length) for stream in stripe.streams]
     for (part, column), run in groupby((*pairs, (_LEFT_OUT, unused)), key=itemgetter(0)):
         yield _stream(part, column, sum(length for _, length in run))
 

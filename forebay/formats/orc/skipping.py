@@ -54,16 +54,16 @@ def matching_stripes(
         column = columns.get(leaf.column)
         if column is None:
             return ANY
-        wanted, target = column
-        if wanted.pick is None:
+        item, target = column
+        if item.pick is None:
             return outcomes(leaf, Statistics(stripe.rows, stripe.rows))
         if stripe.number >= len(parts):
             return ANY
         try:
-            found = _column(parts[stripe.number], wanted.pick.source, target, stripe, tail)
+            statistics = _column(parts[stripe.number], item.pick.source, target, stripe, tail)
         except (Malformed, ValueError, ArithmeticError, struct.error):
             return ANY
-        return ANY if found is None else outcomes(leaf, found)
+        return ANY if statistics is None else outcomes(leaf, statistics)
 
     def may_match(stripe: Stripe) -> bool:
         return may_be_true(expression, lambda leaf: possible(leaf, stripe))
@@ -124,13 +124,13 @@ def _range(fields: metadata.Fields, node: Node, target: pa.DataType, tail: Tail)
     if target in _FLOATS.get(kind, ()):
         return _doubles(_message(fields, 3))
     if kind is TypeKind.STRING and pa.types.is_string(target):
-        found = _message(fields, 4)
-        return _text(found, 1, 4), _text(found, 2, 5)
+        message = _message(fields, 4)
+        return _text(message, 1, 4), _text(message, 2, 5)
     if kind is TypeKind.BOOLEAN and pa.types.is_boolean(target):
         return _booleans(fields)
     if kind is TypeKind.DECIMAL and target == pa.decimal128(node.precision, node.scale):
-        found = _message(fields, 6)
-        return _decimal(found, 1), _decimal(found, 2)
+        message = _message(fields, 6)
+        return _decimal(message, 1), _decimal(message, 2)
     if kind is TypeKind.DATE and pa.types.is_date32(target):
         return _common(_both(_message(fields, 7), 1), 1, tail)
     if kind in (TypeKind.TIMESTAMP, TypeKind.TIMESTAMP_INSTANT) and pa.types.is_timestamp(target):
@@ -139,8 +139,8 @@ def _range(fields: metadata.Fields, node: Node, target: pa.DataType, tail: Tail)
 
 
 def _message(fields: metadata.Fields, field: int) -> metadata.Fields:
-    found = metadata.messages_of(fields, field)
-    return metadata.parse_message(found[-1]) if found else {}
+    messages = metadata.messages_of(fields, field)
+    return metadata.parse_message(messages[-1]) if messages else {}
 
 
 def _both(fields: metadata.Fields, first: int) -> tuple[int | None, int | None]:
@@ -152,25 +152,25 @@ def _both(fields: metadata.Fields, first: int) -> tuple[int | None, int | None]:
 def _signed(fields: metadata.Fields, number: int) -> int | None:
     if number not in fields:
         return None
-    found = metadata.number_of(fields, number)
-    return (found >> 1) ^ -(found & 1)
+    zigzag = metadata.number_of(fields, number)
+    return (zigzag >> 1) ^ -(zigzag & 1)
 
 
 def _doubles(fields: metadata.Fields) -> _Range:
-    found = [struct.unpack("<d", part)[0] if part else None for part in (_last(fields, 1), _last(fields, 2))]
+    bounds = [struct.unpack("<d", part)[0] if part else None for part in (_last(fields, 1), _last(fields, 2))]
     # If the first value is NaN, some writers store NaN as both minimum and maximum.
-    return _UNKNOWN if any(one is None or math.isnan(one) for one in found) else (found[0], found[1])
+    return _UNKNOWN if any(bound is None or math.isnan(bound) for bound in bounds) else (bounds[0], bounds[1])
 
 
 def _last(fields: metadata.Fields, number: int) -> bytes | None:
-    found = metadata.messages_of(fields, number)
-    return found[-1] if found else None
+    messages = metadata.messages_of(fields, number)
+    return messages[-1] if messages else None
 
 
 def _text(fields: metadata.Fields, exact: int, bound: int) -> str | None:
     """Return a minimum or maximum, or the bound that writers store in place of a long one."""
-    found = metadata.text_of(fields, exact)
-    return metadata.text_of(fields, bound) if found is None else found
+    text = metadata.text_of(fields, exact)
+    return metadata.text_of(fields, bound) if text is None else text
 
 
 def _booleans(fields: metadata.Fields) -> _Range:
@@ -182,8 +182,8 @@ def _booleans(fields: metadata.Fields) -> _Range:
 
 
 def _decimal(fields: metadata.Fields, number: int) -> decimal.Decimal | None:
-    found = metadata.text_of(fields, number)
-    return None if not found else decimal.Decimal(found)
+    text = metadata.text_of(fields, number)
+    return None if not text else decimal.Decimal(text)
 
 
 def _times(fields: metadata.Fields, tail: Tail) -> _Range:
@@ -194,12 +194,12 @@ def _times(fields: metadata.Fields, tail: Tail) -> _Range:
     return _common((least * 1000 - _ZONES_US, (greatest + 1) * 1000 + _ZONES_US), _DAY_US, tail)
 
 
-def _common(found: tuple[int | None, int | None], day: int, tail: Tail) -> _Range:
+def _common(bounds: tuple[int | None, int | None], day: int, tail: Tail) -> _Range:
     """Return a range of dates or times; an unknown range if reading converts some of them to the new calendar.
 
     `day` is the length of a day in the unit of the range.
     """
-    least, greatest = found
+    least, greatest = bounds
     if least is None or greatest is None or (not tail.proleptic and least < FIRST_COMMON_DAY * day):
         return _UNKNOWN
     return least, greatest

@@ -66,10 +66,10 @@ class Converter:
 
     def _named(self, name: str, nodes: tuple[Node, ...], column: str) -> Node | None:
         key = folded(name, self.case_sensitive)
-        found = [node for node in nodes if folded(node.name, self.case_sensitive) == key]
-        if len(found) > 1:
-            raise ambiguous(column, [node.name for node in found], self.path)
-        return found[0] if found else None
+        matching = [node for node in nodes if folded(node.name, self.case_sensitive) == key]
+        if len(matching) > 1:
+            raise ambiguous(column, [node.name for node in matching], self.path)
+        return matching[0] if matching else None
 
     def _convert(self, node: Node, target: pa.DataType, column: str, leaves: list[Leaf]) -> Convert | None:
         """Return the conversion of a column or nested field to the type `target`; None if it needs none.
@@ -209,9 +209,9 @@ class Converter:
     def _place(self, column: str) -> str:
         return f"column {column!r} of {self.path}"
 
-    def _mismatch(self, found: str, target: pa.DataType, column: str) -> ConfigurationError:
+    def _mismatch(self, stored_type: str, target: pa.DataType, column: str) -> ConfigurationError:
         return ConfigurationError(
-            f"column {column!r} is {found} in {self.path} and cannot be read as {target}",
+            f"column {column!r} is {stored_type} in {self.path} and cannot be read as {target}",
             advice="in the schema, give the column a type that can represent the file's values, or remove the column",
         )
 

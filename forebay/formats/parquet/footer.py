@@ -171,15 +171,15 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool, unrea
 def _footer_schema(text: bytes) -> pa.Schema | None:
     try:
         written = json.loads(text.decode("utf-8", "replace"), object_hook=_stored_type)
-        found = type_of_json(written, named_type)
+        parsed = type_of_json(written, named_type)
     except ValueError:
         return None
-    return pa.schema(list(found)) if isinstance(found, pa.StructType) else None
+    return pa.schema(list(parsed)) if isinstance(parsed, pa.StructType) else None
 
 
-def _stored_type(found: dict[str, Any]) -> object:
-    """Return the Spark type in which a user-defined type is stored. `found` is the type in Spark's JSON."""
-    return found.get("sqlType") if found.get("type") == "udt" else found
+def _stored_type(type_json: dict[str, Any]) -> object:
+    """Return the Spark type in which a user-defined type is stored. `type_json` is the type in Spark's JSON."""
+    return type_json.get("sqlType") if type_json.get("type") == "udt" else type_json
 
 
 def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
@@ -187,14 +187,14 @@ def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
     if node.leaf is not None:
         if node.leaf.lost_values:
             raise unreadable_column(column, path, node.leaf.lost_values)
-        found = _leaf_type(node.leaf)
-        if found is None:
+        data_type = _leaf_type(node.leaf)
+        if data_type is None:
             raise ConfigurationError(
                 f"column {column!r} of {path} has the type {node.leaf}, which Spark does not read",
                 advice="read the file with a schema that leaves this column out or, unless it is a DECIMAL, declares "
                 "it by its physical type (INT for INT32, BIGINT for INT64, BINARY for bytes)",
             )
-        return found
+        return data_type
     if pa.types.is_struct(node.type):
         return pa.struct([pa.field(child.name, kind) for child, kind in zip(node.children, inside, strict=True)])
     if pa.types.is_map(node.type):
@@ -371,13 +371,13 @@ class Footer:
 
 def _key(walk: _Walk) -> bytes:
     """Walk over an entry of the metadata; return its key."""
-    found = b""
+    key = b""
     for field, kind in walk.fields():
         if field == _KEY and kind == _BINARY:
-            found = walk.binary()
+            key = walk.binary()
         else:
             walk.skip(kind)
-    return found
+    return key
 
 
 def _columns(names: list[str], children: list[int]) -> Iterator[_Column]:

@@ -83,8 +83,12 @@ class ParquetFormat(FileFormat):
         first = () if not files else (min(files, key=lambda file: file.path),)
         for file in sorted(files, key=lambda file: file.path) if self.options.merge_schema else first:
             with opened(file) as parquet:
-                found = inferred_schema(parquet.file(), file.path, self.options.case_sensitive, parquet.unreadable)
-            schema = found if schema is None else merged(schema, found, file.path, self.options.case_sensitive)
+                file_schema = inferred_schema(
+                    parquet.file(), file.path, self.options.case_sensitive, parquet.unreadable
+                )
+            schema = (
+                file_schema if schema is None else merged(schema, file_schema, file.path, self.options.case_sensitive)
+            )
         if schema is None:
             raise ValueError("infer_schema needs at least one file")
         return schema
@@ -119,10 +123,10 @@ class ParquetFormat(FileFormat):
                 name: FilteredColumn(converter.column(schema.field(name), nodes), schema.field(name).type, rebased)
                 for name in names
             }
-            wanted = matching_groups(parquet, row_filter, columns)
+            keep = matching_groups(parquet, row_filter, columns)
             starts = row_starts(parquet)
-        _log.info("%s: rowFilter leaves out %d of %d row groups", file.path, wanted.count(False), len(wanted))
-        return kept_ranges(wanted, starts, position, end)
+        _log.info("%s: rowFilter leaves out %d of %d row groups", file.path, keep.count(False), len(keep))
+        return kept_ranges(keep, starts, position, end)
 
     def read(
         self,
@@ -136,12 +140,12 @@ class ParquetFormat(FileFormat):
         """Read the rows `[position, end)`. An empty file has no rows, as in Spark."""
         if not file.size:
             return
-        wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        projected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         with opened(file) as parquet:
             converter = self._converter(file, parquet)
             whole = parquet.file()
             nodes = columns_of(whole)
-            reader = _Reader(parquet, whole, wanted, [converter.column(item, nodes) for item in wanted])
+            reader = _Reader(parquet, whole, projected, [converter.column(item, nodes) for item in projected])
             yield from reader.read(position, end)
 
     def _converter(self, file: InputFile, parquet: OpenParquet) -> Converter:
@@ -151,10 +155,10 @@ class ParquetFormat(FileFormat):
 
 
 class _Reader:
-    def __init__(self, parquet: OpenParquet, file: pq.ParquetFile, schema: pa.Schema, wanted: list[Wanted]) -> None:
+    def __init__(self, parquet: OpenParquet, file: pq.ParquetFile, schema: pa.Schema, items: list[Wanted]) -> None:
         self._schema = schema
-        self._wanted = wanted
-        self._leaves = [leaf for item in wanted for leaf in item.leaves]
+        self._wanted = items
+        self._leaves = [leaf for item in items for leaf in item.leaves]
         self._starts = row_starts(parquet)
         self._open = parquet
         self._parquet = file

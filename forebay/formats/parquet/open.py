@@ -236,9 +236,11 @@ def _opened(source: pa.PythonFile, checked: _Checked, file: InputFile) -> OpenPa
         unreadable = {} if footer is None else _unreadable(footer)
         if footer is None or not unreadable:
             raise
-        rest = footer.file_with([index for index in range(len(footer.columns)) if index not in unreadable])
+        readable = footer.file_with([index for index in range(len(footer.columns)) if index not in unreadable])
         reasons = {footer.columns[index].name: reason for index, reason in unreadable.items()}
-        return OpenParquet(file.path, pq.read_metadata(pa.BufferReader(rest)), footer.signed, reasons, source, checked)
+        return OpenParquet(
+            file.path, pq.read_metadata(pa.BufferReader(readable)), footer.signed, reasons, source, checked
+        )
     signed = metadata.serialized_size < checked.footer_bytes
     return OpenParquet(file.path, metadata, signed, {}, source, checked)
 
@@ -265,8 +267,8 @@ def _unreadable(footer: Footer) -> dict[int, str]:
             search(columns[len(columns) // 2 :])
 
     search(range(len(footer.columns)))
-    rest = [index for index in range(len(footer.columns)) if index not in unreadable]
-    return unreadable if _problem(footer.file_with(rest)) is None else {}
+    readable = [index for index in range(len(footer.columns)) if index not in unreadable]
+    return unreadable if _problem(footer.file_with(readable)) is None else {}
 
 
 def _problem(file: bytes) -> str | None:

@@ -64,17 +64,17 @@ def _outcomes(leaf: Leaf, column: FilteredColumn | None, group: Any) -> Outcomes
     only = _only_leaf(column.wanted)
     if only is None:
         return ANY
-    found = statistics_of(group, only)
-    nulls = found.null_count if found is not None and found.has_null_count else None
-    least, greatest = _range(column, found)
+    statistics = statistics_of(group, only)
+    nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
+    least, greatest = _range(column, statistics)
     return outcomes(leaf, Statistics(group.num_rows, nulls, least, greatest, nan=pa.types.is_floating(column.type)))
 
 
-def _only_leaf(wanted: Wanted) -> Column | None:
+def _only_leaf(item: Wanted) -> Column | None:
     """Return the Parquet column of a column that is neither nested nor repeated; None for any other column."""
-    if len(wanted.leaves) != 1 or wanted.leaves[0].repeated or wanted.leaves[0].path != wanted.source:
+    if len(item.leaves) != 1 or item.leaves[0].repeated or item.leaves[0].path != item.source:
         return None
-    return wanted.leaves[0]
+    return item.leaves[0]
 
 
 def _range(column: FilteredColumn, statistics: Any) -> tuple[Value | None, Value | None]:  # noqa: ANN401 - as above

@@ -39,15 +39,15 @@ def first_time(file: InputFile, column: str, *, case_sensitive: bool) -> FirstTi
         RetriableError: The store did not answer.
     """
     with opened(file) as parquet:
-        wanted = folded(column, case_sensitive)
+        key = folded(column, case_sensitive)
         leaves = (leaf for node in columns_of(parquet.file()) for leaf in node.leaves())
-        found = [leaf for leaf in leaves if folded(leaf.path, case_sensitive) == wanted]
-        if not found:
+        matching = [leaf for leaf in leaves if folded(leaf.path, case_sensitive) == key]
+        if not matching:
             return FirstTime(known=True)
-        unit = _unit(found[0])
-        if unit is None or len(found) > 1 or parquet.signed:  # Arrow ends the process for an encrypted column
+        unit = _unit(matching[0])
+        if unit is None or len(matching) > 1 or parquet.signed:  # Arrow ends the process for an encrypted column
             return FirstTime(known=False)
-        return _least(parquet, found[0], unit)
+        return _least(parquet, matching[0], unit)
 
 
 def _unit(leaf: Leaf) -> str | None:

@@ -40,9 +40,9 @@ def same_names(fields: Iterable[pa.Field], case_sensitive: bool, inside: str = "
             where = f" in {inside!r}" if inside else ""
             return f"two columns have the same name{where}: {names[name]!r} and {field.name!r}"
         names[name] = field.name
-        found = _same_inside(field.type, case_sensitive, field.name)
-        if found is not None:
-            return found
+        problem = _same_inside(field.type, case_sensitive, field.name)
+        if problem is not None:
+            return problem
     return None
 
 
@@ -60,9 +60,9 @@ def check_names(fields: Iterable[pa.Field], path: str, *, case_sensitive: bool, 
 
     `hint` is added to the advice of the error.
     """
-    found = same_names(fields, case_sensitive)
-    if found is not None:
-        raise ConfigurationError(f"in {path}, {found}", advice=f"give a schema without these columns{hint}")
+    problem = same_names(fields, case_sensitive)
+    if problem is not None:
+        raise ConfigurationError(f"in {path}, {problem}", advice=f"give a schema without these columns{hint}")
 
 
 # -- Converts columns of structs field by field, for ORC and Parquet.
@@ -150,18 +150,18 @@ def by_value(
 
     `parse` returns None for a malformed token.
     """
-    rest = tokens.is_valid()
+    unparsed = tokens.is_valid()
     values: pa.Array = pa.nulls(len(tokens), value_type)
     for expression, convert in plains:
-        plain = pc.and_(rest, pc.fill_null(pc.match_substring_regex(tokens, expression), False))
+        plain = pc.and_(unparsed, pc.fill_null(pc.match_substring_regex(tokens, expression), False))
         if plain.true_count:
             values = pc.if_else(plain, convert(pc.if_else(plain, tokens, pa.scalar(None, tokens.type))), values)
-            rest = pc.and_(rest, pc.invert(plain))
-    rows = pc.indices_nonzero(rest).to_pylist()
+            unparsed = pc.and_(unparsed, pc.invert(plain))
+    rows = pc.indices_nonzero(unparsed).to_pylist()
     if not rows:
         return values, ()
-    texts = pc.filter(tokens, rest).to_pylist()
+    texts = pc.filter(tokens, unparsed).to_pylist()
     known = {text: parse(text) for text in set(texts)}
-    found = [known[text] for text in texts]
-    values = pc.replace_with_mask(values, rest, pa.array(found, value_type))
-    return values, [row for row, value in zip(rows, found, strict=True) if value is None]
+    parsed = [known[text] for text in texts]
+    values = pc.replace_with_mask(values, unparsed, pa.array(parsed, value_type))
+    return values, [row for row, value in zip(rows, parsed, strict=True) if value is None]

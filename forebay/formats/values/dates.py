@@ -99,11 +99,11 @@ def zone(name: str) -> Zone:
     formatted = _ONE_DIGIT_MINUTE.sub(r"\1\2:0\3", formatted, count=1)
     formatted = _SHORT_IDS.get(formatted, formatted)
     prefix = next((word for word in ("UTC", "GMT", "UT") if formatted.startswith(word)), "")
-    rest = formatted[len(prefix) :]
-    if (rest == "Z" and not prefix) or (prefix and not rest):
+    offset = formatted[len(prefix) :]
+    if (offset == "Z" and not prefix) or (prefix and not offset):
         return Zone(name, fixed=0)
-    if rest[:1] in ("+", "-"):
-        return Zone(name, fixed=_fixed(rest))
+    if offset[:1] in ("+", "-"):
+        return Zone(name, fixed=_fixed(offset))
     if not _REGION.fullmatch(formatted) or _NOT_IN_JAVA.fullmatch(formatted):
         raise ValueError(f"{name!r} is not the name of a time zone or an offset")
     try:
@@ -130,9 +130,9 @@ def session_zone(name: str) -> Zone:
 
 
 def _fixed(text: str) -> int:
-    found = _OFFSET.fullmatch(text)
-    if found is not None:
-        sign, hours, colon, minutes, second_colon, seconds = found.groups()
+    match = _OFFSET.fullmatch(text)
+    if match is not None:
+        sign, hours, colon, minutes, second_colon, seconds = match.groups()
         size = int(hours) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
         wrong_shape = (len(hours) == 1 and minutes) or (seconds and colon != second_colon)
         if not wrong_shape and int(minutes or 0) <= 59 and int(seconds or 0) <= 59 and size <= _LARGEST:
@@ -175,10 +175,10 @@ def days_of(year: int, month: int, day: int) -> int | None:
 
 def parse_date(text: str) -> int | None:
     """Parse `[+-]yyyy[-[m]m[-[d]d[( |T)anything]]]` to days since 1970-01-01; None if the text has another form."""
-    found = _DATE.fullmatch(text.strip(_TRIMMED))
-    if found is None:
+    match = _DATE.fullmatch(text.strip(_TRIMMED))
+    if match is None:
         return None
-    days = days_of(int(found[1]), int(found[2] or 1), int(found[3] or 1))
+    days = days_of(int(match[1]), int(match[2] or 1), int(match[3] or 1))
     return days if days is not None and -_INT32 <= days < _INT32 else None
 
 
@@ -189,10 +189,10 @@ def parse_timestamp(text: str, session_zone: Zone, *, time_alone: bool = True) -
     today, as in Spark. Options and directory names set it to False, because their meaning must not change from day to
     day.
     """
-    found = _fields(text)
-    if found is None:
+    parts = _fields(text)
+    if parts is None:
         return None
-    fields, zone_name, only_time = found
+    fields, zone_name, only_time = parts
     if only_time and not time_alone:
         return None
     try:
@@ -214,10 +214,10 @@ def parse_timestamp_ntz(text: str, *, allow_zone: bool = False) -> int | None:
     With `allow_zone`, a zone in the text is ignored, as in Spark's CAST. Without it, the result for a text with a zone
     is None, as in CSV and JSON.
     """
-    found = _fields(text)
-    if found is None or found[2]:
+    parts = _fields(text)
+    if parts is None or parts[2]:
         return None
-    fields, zone_name, _ = found
+    fields, zone_name, _ = parts
     if zone_name is not None:
         if not allow_zone:
             return None
@@ -235,10 +235,10 @@ def parse_time(text: str) -> int | None:
     Returns None if the text has another form.
     """
     half = _HALF_OF_DAY.search(text)
-    found = _fields(text if half is None else text[: half.start()])
-    if found is None or found[1] is not None or not found[2]:
+    parts = _fields(text if half is None else text[: half.start()])
+    if parts is None or parts[1] is not None or not parts[2]:
         return None
-    fields = found[0]
+    fields = parts[0]
     if half is not None:
         if not 1 <= fields[3] <= 12:
             return None
@@ -263,17 +263,17 @@ def _fields(text: str) -> tuple[list[int], str | None, bool] | None:
     if not trimmed or (trimmed[0] == "T" and text[0] != "T"):
         return None
     date, day = _DATE.fullmatch(trimmed), [1, 1, 1]
-    rest: str | None = trimmed.removeprefix("T")
+    time_text: str | None = trimmed.removeprefix("T")
     if date is not None:
         if len(date[1].lstrip("+-")) > _YEAR_DIGITS:
             return None
-        day, rest = [int(date[1]), int(date[2] or 1), int(date[3] or 1)], date[4]
-        if rest is None:
+        day, time_text = [int(date[1]), int(date[2] or 1), int(date[3] or 1)], date[4]
+        if time_text is None:
             return [*day, 0, 0, 0, 0], None, False
     elif trimmed[0] != "T" and ":" not in trimmed[:3]:
         return None
-    found = _TIME.fullmatch(rest or "")
-    if found is None:
+    match = _TIME.fullmatch(time_text or "")
+    if match is None:
         return None
-    micros = int(((found[4] or "") + "000000")[:6])
-    return [*day, int(found[1]), int(found[2] or 0), int(found[3] or 0), micros], found[5], date is None
+    micros = int(((match[4] or "") + "000000")[:6])
+    return [*day, int(match[1]), int(match[2] or 0), int(match[3] or 0), micros], match[5], date is None

@@ -60,8 +60,8 @@ def parse_schema(text: str, option: str) -> pa.Schema:
         ConfigurationError: The text is not a schema, or has an unknown type.
     """
     try:
-        found = type_of_json(json.loads(text), _known) if text.lstrip().startswith("{") else _Parser(text).schema()
-        return pa.schema(list(_struct(found)))
+        parsed = type_of_json(json.loads(text), _known) if text.lstrip().startswith("{") else _Parser(text).schema()
+        return pa.schema(list(_struct(parsed)))
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(
             f"the option {option} does not contain a valid schema: {error}",
@@ -94,18 +94,18 @@ class _Parser:
         at = 0
         end = len(text.rstrip())
         while at < end:
-            found = _TOKEN.match(text, at)
-            if found is None:
+            match = _TOKEN.match(text, at)
+            if match is None:
                 raise SchemaError(f"{text[at:].strip()[:20]!r} is not valid; put special names in `backquotes`")
-            self._tokens.append((found.lastgroup or "", found[found.lastgroup or 0]))
-            at = found.end()
+            self._tokens.append((match.lastgroup or "", match[match.lastgroup or 0]))
+            at = match.end()
 
     def schema(self) -> pa.DataType:
         whole = [token[1].lower() for token in self._tokens[:2]] == ["struct", "<"]
-        found = self._type() if whole else pa.struct(self._fields(""))
+        data_type = self._type() if whole else pa.struct(self._fields(""))
         if self._at < len(self._tokens):
             raise self._unexpected()
-        return found
+        return data_type
 
     def _fields(self, closing: str) -> list[pa.Field]:
         fields: list[pa.Field] = []
@@ -130,9 +130,9 @@ class _Parser:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise SchemaError(f"the types are nested to more than {_DEEPEST} levels")
-        found = self._nested(name) if name in ("array", "map", "struct") else self._simple(name)
+        data_type = self._nested(name) if name in ("array", "map", "struct") else self._simple(name)
         self._depth -= 1
-        return found
+        return data_type
 
     def _nested(self, name: str) -> pa.DataType:
         self._demand("<")
@@ -215,7 +215,7 @@ def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType
     try:
         match kind:
             case "struct":
-                fields = [pa.field(str(one["name"]), type_of_json(one["type"], named)) for one in found["fields"]]
+                fields = [pa.field(str(field["name"]), type_of_json(field["type"], named)) for field in found["fields"]]
                 return pa.struct(_checked(fields))
             case "array":
                 return _list(type_of_json(found["elementType"], named))
@@ -245,10 +245,10 @@ def _decimal(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-def _struct(found: pa.DataType) -> pa.StructType:
-    if not isinstance(found, pa.StructType) or not found.num_fields:
-        raise SchemaError(f"{type_text(found)} is a type, not a list of columns")
-    return found
+def _struct(data_type: pa.DataType) -> pa.StructType:
+    if not isinstance(data_type, pa.StructType) or not data_type.num_fields:
+        raise SchemaError(f"{type_text(data_type)} is a type, not a list of columns")
+    return data_type
 
 
 def _list(element: pa.DataType) -> pa.DataType:

@@ -103,23 +103,23 @@ def parse_decimal(text: str, precision: int, scale: int) -> decimal.Decimal | No
 
     Commas in the text are ignored.
     """
-    found = _DECIMAL.fullmatch(text.replace(",", ""))
-    if found is None or not (found[2] or found[4]):
+    match = _DECIMAL.fullmatch(text.replace(",", ""))
+    if match is None or not (match[2] or match[4]):
         return None
-    digits = _ascii_digits((found[2] or "") + (found[4] or ""))
-    exponent = _ascii_digits(found[5].lstrip("+-")) if found[5] else "0"
+    digits = _ascii_digits((match[2] or "") + (match[4] or ""))
+    exponent = _ascii_digits(match[5].lstrip("+-")) if match[5] else "0"
     if digits is None or exponent is None:
         return None
     exponent = exponent.lstrip("0") or "0"
     if len(exponent) > _EXPONENT_DIGITS or int(exponent) >= 2**31:
         return None
-    power = (-int(exponent) if (found[5] or "").startswith("-") else int(exponent)) - len(found[4] or "")
+    power = (-int(exponent) if (match[5] or "").startswith("-") else int(exponent)) - len(match[4] or "")
     digits = digits.lstrip("0")
     if not digits or len(digits) + power < -scale:
         return decimal.Decimal(0).scaleb(-scale)
     if len(digits) + power > precision - scale:
         return None
-    number = decimal.Decimal(f"{found[1]}{digits}E{power}")
+    number = decimal.Decimal(f"{match[1]}{digits}E{power}")
     context = decimal.Context(prec=max(200, len(digits) + 1), rounding=decimal.ROUND_HALF_UP)
     value = number.quantize(decimal.Decimal(1).scaleb(-scale), context=context)
     return value if len(value.as_tuple().digits) <= precision or value == 0 else None

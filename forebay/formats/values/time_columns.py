@@ -93,8 +93,8 @@ class DatePattern:
 
         A match does not begin or end inside a number. A match without a zone is wall-clock time in `session_zone`.
         """
-        found = (self.timestamp(match[0], session_zone) for match in self.expression.finditer(text))
-        return {micros for micros in found if micros is not None}
+        times = (self.timestamp(match[0], session_zone) for match in self.expression.finditer(text))
+        return {micros for micros in times if micros is not None}
 
     def date(self, text: str) -> int | None:
         """Parse a date; return days since 1970-01-01, or None if the text does not match."""
@@ -119,10 +119,10 @@ class DatePattern:
         return None if wall is None or zone_name else _int64(wall)
 
     def _wall(self, text: str) -> tuple[int | None, str | None]:
-        found = self.expression.fullmatch(text)
-        if found is None:
+        match = self.expression.fullmatch(text)
+        if match is None:
             return None, None
-        parts = found.groupdict()
+        parts = match.groupdict()
         return _wall(parts), parts.get("zone")
 
     def iso_forms(self) -> list[IsoForm]:
@@ -176,19 +176,19 @@ def _expression(text: str, year: str = _YEAR) -> str:
     used: set[str] = set()
     depth = at = 0
     while at < len(text):
-        found = _TOKENS.match(text, at)
-        if found is None:
+        match = _TOKENS.match(text, at)
+        if match is None:
             raise ValueError(f"the pattern {text!r} has a quote that is not closed")
-        at = found.end()
-        depth += {"[": 1, "]": -1}.get(found[0], 0)
+        at = match.end()
+        depth += {"[": 1, "]": -1}.get(match[0], 0)
         if depth < 0:
             raise ValueError(f"the pattern {text!r} closes an optional part that was not opened")
-        if found[2] is None:
-            out.append(_literal(text, found))
-        elif found[2] == "S" and text[: found.start()][-1:].isalpha():
+        if match[2] is None:
+            out.append(_literal(text, match))
+        elif match[2] == "S" and text[: match.start()][-1:].isalpha():
             raise ValueError(f"the pattern {text!r} has digits directly before the fraction, which Spark cannot parse")
         else:
-            out.append(_letter(text, found[0], used, following=text[at : at + 1], year=year))
+            out.append(_letter(text, match[0], used, following=text[at : at + 1], year=year))
     if depth:
         raise ValueError(f"the pattern {text!r} has an optional part that is not closed")
     if "hour12" in used and ("half" not in used or "hour" in used):
@@ -198,12 +198,12 @@ def _expression(text: str, year: str = _YEAR) -> str:
     return "".join(out)
 
 
-def _literal(text: str, found: re.Match[str]) -> str:
-    part = found[0]
+def _literal(text: str, match: re.Match[str]) -> str:
+    part = match[0]
     if part in "{}#":
         raise ValueError(f"the pattern {text!r} has the reserved character {part}")
     if part[0] == "'":
-        return re.escape(found[1].replace("''", "'") or "'")
+        return re.escape(match[1].replace("''", "'") or "'")
     return {"[": "(?:", "]": ")?"}.get(part) or re.escape(part)
 
 
@@ -268,11 +268,11 @@ def _iso_form(text: str) -> IsoForm | None:
     """Return the ISO form of a pattern without optional parts; None unless all its fields have a fixed width."""
     out: list[str] = []
     places: dict[str, str] = {}
-    for found in _TOKENS.finditer(text):
-        part = found[0]
+    for match in _TOKENS.finditer(text):
+        part = match[0]
         if part[0] == "'":
-            out.append(re.escape(found[1].replace("''", "'") or "'"))
-        elif not found[2]:
+            out.append(re.escape(match[1].replace("''", "'") or "'"))
+        elif not match[2]:
             out.append(re.escape(part))
         else:
             key = "S" if part[0] == "S" else part
@@ -403,11 +403,11 @@ class _Timestamps:
 
     def __init__(
         self,
-        wanted: pa.TimestampType,
+        data_type: pa.TimestampType,
         wall: Callable[[pa.Array], pa.Array],
         parse: Callable[[str], int | None],
     ) -> None:
-        self._wanted = wanted
+        self._wanted = data_type
         self._wall = wall
         self._parse = parse
         self._zoned = False
@@ -472,14 +472,14 @@ def _first_of(
 
 
 def _by_pattern(
-    wanted: pa.DataType, pattern: DatePattern, parse: Callable[[str], int | None], session: Zone
+    data_type: pa.DataType, pattern: DatePattern, parse: Callable[[str], int | None], session: Zone
 ) -> Converter:
     """Return the converter for a user's pattern.
 
     If the pattern allows it, a column is rewritten to ISO 8601 in bulk.
     """
     forms = pattern.iso_forms()
-    if pa.types.is_timestamp(wanted) and wanted.tz is None:
+    if pa.types.is_timestamp(data_type) and data_type.tz is None:
         # As in Spark and in `parse`, a time with a zone is malformed for a type without zones.
         forms = [form for form in forms if not form.zoned]
 
@@ -487,29 +487,29 @@ def _by_pattern(
         for form in forms:
             if pc.all(pc.match_substring_regex(tokens, form.expression)).as_py() is not False:
                 try:
-                    return _cast_iso(form, wanted, session, tokens), ()
+                    return _cast_iso(form, data_type, session, tokens), ()
                 except pa.ArrowInvalid:  # a day that the month does not have
                     break
         # The cast cannot fail for days up to 28.
         plains: list[Plain] = [
             (
                 form.expression.replace("(0[1-9]|[12][0-9]|3[01])", "(0[1-9]|1[0-9]|2[0-8])"),
-                partial(_cast_iso, form, wanted, session),
+                partial(_cast_iso, form, data_type, session),
             )
             for form in forms
         ]
-        return by_value(tokens, wanted, parse, plains)
+        return by_value(tokens, data_type, parse, plains)
 
     return convert
 
 
-def _cast_iso(form: IsoForm, wanted: pa.DataType, session: Zone, tokens: pa.Array) -> pa.Array:
-    if pa.types.is_date32(wanted):
-        return pc.replace_substring_regex(tokens, form.expression, form.day).cast(wanted)
+def _cast_iso(form: IsoForm, data_type: pa.DataType, session: Zone, tokens: pa.Array) -> pa.Array:
+    if pa.types.is_date32(data_type):
+        return pc.replace_substring_regex(tokens, form.expression, form.day).cast(data_type)
     texts = pc.replace_substring_regex(tokens, form.expression, form.time)
-    if not isinstance(wanted, pa.TimestampType) or wanted.tz is None:
+    if not isinstance(data_type, pa.TimestampType) or data_type.tz is None:
         return texts.cast(_NAIVE)
-    return (texts.cast(_UTC) if form.zoned else localized(texts.cast(_NAIVE), session)).cast(wanted)
+    return (texts.cast(_UTC) if form.zoned else localized(texts.cast(_NAIVE), session)).cast(data_type)
 
 
 def localized(values: pa.Array, zone: Zone) -> pa.Array:

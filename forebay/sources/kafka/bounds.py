@@ -150,15 +150,15 @@ class OffsetRange:
 def assigned_json(text: str) -> list[TopicPartition]:
     """Parse the option `assign`, such as `{"topic":[0,1]}`, into partitions."""
     option, advice = "assign", 'write {"topicA":[0,1],"topicB":[2,4]}'
-    found: list[TopicPartition] = []
+    assigned: list[TopicPartition] = []
     for topic, partitions in _object(text, option, advice).items():
-        for one in partitions if isinstance(partitions, list) else [None]:
-            if isinstance(one, bool) or not isinstance(one, int) or one < 0:
+        for number in partitions if isinstance(partitions, list) else [None]:
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise _invalid(option, f"the value of {topic!r} is not a list of partition numbers", advice)
-            found.append(TopicPartition(topic, one))
-    if not found:
+            assigned.append(TopicPartition(topic, number))
+    if not assigned:
         raise _invalid(option, "it names no partition", advice)
-    return sorted(set(found))
+    return sorted(set(assigned))
 
 
 _OFFSETS: Final = 'write {"topicA":{"0":23,"1":-2},"topicB":{"0":-1}}'
@@ -166,15 +166,15 @@ _OFFSETS: Final = 'write {"topicA":{"0":23,"1":-2},"topicB":{"0":-1}}'
 
 def _partitions_json(text: str, option: str) -> dict[TopicPartition, int]:
     """Parse JSON such as `{"topic":{"0":23,"1":-2}}` into a number (offset or time) for each partition."""
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for topic, partitions in _object(text, option).items():
         if not isinstance(partitions, dict):
             raise _invalid(option, f"the value of {topic!r} is not an object of partitions")
         for partition, value in partitions.items():
             if not partition.isdecimal() or isinstance(value, bool) or not isinstance(value, int):
                 raise _invalid(option, f"{topic!r} has the invalid entry {json.dumps({partition: value})}")
-            found[TopicPartition(topic, int(partition))] = value
-    return found
+            offsets[TopicPartition(topic, int(partition))] = value
+    return offsets
 
 
 def _check_time(moment: int, option: str, of: str = "") -> None:
@@ -187,12 +187,12 @@ def _check_time(moment: int, option: str, of: str = "") -> None:
 
 def _object(text: str, option: str, advice: str = _OFFSETS) -> dict[str, object]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _invalid(option, str(error), advice) from error
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise _invalid(option, "it is not a JSON object", advice)
-    return found
+    return parsed
 
 
 def _invalid(option: str, why: str, advice: str = _OFFSETS) -> ConfigurationError:
@@ -201,5 +201,7 @@ def _invalid(option: str, why: str, advice: str = _OFFSETS) -> ConfigurationErro
 
 
 def _listed(partitions: list[TopicPartition]) -> str:
-    shown = ", ".join(one.split_id for one in partitions[:10]) + (" and more" if len(partitions) > 10 else "")
+    shown = ", ".join(partition.split_id for partition in partitions[:10]) + (
+        " and more" if len(partitions) > 10 else ""
+    )
     return f"{shown} {'is' if len(partitions) == 1 else 'are'}"

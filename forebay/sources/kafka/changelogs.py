@@ -95,7 +95,7 @@ class Changelog:
 
     def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the columns of Kafka that must be fetched for the selected columns of the changelog."""
-        wanted = {"key", "value", "offset", *(name for name in self.kept if name in columns)}
+        needed = {"key", "value", "offset", *(name for name in self.kept if name in columns)}
         if self.options.column_name_of_corrupt_record in columns:
-            wanted |= {"topic", "partition"}
-        return tuple(name for name in COLUMNS if name in wanted)
+            needed |= {"topic", "partition"}
+        return tuple(name for name in COLUMNS if name in needed)

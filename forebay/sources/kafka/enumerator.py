@@ -41,8 +41,8 @@ class GroupProgress:
     """Commits offsets to a consumer group. Called on the planning thread; connects at the first commit."""
 
     def __init__(self, options: ClientOptions, group: str, clock: Clock) -> None:
-        given = options.settings.get("request_timeout_ms")
-        timeout = min(_TIMEOUT_MS, given) if isinstance(given, int) else _TIMEOUT_MS
+        request_timeout = options.settings.get("request_timeout_ms")
+        timeout = min(_TIMEOUT_MS, request_timeout) if isinstance(request_timeout, int) else _TIMEOUT_MS
         short = {"request_timeout_ms": timeout, "bootstrap_timeout_ms": timeout}
         self._cluster = KafkaCluster(replace(options, settings={**options.settings, **short}), retries=0, interval=0)
         self._group = group
@@ -58,7 +58,9 @@ class GroupProgress:
         A failure is logged once. After a pause, a later call tries again with all offsets of failed commits.
         """
         pending = {**self._pending, **offsets}
-        self._pending = {one: offset for one, offset in pending.items() if self._published.get(one) != offset}
+        self._pending = {
+            partition: offset for partition, offset in pending.items() if self._published.get(partition) != offset
+        }
         if not self._pending or (self._failed_at is not None and self._clock.monotonic() - self._failed_at < _PAUSE):
             return
         # A cluster creates its topic for group offsets at the first commit, which takes seconds.
@@ -126,9 +128,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
         """
         splits = [_own(split) for split in known.values()]
         identity = self._discovery.partitions(splits, first=first)
-        found = identity.topic_ids
+        topic_ids = identity.topic_ids
         self._discovered_at = self._clock.monotonic()
-        self._recreated = {one.id for earlier in identity.recreated.values() for one in earlier}
+        self._recreated = {split.id for earlier in identity.recreated.values() for split in earlier}
         ends: Mapping[TopicPartition, int | None]
         if first:
             starts = self._resolver.starts([*identity.recreated, *identity.new], self._start)
@@ -138,16 +140,20 @@ class KafkaEnumerator(DiscoveryEnumerator):
         else:
             starts = self._later_starts(identity, splits)
             ends = {partition: self._resolver.later_end(partition) for partition in starts}
-        if found and not self._streaming:
-            self._estimates.refresh(self._resolver.offsets(found, EARLIEST), self._resolver.offsets(found, LATEST))
+        if topic_ids and not self._streaming:
+            self._estimates.refresh(
+                self._resolver.offsets(topic_ids, EARLIEST), self._resolver.offsets(topic_ids, LATEST)
+            )
         fresh = [
             KafkaSplit(
-                id=f"{one.split_id}:{found[one]}" if one in identity.recreated else one.split_id,
-                position=starts[one],
-                end=ends.get(one),
-                topic_id=found[one],
+                id=f"{partition.split_id}:{topic_ids[partition]}"
+                if partition in identity.recreated
+                else partition.split_id,
+                position=starts[partition],
+                end=ends.get(partition),
+                topic_id=topic_ids[partition],
             )
-            for one in sorted(starts)
+            for partition in sorted(starts)
         ]
         current = [*identity.kept, *fresh]
         if self._streaming:
@@ -225,11 +231,12 @@ class KafkaEnumerator(DiscoveryEnumerator):
         The brokers look up the time in their time indexes.
         """
         own = {split.topic_partition: split for split in map(_own, splits)}
-        ends = {one: split.end for one, split in own.items() if isinstance(split.end, int)}
+        ends = {partition: split.end for partition, split in own.items() if isinstance(split.end, int)}
         ends |= self._resolver.offsets(own.keys() - ends.keys(), LATEST)
-        found = self._resolver.at_time(own, max(0, -(-event_time // 1000)))
+        resolved = self._resolver.at_time(own, max(0, -(-event_time // 1000)))
         return self._record_times.first_at(
-            event_time, [(split.slice(split.start, ends[one]), *found[one]) for one, split in own.items()]
+            event_time,
+            [(split.slice(split.start, ends[partition]), *resolved[partition]) for partition, split in own.items()],
         )
 
     def event_times(self, splits: Sequence[Split], column: str) -> Mapping[str, int] | None:
@@ -260,13 +267,13 @@ class KafkaEnumerator(DiscoveryEnumerator):
             return self._ranges.tasks(own)
         ids = self._discovery.topic_ids(own)
         self._discovered_at = self._clock.monotonic()
-        gone = [one for one in own if are_of_two_topics(one.topic_id, ids.get(one.topic_partition.topic))]
-        for one in gone:
-            self._report_loss("the topic was deleted and created again, and the planned records no longer exist", one)
+        gone = [split for split in own if are_of_two_topics(split.topic_id, ids.get(split.topic_partition.topic))]
+        for lost in gone:
+            self._report_loss("the topic was deleted and created again, and the planned records no longer exist", lost)
         if not gone:
             return self._ranges.tasks(own)
-        own = [one.slice(one.end, one.end) if one in gone else one for one in own]
-        return self._ranges.tasks(own, keep_empty=True) or [(one,) for one in own]
+        own = [split.slice(split.end, split.end) if split in gone else split for split in own]
+        return self._ranges.tasks(own, keep_empty=True) or [(split,) for split in own]
 
     def advance(self, split: Split, *, rows: int | None = None, byte_budget: int | None = None) -> Position | None:
         """Return the position after at most `rows` offsets (exact), or after about `byte_budget` bytes (estimated).
@@ -301,8 +308,8 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
     def _later_starts(self, identity: TopicIdentity, known: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
         """Return the starts of partitions found during the query, without those that the ending options leave out."""
-        wanted = [one for one in (*identity.new, *identity.recreated) if self._resolver.reads(one)]
-        starts = self._resolver.offsets(wanted, EARLIEST)
+        to_read = [added for added in (*identity.new, *identity.recreated) if self._resolver.reads(added)]
+        starts = self._resolver.offsets(to_read, EARLIEST)
         topics = {split.topic_partition.topic for split in known}
         if self._source.in_key_order:
             self._check_growth(identity, starts)
@@ -324,8 +331,14 @@ class KafkaEnumerator(DiscoveryEnumerator):
     def _check_growth(self, identity: TopicIdentity, starts: Iterable[TopicPartition]) -> None:
         """Raise ConfigurationError for new partitions of a topic whose changes are in the order of their key."""
         before = [split.topic_partition for split in identity.kept]
-        for topic in sorted({one.topic for one in identity.new if one in starts} & {one.topic for one in before}):
-            old, new = (sorted(one.partition for one in ones if one.topic == topic) for ones in (before, starts))
+        for topic in sorted(
+            {partition.topic for partition in identity.new if partition in starts}
+            & {partition.topic for partition in before}
+        ):
+            old, new = (
+                sorted(partition.partition for partition in ones if partition.topic == topic)
+                for ones in (before, starts)
+            )
             raise ConfigurationError(
                 f"the topic {topic!r} has new partitions, so producers may send a key to another one than before: "
                 f"changes of one key have no order between the partitions {_numbers(old)} and the new partitions "
@@ -357,7 +370,11 @@ class KafkaEnumerator(DiscoveryEnumerator):
             if not isinstance(error.__cause__, UnknownTopicOrPartitionError):
                 raise
             topics = self._cluster.topics({partition.topic for partition in own})
-            gone = {one for one in own if one.topic not in topics or one.partition not in topics[one.topic].leaders}
+            gone = {
+                partition
+                for partition in own
+                if partition.topic not in topics or partition.partition not in topics[partition.topic].leaders
+            }
             if not gone:
                 raise
         for partition in sorted(gone):
@@ -410,15 +427,15 @@ def _own(split: Split) -> KafkaSplit:
 
 def _spark_positions(offset: Mapping[str, Json]) -> dict[TopicPartition, int] | None:
     """Return the positions in an offset of Spark's own Kafka source, `{"topic":{"0":12}}`; None for other JSON."""
-    found: dict[TopicPartition, int] = {}
+    positions: dict[TopicPartition, int] = {}
     for topic, partitions in offset.items():
         if not isinstance(partitions, Mapping) or not partitions:
             return None
         for number, position in partitions.items():
             if not number.isdecimal() or isinstance(position, bool) or not isinstance(position, int):
                 return None
-            found[TopicPartition(topic, int(number))] = position
-    return found
+            positions[TopicPartition(topic, int(number))] = position
+    return positions
 
 
 # -- Estimates the bytes per offset of partitions from their sizes on the brokers' disks.
@@ -501,29 +518,29 @@ class RangeRules:
         """
         if self.min_partitions is None and self.max_records is None:
             return None
-        ranges = [one for one in slices if keep_empty or one.left != 0]
+        ranges = [split for split in slices if keep_empty or split.left != 0]
         most = self.max_records
         if most is not None:
-            ranges = [part for one in ranges for part in divide(one, -(-(one.left or 0) // most))]
+            ranges = [part for split in ranges for part in divide(split, -(-(split.left or 0) // most))]
         if self.min_partitions is not None and self.min_partitions > len(ranges):
             ranges = self._spread(ranges, self.min_partitions)
-        return [(one,) for one in ranges]
+        return [(split,) for split in ranges]
 
     @staticmethod
-    def _spread(ranges: Sequence[KafkaSplit], wanted: int) -> list[KafkaSplit]:
-        """Cut big ranges in proportion to their size, into about `wanted` ranges in total.
+    def _spread(ranges: Sequence[KafkaSplit], count: int) -> list[KafkaSplit]:
+        """Cut big ranges in proportion to their size, into about `count` ranges in total.
 
         The shares are computed without the ranges that are not cut (SPARK-36576).
         """
-        sizes = [one.left or 0 for one in ranges]
+        sizes = [split.left or 0 for split in ranges]
         total = sum(sizes)
-        whole = [_parts(size, total, wanted) == 1 for size in sizes]
+        whole = [_parts(size, total, count) == 1 for size in sizes]
         left = total - sum(size for size, uncut in zip(sizes, whole, strict=True) if uncut)
-        rest = max(1, wanted - sum(whole))
+        parts_left = max(1, count - sum(whole))
         return [
             part
-            for one, size, uncut in zip(ranges, sizes, whole, strict=True)
-            for part in ([one] if uncut else divide(one, _parts(size, left, rest)))
+            for split, size, uncut in zip(ranges, sizes, whole, strict=True)
+            for part in ([split] if uncut else divide(split, _parts(size, left, parts_left)))
         ]
 
 
@@ -537,5 +554,5 @@ def divide(split: KafkaSplit, count: int) -> list[KafkaSplit]:
     return [split.slice(low, high) for low, high in itertools.pairwise(cuts)]
 
 
-def _parts(size: int, total: int, wanted: int) -> int:
-    return max(1, int(size / total * wanted + 0.5)) if total else 1
+def _parts(size: int, total: int, count: int) -> int:
+    return max(1, int(size / total * count + 0.5)) if total else 1

@@ -55,20 +55,20 @@ class TimeLimits:
 
         The offsets of all other splits are dropped.
         """
-        self._found = {name: found for name, found in self._found.items() if name in ids}
-        kept: dict[str, dict[str, dict[str, int]]] = {}
+        self._found = {name: limit for name, limit in self._found.items() if name in ids}
+        stored: dict[str, dict[str, dict[str, int]]] = {}
         for name, (time, offset) in sorted(self._found.items()):
             topic, _, partition = name.rpartition("/")
-            kept.setdefault(str(time), {}).setdefault(topic, {})[partition] = offset
-        return {"limits": compact(kept)} if kept else None
+            stored.setdefault(str(time), {}).setdefault(topic, {})[partition] = offset
+        return {"limits": compact(stored)} if stored else None
 
     def restore(self, state: Json, source: str) -> None:
         """Restore the offsets that `state` returned. `source` is the format name, for errors."""
-        kept = state.get("limits") if isinstance(state, dict) else None
-        if kept is None:
+        stored = state.get("limits") if isinstance(state, dict) else None
+        if stored is None:
             return
         try:
-            limits: Any = expand(kept)
+            limits: Any = expand(stored)
             self._found = {
                 f"{topic}/{partition}": (int(time), int(offset))
                 for time, topics in limits.items()
@@ -130,11 +130,11 @@ class RecordTimes:
         Raises:
             ForebayError: The brokers do not answer, or refuse.
         """
-        lookups = [_Lookup(one) for one in splits]
-        for one in lookups:
-            one.know(self._noted.get(one.split.id))
-        self._read([one for one in lookups if one.found is None])
-        return {one.split.id: one.found for one in lookups if one.found is not None}
+        lookups = [_Lookup(split) for split in splits]
+        for lookup in lookups:
+            lookup.know(self._noted.get(lookup.split.id))
+        self._read([lookup for lookup in lookups if lookup.found is None])
+        return {lookup.split.id: lookup.found for lookup in lookups if lookup.found is not None}
 
     def first_at(self, event_time: int, found: Iterable[tuple[KafkaSplit, int, int]]) -> dict[str, int]:
         """Return by split id the first offset at or after both the split's position and a time (µs since 1970).
@@ -155,12 +155,14 @@ class RecordTimes:
         found = list(found)
         self.note({split.id: (offset, time) for split, offset, time in found})
         committed = self._source.client_options.read_committed  # then the record at the position may be an aborted one
-        passed = [one for one, offset, _ in found if 0 <= offset < one.start or (committed and offset == one.start)]
-        searches = [_Search(one, event_time) for one in passed]
+        passed = [
+            split for split, offset, _ in found if 0 <= offset < split.start or (committed and offset == split.start)
+        ]
+        searches = [_Search(split, event_time) for split in passed]
         lost = self._read(searches)
-        self.note({one.split.id: one.record for one in searches if one.record is not None})
+        self.note({search.split.id: search.record for search in searches if search.record is not None})
         answer = {split.id: offset if offset >= 0 else split.start + (split.left or 0) for split, offset, _ in found}
-        answer |= {one.split.id: one.to for one in searches}
+        answer |= {search.split.id: search.to for search in searches}
         return {split_id: offset for split_id, offset in answer.items() if split_id not in lost}
 
     def close(self) -> None:
@@ -169,15 +171,15 @@ class RecordTimes:
         if fetcher is not None:
             fetcher.close()
 
-    def _read(self, wanted: Iterable[_Lookup | _Search]) -> set[str]:
+    def _read(self, lookups: Iterable[_Lookup | _Search]) -> set[str]:
         """Fetch records until all look-ups are complete; return the ids of splits whose offsets no longer exist."""
-        waiting = {one.split.id: one for one in wanted if one.split.left}
+        waiting = {lookup.split.id: lookup for lookup in lookups if lookup.split.left}
         if not waiting:
             return set()
         try:
             fetcher = self._connected()
-            for one in waiting.values():
-                fetcher.assign(one.split)
+            for lookup in waiting.values():
+                fetcher.assign(lookup.split)
             return self._collect(fetcher, waiting)
         except KafkaError as error:
             raise client_error(error, "asking for event times", self._source.client_options) from error
@@ -201,7 +203,7 @@ class RecordTimes:
                 parts = fetcher.fetch(left)
             except PositionLostError as lost:
                 partition = TopicPartition(lost.topic, lost.partition)
-                for name in [name for name, one in waiting.items() if one.split.topic_partition == partition]:
+                for name in [name for name, lookup in waiting.items() if lookup.split.topic_partition == partition]:
                     if waiting[name].skip_to(lost.earliest):
                         fetcher.assign(waiting[name].split)
                     else:
@@ -209,10 +211,10 @@ class RecordTimes:
                         del waiting[name]
                 continue
             for part in parts:
-                one = waiting.get(part.split_id)
-                if one is not None and one.take(part):
+                lookup = waiting.get(part.split_id)
+                if lookup is not None and lookup.take(part):
                     del waiting[part.split_id]
-                    fetcher.drop(one.split.topic_partition)
+                    fetcher.drop(lookup.split.topic_partition)
         return gone
 
     def _connected(self) -> PartitionFetcher:
@@ -256,8 +258,8 @@ class _Lookup:
     def take(self, part: Fetched) -> bool:
         """Process fetched records; return whether the look-up is complete."""
         if part.batch is not None and part.batch.num_rows:
-            found = part.batch.column(0).cast(pa.int64())[0 if self._next else part.batch.num_rows - 1].as_py()
-            self.found = None if found == _NO_TIMESTAMP else found
+            time = part.batch.column(0).cast(pa.int64())[0 if self._next else part.batch.num_rows - 1].as_py()
+            self.found = None if time == _NO_TIMESTAMP else time
             return self._next or part.finished
         return part.finished
 

@@ -206,13 +206,13 @@ class PartitionFetcher:
 
     def waited(self, key: Key) -> float:
         """Return the seconds that calls of `fetch` have waited for the next record of a partition."""
-        one = self._ranges.get(key)
-        return 0.0 if one is None or one.state is RangeState.NEW else self._returned_at - one.progress_at
+        assigned = self._ranges.get(key)
+        return 0.0 if assigned is None or assigned.state is RangeState.NEW else self._returned_at - assigned.progress_at
 
     def drop(self, key: Key) -> None:
         """Drop the range of a partition and its fetched records, if there are any."""
         self._changed = self._ranges.pop(key, None) is not None or self._changed
-        self._fetched = deque(one for one in self._fetched if one[0] != key)
+        self._fetched = deque(fetched for fetched in self._fetched if fetched[0] != key)
 
     def clear(self) -> None:
         """Drop all ranges, so that another task can use the connections."""
@@ -236,8 +236,8 @@ class PartitionFetcher:
             KafkaError: A broker refuses the request, for example because a permission is missing.
         """
         now = self._clock.monotonic()
-        for one in self._ranges.values():  # the time between two calls does not count as waiting
-            one.progress_at += now - self._returned_at
+        for assigned in self._ranges.values():  # the time between two calls does not count as waiting
+            assigned.progress_at += now - self._returned_at
         try:
             return self._fetch(now + timeout)
         finally:
@@ -268,42 +268,44 @@ class PartitionFetcher:
         if not self._changed:
             return
         self._changed = False
-        new = [one for one in self._ranges.values() if one.state is RangeState.NEW]
-        for one in new:
-            one.begin(self._clock.monotonic())
+        new = [assigned for assigned in self._ranges.values() if assigned.state is RangeState.NEW]
+        for assigned in new:
+            assigned.begin(self._clock.monotonic())
         if self._is_of_another_topic:
             # The consumer may have fetched records of the earlier topic, and its fetch sessions have the earlier id.
             self._consumer.close(autocommit=False)
             self._fetched.clear()
             self._open()
             new = list(self._ranges.values())
-            for one in new:
+            for assigned in new:
                 if self._topic_ids is not None:
-                    self._topic_ids.set(one.key, one.topic_id)
-        self._consumer.assign([one.key for one in self._ranges.values() if one.state is not RangeState.FINISHED])
-        for one in new:
-            if one.state is not RangeState.FINISHED:
-                self._consumer.seek(one.key, one.offset)
-                self._consumer.resume(one.key)  # the end of an earlier range of this partition paused it
+                    self._topic_ids.set(assigned.key, assigned.topic_id)
+        self._consumer.assign(
+            [assigned.key for assigned in self._ranges.values() if assigned.state is not RangeState.FINISHED]
+        )
+        for assigned in new:
+            if assigned.state is not RangeState.FINISHED:
+                self._consumer.seek(assigned.key, assigned.offset)
+                self._consumer.resume(assigned.key)  # the end of an earlier range of this partition paused it
 
     def _wanted(self, topic: str, partition: int, offset: int) -> RawFetch | None:
         """Return the range of a partition to read from an offset on, as a RawFetch without bytes; None = nothing."""
-        one = self._ranges.get((topic, partition))
-        if one is None or one.state is RangeState.FINISHED:
+        assigned = self._ranges.get((topic, partition))
+        if assigned is None or assigned.state is RangeState.FINISHED:
             return None
-        return RawFetch(topic, partition, memoryview(b""), offset, one.end, self._committed)
+        return RawFetch(topic, partition, memoryview(b""), offset, assigned.end, self._committed)
 
     def _parts(self) -> list[Fetched]:
         """Decode fetched records up to about GROUP_BYTES, and report finished ranges."""
         if self._failed is not None:
             failed, self._failed = self._failed, None
             raise failed
-        empty = [one for one in self._ranges.values() if one.state is RangeState.FINISHED]
-        parts = [self._part(one, None, one.offset) for one in empty]
+        empty = [assigned for assigned in self._ranges.values() if assigned.state is RangeState.FINISHED]
+        parts = [self._part(assigned, None, assigned.offset) for assigned in empty]
         size = 0
         while size < GROUP_BYTES and self._fetched:
             key, decoded = self._fetched[0]
-            one = self._ranges[key]
+            assigned = self._ranges[key]
             try:
                 piece = next(decoded, None)
             except ForebayError as error:
@@ -314,25 +316,25 @@ class PartitionFetcher:
                 break
             if piece is not None:
                 size += 0 if piece.batch is None else piece.batch.nbytes
-                parts.append(self._part(one, piece.batch, piece.next_offset))
+                parts.append(self._part(assigned, piece.batch, piece.next_offset))
                 continue
             self._fetched.popleft()
-            if one.is_at(self._backend.end_of(one.key)):
-                parts.append(self._part(one, None, one.offset))
+            if assigned.is_at(self._backend.end_of(assigned.key)):
+                parts.append(self._part(assigned, None, assigned.offset))
         return parts
 
-    def _part(self, one: FetchRange, batch: pa.RecordBatch | None, offset: int) -> Fetched:
+    def _part(self, assigned: FetchRange, batch: pa.RecordBatch | None, offset: int) -> Fetched:
         now = self._clock.monotonic()
-        if one.advance(offset, now):
+        if assigned.advance(offset, now):
             self._progress_at = now
-        caught_up = one.is_at(self._backend.end_of(one.key))
+        caught_up = assigned.is_at(self._backend.end_of(assigned.key))
         if caught_up:
-            one.state = RangeState.CAUGHT_UP
-        finished = one.state is RangeState.FINISHED
+            assigned.state = RangeState.CAUGHT_UP
+        finished = assigned.state is RangeState.FINISHED
         if finished:
-            del self._ranges[one.key]
-            self._fetched = deque(fetched for fetched in self._fetched if fetched[0] != one.key)
-        return Fetched(one.split_id, batch, offset, finished=finished, caught_up=caught_up)
+            del self._ranges[assigned.key]
+            self._fetched = deque(fetched for fetched in self._fetched if fetched[0] != assigned.key)
+        return Fetched(assigned.split_id, batch, offset, finished=finished, caught_up=caught_up)
 
     def _poll(self, seconds: float) -> None:
         """Let the consumer fetch. kafka-python reports several lost positions at once; they are raised one by one."""
@@ -366,24 +368,30 @@ class PartitionFetcher:
         """
         now = self._clock.monotonic()
         patience = min(_STALL, self._timeout)
-        stalled = [one for one in self._ranges.values() if now - max(one.progress_at, self._asked_at) >= patience]
+        stalled = [
+            assigned
+            for assigned in self._ranges.values()
+            if now - max(assigned.progress_at, self._asked_at) >= patience
+        ]
         ids = self._topic_ids
-        for one in self._ranges.values():
-            if ids is not None and now - one.progress_at >= _REFUSED and ids.is_refused(one.key):
-                self.drop(one.key)
-                raise TopicIdRefusedError(*one.key, one.offset, one.end, None)
+        for assigned in self._ranges.values():
+            if ids is not None and now - assigned.progress_at >= _REFUSED and ids.is_refused(assigned.key):
+                self.drop(assigned.key)
+                raise TopicIdRefusedError(*assigned.key, assigned.offset, assigned.end, None)
         if not stalled:
             return
         bounds, held = self._bounds(stalled)
         self._asked_at = self._clock.monotonic()
-        for one in stalled:
-            found = bounds[one.key]
-            if found is None or not found[0] <= one.offset <= found[1] or (one.end or 0) > found[1]:
-                self.drop(one.key)
-                raise PositionLostError(*one.key, one.offset, one.end, found)
+        for assigned in stalled:
+            limits = bounds[assigned.key]
+            if limits is None or not limits[0] <= assigned.offset <= limits[1] or (assigned.end or 0) > limits[1]:
+                self.drop(assigned.key)
+                raise PositionLostError(*assigned.key, assigned.offset, assigned.end, limits)
             # While the consumer serves other partitions, this partition may have to wait for its turn.
-            if one.end is not None and now - max(one.progress_at, self._progress_at) >= self._timeout:
-                raise stuck(*one.key, one.offset, now - one.progress_at, found[1], held.get(one.key))
+            if assigned.end is not None and now - max(assigned.progress_at, self._progress_at) >= self._timeout:
+                raise stuck(
+                    *assigned.key, assigned.offset, now - assigned.progress_at, limits[1], held.get(assigned.key)
+                )
 
     def _bounds(self, ranges: Sequence[FetchRange]) -> tuple[dict[Key, Bounds | None], dict[Key, int]]:
         """Return the bounds of the partitions, and for partitions with held-back records the last stable offset.
@@ -391,18 +399,18 @@ class PartitionFetcher:
         Under read_committed, an open transaction holds back the records of a micro-batch that was planned before this
         isolation level was set. As these records exist, the bounds of such a partition end at the high watermark.
         """
-        bounds = self._probe.bounds([one.key for one in ranges])
+        bounds = self._probe.bounds([assigned.key for assigned in ranges])
         if not self._committed:
             return bounds, {}
         short = {
-            one.key: found
-            for one in ranges
-            if (found := bounds[one.key]) is not None and max(one.offset, one.end or 0) > found[1]
+            assigned.key: limits
+            for assigned in ranges
+            if (limits := bounds[assigned.key]) is not None and max(assigned.offset, assigned.end or 0) > limits[1]
         }
         written = self._probe.written([*short])
-        held = {key: found for key, found in short.items() if written[key] > found[1]}
-        lifted = {key: (found[0], written[key]) for key, found in held.items()}
-        return {**bounds, **lifted}, {key: found[1] for key, found in held.items()}
+        held = {key: limits for key, limits in short.items() if written[key] > limits[1]}
+        lifted = {key: (limits[0], written[key]) for key, limits in held.items()}
+        return {**bounds, **lifted}, {key: limits[1] for key, limits in held.items()}
 
 
 def _connect(**arguments: object) -> Any:  # noqa: ANN401 - kafka-python has no types
@@ -474,11 +482,11 @@ class _ColumnarBackend:
             kafka_internals.receive_fast(consumer)
 
     def poll(self, seconds: float) -> list[FetchedRecords]:
-        found = self._consumer.poll(timeout_ms=_millis(seconds), max_records=_ALL_RECORDS)
-        fetches = [one for items in found.values() for one in items]
+        polled = self._consumer.poll(timeout_ms=_millis(seconds), max_records=_ALL_RECORDS)
+        fetches = [fetch for items in polled.values() for fetch in items]
         if fetches:
             kafka_internals.ask_ahead(self._consumer)
-        return [((one.topic, one.partition), self._decoder.decode(one)) for one in fetches]
+        return [((fetch.topic, fetch.partition), self._decoder.decode(fetch)) for fetch in fetches]
 
     def end_of(self, key: Key) -> int | None:
         """Return the end of a partition, as its last fetch reported it for the isolation level; None = no fetch yet."""
@@ -495,21 +503,21 @@ class _RecordBackend:
         self._reported: dict[Key, int] = {}
 
     def poll(self, seconds: float) -> list[FetchedRecords]:
-        found = self._consumer.poll(timeout_ms=_millis(seconds), max_records=_RECORDS_PER_POLL)
+        polled = self._consumer.poll(timeout_ms=_millis(seconds), max_records=_RECORDS_PER_POLL)
         fetched: list[FetchedRecords] = []
         # Positions also move over control and compacted records, so partitions without records count too.
         for partition in self._consumer.assignment() - self._consumer.paused():
-            items = found.get(partition, ())
+            items = polled.get(partition, ())
             after = self._consumer.position(partition, timeout_ms=0)
-            wanted = self._wanted(partition.topic, partition.partition, items[0].offset if items else after or 0)
-            if wanted is None or after is None or (not items and after == self._reported.get(partition)):
+            fetch = self._wanted(partition.topic, partition.partition, items[0].offset if items else after or 0)
+            if fetch is None or after is None or (not items and after == self._reported.get(partition)):
                 continue
             self._reported[partition] = after
-            rows = [_record(item) for item in items if wanted.end is None or item.offset < wanted.end]
-            after = after if wanted.end is None else min(after, wanted.end)
-            if after == wanted.end:
+            rows = [_record(item) for item in items if fetch.end is None or item.offset < fetch.end]
+            after = after if fetch.end is None else min(after, fetch.end)
+            if after == fetch.end:
                 self._consumer.pause(partition)
-            table = self._decoder.table(rows, wanted) if rows else None
+            table = self._decoder.table(rows, fetch) if rows else None
             fetched.append((partition, iter([Decoded(table, after)])))
         return fetched
 

@@ -76,7 +76,7 @@ class Lag:
     @property
     def total(self) -> int:
         """The sum of all known lags."""
-        return sum(one.lag or 0 for one in self.partitions)
+        return sum(partition.lag or 0 for partition in self.partitions)
 
 
 class LagReader:
@@ -104,20 +104,20 @@ class LagReader:
             positions: The positions. If a partition has several, the lowest position in the current topic counts.
             others: The text that begins the note about partitions of the same topics without a position.
         """
-        given = list(positions)
-        topics = self._topics({one.topic_partition.topic for one in given})
-        current = _current(given, topics)
+        read_positions = list(positions)
+        topics = self._topics({read_position.topic_partition.topic for read_position in read_positions})
+        current = _current(read_positions, topics)
         led = [partition for partition in current if _leader(topics, partition) not in (None, -1)]
         committed = self._options.read_committed
         ends = self._cluster.offsets(dict.fromkeys(led, LATEST), committed=committed)
         starts = self._cluster.offsets(dict.fromkeys(led, EARLIEST), committed=committed)
         rows = []
-        for partition, one in sorted(current.items()):
-            position, end = one.position, ends.get(partition)
+        for partition, read_position in sorted(current.items()):
+            position, end = read_position.position, ends.get(partition)
             if end is None:
                 note = "it no longer exists" if _leader(topics, partition) is None else "it has no leader"
                 rows.append(PartitionLag(*partition, position, None, None, note))
-            elif _is_of(one, topics):
+            elif _is_of(read_position, topics):
                 lag = None if position > end else end - position
                 rows.append(PartitionLag(*partition, position, end, lag, _note(position, starts[partition], end)))
             else:
@@ -165,10 +165,10 @@ def _current(positions: Iterable[ReadPosition], topics: Mapping[str, Topic]) -> 
 
     For a partition without such a position, return the lowest position in an earlier topic of the same name.
     """
-    found: dict[TopicPartition, ReadPosition] = {}
-    for one in sorted(positions, key=lambda one: (not _is_of(one, topics), one.position)):
-        found.setdefault(one.topic_partition, one)
-    return found
+    current: dict[TopicPartition, ReadPosition] = {}
+    for read in sorted(positions, key=lambda read: (not _is_of(read, topics), read.position)):
+        current.setdefault(read.topic_partition, read)
+    return current
 
 
 def _leader(topics: Mapping[str, Topic], partition: TopicPartition) -> int | None:

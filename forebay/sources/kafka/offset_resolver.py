@@ -43,7 +43,7 @@ class TopicIdentity:
         kept, recreated, new = [], {}, []
         for partition, topic_id in found.items():
             earlier = splits.get(partition, [])
-            same = [one for one in earlier if not are_of_two_topics(one.topic_id, topic_id)]
+            same = [split for split in earlier if not are_of_two_topics(split.topic_id, topic_id)]
             if same:
                 kept += same
             elif earlier:
@@ -86,16 +86,18 @@ class TopicDiscovery:
                 for partition in self._source.subscription.partitions_of(name, topic.leaders, first=first)
             }
 
-        def has_known_ids(found: Mapping[TopicPartition, str | None]) -> bool:
-            return not any(self._may_be_stale(topic_id, ids.get(one, set())) for one, topic_id in found.items())
+        def has_known_ids(answer: Mapping[TopicPartition, str | None]) -> bool:
+            return not any(
+                self._may_be_stale(topic_id, ids.get(partition, set())) for partition, topic_id in answer.items()
+            )
 
-        found = ask_until(ask, lambda found: expected <= found.keys())
-        if not has_known_ids(found):
-            found = ask_until(ask, lambda found: expected <= found.keys() and has_known_ids(found), found)
-        self._check_not_replaced({partition.topic: topic_id for partition, topic_id in found.items()})
-        self._gone = (self._gone | expected) - found.keys()
-        identity = TopicIdentity.compare(found, known)
-        replaced = (one.topic_id for earlier in identity.recreated.values() for one in earlier)
+        topic_ids = ask_until(ask, lambda answer: expected <= answer.keys())
+        if not has_known_ids(topic_ids):
+            topic_ids = ask_until(ask, lambda answer: expected <= answer.keys() and has_known_ids(answer), topic_ids)
+        self._check_not_replaced({partition.topic: topic_id for partition, topic_id in topic_ids.items()})
+        self._gone = (self._gone | expected) - topic_ids.keys()
+        identity = TopicIdentity.compare(topic_ids, known)
+        replaced = (split.topic_id for earlier in identity.recreated.values() for split in earlier)
         self._replaced_ids.update(topic_id for topic_id in replaced if topic_id is not None)
         return identity
 
@@ -114,7 +116,7 @@ class TopicDiscovery:
 
     def _may_be_stale(self, topic_id: str | None, known: set[str | None]) -> bool:
         """Return whether a reported topic id belongs to a replaced topic, or is not in `known`."""
-        differs = bool(known) and all(are_of_two_topics(one, topic_id) for one in known)
+        differs = bool(known) and all(are_of_two_topics(known_id, topic_id) for known_id in known)
         return differs or topic_id in self._replaced_ids
 
     def _check_not_replaced(self, ids: Mapping[str, str | None]) -> None:
@@ -175,11 +177,11 @@ class OffsetResolver:
         if bound.kind is BoundKind.TIMES:
             return self._at_times(partitions, bound)
         if bound.kind is BoundKind.COMMITTED and self._group is not None:
-            kept = self._cluster.group_offsets(self._group, partitions)
-            missing = [partition for partition in partitions if partition not in kept]
+            committed = self._cluster.group_offsets(self._group, partitions)
+            missing = [partition for partition in partitions if partition not in committed]
             if missing:
                 _log.info("%d partitions without a committed offset start at the earliest offset", len(missing))
-            return self._existing({**kept, **dict.fromkeys(missing, EARLIEST)}, bound)
+            return self._existing({**committed, **dict.fromkeys(missing, EARLIEST)}, bound)
         if bound.kind is BoundKind.OFFSETS:
             return self._existing({partition: bound.values[partition] for partition in partitions}, bound)
         return self.offsets(partitions, LATEST if bound.kind is BoundKind.LATEST else EARLIEST)
@@ -213,8 +215,8 @@ class OffsetResolver:
     def ends_by_time(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return by partition the first offset at or after its ending time; omit partitions without such a record."""
         times = {partition: moment for partition in partitions if (moment := self.ending_time(partition)) is not None}
-        found = self._cluster.offsets(times, committed=self._committed)
-        return {partition: offset for partition, offset in found.items() if offset >= 0}
+        offsets = self._cluster.offsets(times, committed=self._committed)
+        return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def ending_time(self, partition: TopicPartition) -> int | None:
         """Return the ending time of a partition in ms since 1970; None if the options set none."""
@@ -251,9 +253,9 @@ class OffsetResolver:
         times = {partition: moment for partition in partitions if (moment := bound.time_of(partition)) is not None}
         # Ask for the ends first, so that the second request finds a record that arrives in between by its time.
         ends = self.offsets(partitions, LATEST)
-        found = self._cluster.offsets(times, committed=self._committed)
+        offsets = self._cluster.offsets(times, committed=self._committed)
         for partition in partitions:
-            if found[partition] >= 0:
+            if offsets[partition] >= 0:
                 continue
             if not self._range.latest_if_no_match:
                 moment = times[partition]
@@ -263,14 +265,14 @@ class OffsetResolver:
                     option=bound.option,
                     advice="give an earlier time, or wait for new records by startingOffsetsByTimestampStrategy=latest",
                 )
-            found[partition] = ends[partition]
-        return found
+            offsets[partition] = ends[partition]
+        return offsets
 
-    def _existing(self, wanted: Mapping[TopicPartition, int], bound: Bound) -> dict[TopicPartition, int]:
+    def _existing(self, offsets: Mapping[TopicPartition, int], bound: Bound) -> dict[TopicPartition, int]:
         """Replace -2 and -1 by existing offsets, and check that each offset is within its partition."""
-        first, last = self.offsets(wanted, EARLIEST), self.offsets(wanted, LATEST)
+        first, last = self.offsets(offsets, EARLIEST), self.offsets(offsets, LATEST)
         resolved = {}
-        for partition, offset in wanted.items():
+        for partition, offset in offsets.items():
             known = {EARLIEST: first[partition], LATEST: last[partition]}
             resolved[partition] = known.get(offset, offset)
             if resolved[partition] > last[partition]:

@@ -195,7 +195,7 @@ class KafkaOptions(Source):
                 )
 
     def _check_no_changelog(self) -> None:
-        for name, given in (
+        for name, is_set in (
             ("changelogSequence", self.changelog_sequence),
             ("changelogMissingBefore", self.changelog_missing_before != "postimage"),
             ("changelogTruncate", self.changelog_truncate != "error"),
@@ -203,7 +203,7 @@ class KafkaOptions(Source):
             ("keyOrder", self.key_order != "partition"),
             ("kafkaColumns", self.kafka_columns),
         ):
-            if given:
+            if is_set:
                 raise ConfigurationError(
                     f"{name} applies to changelogs only", option=name, advice=f"set changelogFormat, or remove {name}"
                 )
@@ -211,8 +211,8 @@ class KafkaOptions(Source):
     @property
     def group_id(self) -> str | None:
         """The consumer group of commits and of `startingOffsets=committed`, or None. The source never joins it."""
-        found = next((value for name, value in self.kafka.items() if name.lower() == "group.id"), None)
-        return found.reveal() if isinstance(found, Secret) else found
+        group = next((value for name, value in self.kafka.items() if name.lower() == "group.id"), None)
+        return group.reveal() if isinstance(group, Secret) else group
 
     @cached_property
     def subscription(self) -> Subscription:
@@ -230,10 +230,10 @@ class KafkaOptions(Source):
     @cached_property
     def client_options(self) -> ClientOptions:
         """The options for clients of kafka-python, translated from `kafka.*`."""
-        given = dict(self.kafka)
-        if not any(name.lower() == "client.id" for name in given):
-            given["client.id"] = self.group_id or self.group_id_prefix
-        return translate(given, self.oauth_token_provider)
+        settings = dict(self.kafka)
+        if not any(name.lower() == "client.id" for name in settings):
+            settings["client.id"] = self.group_id or self.group_id_prefix
+        return translate(settings, self.oauth_token_provider)
 
     def payloads(self) -> Payloads:
         """Parse how to decode keys and values. Not cached, because a host may set the time zone of a copy."""
@@ -298,8 +298,8 @@ class KafkaOptions(Source):
                 advice="set startingOffsets=earliest, or remove changelogHistory",
             )
         leaves_out = {"failOnDataLoss": not self.fail_on_data_loss, "mode": self.mode == "DROPMALFORMED"}
-        for name, given in leaves_out.items():
-            if self.changelog_history == "complete" and given:
+        for name, lossy in leaves_out.items():
+            if self.changelog_history == "complete" and lossy:
                 raise ConfigurationError(
                     f"changelogHistory=complete needs every change, but {name} may leave some out",
                     option=name,
@@ -370,14 +370,14 @@ class Subscription:
     @classmethod
     def of(cls, subscribe: Sequence[str], pattern: str | None, assign: str | None) -> Subscription:
         """Parse the three options. Raise ConfigurationError unless exactly one is given."""
-        given = [bool(subscribe), pattern is not None, assign is not None].count(True)
-        if given == 0:
+        ways = [bool(subscribe), pattern is not None, assign is not None].count(True)
+        if ways == 0:
             raise ConfigurationError(
                 f"One of the following options must be specified for Kafka source: {_NAMES}",
                 option="subscribe",
                 advice='set one of them, for example subscribe="topic1,topic2"',
             )
-        if given > 1:
+        if ways > 1:
             raise ConfigurationError(
                 f"Only one of the following options can be specified for Kafka source: {_NAMES}",
                 option="subscribe",
@@ -411,8 +411,8 @@ class Subscription:
             ConfigurationError: The query is new, and a partition of `assign` does not exist.
             RetriableError: A partition has no leader.
         """
-        wanted = [partition for partition in self.partitions if partition.topic == name]
-        missing = [partition for partition in wanted if partition.partition not in leaders]
+        assigned = [partition for partition in self.partitions if partition.topic == name]
+        missing = [partition for partition in assigned if partition.partition not in leaders]
         if missing and first:
             raise ConfigurationError(
                 f"the topic {name!r} has no partition {missing[0].partition}; it has {len(leaders)} in all",
@@ -421,7 +421,7 @@ class Subscription:
                 advice="name only existing partitions",
             )
         if self.partitions:  # discovery reports the missing partitions as lost
-            partitions = [one for one in wanted if one.partition in leaders]
+            partitions = [partition for partition in assigned if partition.partition in leaders]
         else:
             partitions = [TopicPartition(name, number) for number in sorted(leaders)]
         alone = [partition for partition in partitions if leaders[partition.partition] < 0]

@@ -102,12 +102,12 @@ class Payloads:
 
     def raw_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return the columns of Kafka to fetch for the selected columns; keys and values are not decoded yet."""
-        wanted = {*columns, *self.decoded(columns)}
+        needed = {*columns, *self.decoded(columns)}
         if self.decoded(columns) or not POSITIONS.keys().isdisjoint(columns):
-            wanted.add("offset")  # for errors and positions
+            needed.add("offset")  # for errors and positions
         if self.corrupt_column in columns:
-            wanted |= {"key", "value"}
-        return tuple(name for name in COLUMNS if name in wanted)
+            needed |= {"key", "value"}
+        return tuple(name for name in COLUMNS if name in needed)
 
 
 def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> pa.DataType | None:
@@ -147,11 +147,11 @@ def _type(column: str, form: str, schema: str | None, options: JsonOptions) -> p
 
 
 def _check(types: Mapping[str, pa.DataType], mode: str, corrupt_column: str) -> None:
-    for option_name, given in (
+    for option_name, is_set in (
         ("mode", mode != "PERMISSIVE"),
         ("columnNameOfCorruptRecord", corrupt_column != JsonOptions.column_name_of_corrupt_record),
     ):
-        if given and not types:
+        if is_set and not types:
             raise ConfigurationError(
                 f"{option_name} applies to decoded keys and values only, and neither is decoded",
                 option=option_name,

@@ -59,7 +59,7 @@ class KafkaSplit(Split):
         named = _ID.fullmatch(split.id)
         if named is None or named[1] in (".", ".."):
             raise ContractError(f"the split {split.id!r:.300} is no topic/partition", rule="SPL-1")
-        if not all(one is None or isinstance(one, int) for one in (split.position, split.end)):
+        if not all(position is None or isinstance(position, int) for position in (split.position, split.end)):
             raise ContractError(f"the position of the split {split.id!r} is no offset", split=split.id, rule="SPL-1")
         return split
 

@@ -83,8 +83,8 @@ class _Changes(RecordDecoder):
         self._converter = changelog.converter(schema.names, source)
 
     def decode(self, batch: pa.RecordBatch, split_id: str) -> pa.RecordBatch | None:
-        found = self._converter.convert(_positioned(batch, split_id))
-        return found if found.num_rows else None
+        changes = self._converter.convert(_positioned(batch, split_id))
+        return changes if changes.num_rows else None
 
     def close(self) -> None:
         self._converter.close()
@@ -137,24 +137,24 @@ class PayloadDecoder:
                 reason.
         """
         columns = {name: batch.column(name) for name in batch.schema.names}
-        found = {name: self._decoded(name, columns[name]) for name in self._readers}
-        bad = sorted({row for one in found.values() for row in one.bad})
+        parsed = {name: self._decoded(name, columns[name]) for name in self._readers}
+        bad = sorted({row for cells in parsed.values() for row in cells.bad})
         mode = self._payloads.options.mode
         if bad and mode == "FAILFAST":
-            raise self._refusal(batch, bad[0], found, partition)
-        columns |= {name: one.values for name, one in found.items()}
+            raise self._refusal(batch, bad[0], parsed, partition)
+        columns |= {name: cells.values for name, cells in parsed.items()}
         if self._payloads.corrupt_column in self._schema.names:
             reported = bad if mode == "PERMISSIVE" else []
-            columns[self._payloads.corrupt_column] = self._corrupt(batch, reported, found, partition)
+            columns[self._payloads.corrupt_column] = self._corrupt(batch, reported, parsed, partition)
         made = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         if not bad or mode == "PERMISSIVE":
             return made
         if not self._dropped:
-            self._first_dropped = f"{_location(batch, bad[0], partition)}: {self._reason(batch, bad[0], found)}"
+            self._first_dropped = f"{_location(batch, bad[0], partition)}: {self._reason(batch, bad[0], parsed)}"
         self._dropped += len(bad)
-        kept = np.ones(batch.num_rows, np.bool_)
-        kept[bad] = False
-        return made.filter(pa.array(kept)) if len(bad) < batch.num_rows else None
+        keep = np.ones(batch.num_rows, np.bool_)
+        keep[bad] = False
+        return made.filter(pa.array(keep)) if len(bad) < batch.num_rows else None
 
     def close(self) -> None:
         """Log a warning with the number of records dropped by `mode`, if there are any."""
@@ -170,17 +170,17 @@ class PayloadDecoder:
         reader = self._readers[name]
         return _strings(raw) if reader is None else reader.read(raw)
 
-    def _reason(self, batch: pa.RecordBatch, row: int, found: Mapping[str, Cells]) -> str:
+    def _reason(self, batch: pa.RecordBatch, row: int, parsed: Mapping[str, Cells]) -> str:
         reasons = []
-        for name, one in found.items():
-            at = bisect_left(one.bad, row)
-            if at < len(one.bad) and one.bad[at] == row:
+        for name, cells in parsed.items():
+            at = bisect_left(cells.bad, row)
+            if at < len(cells.bad) and cells.bad[at] == row:
                 reader, text = self._readers[name], batch.column(name)[row].as_py()
                 reasons.append(f"{name}: {utf8_problem(text) if reader is None else reader.reason(text)}")
         return "; ".join(reasons)
 
     def _corrupt(
-        self, batch: pa.RecordBatch, bad: list[int], found: Mapping[str, Cells], partition: TopicPartition
+        self, batch: pa.RecordBatch, bad: list[int], parsed: Mapping[str, Cells], partition: TopicPartition
     ) -> pa.Array:
         """Return the corrupt-record column: the raw record and the reason for corrupt records, null for the others."""
         if not bad:
@@ -193,7 +193,7 @@ class PayloadDecoder:
                 pa.array([partition.topic] * len(bad), pa.string()),
                 pa.array([partition.partition] * len(bad), pa.int32()),
                 rows.column("offset"),
-                pa.array([self._reason(batch, row, found) for row in bad], pa.string()),
+                pa.array([self._reason(batch, row, parsed) for row in bad], pa.string()),
             ],
             fields=list(CORRUPT),
         )
@@ -202,12 +202,12 @@ class PayloadDecoder:
         return spread(corrupt, rows_of)
 
     def _refusal(
-        self, batch: pa.RecordBatch, row: int, found: Mapping[str, Cells], partition: TopicPartition
+        self, batch: pa.RecordBatch, row: int, parsed: Mapping[str, Cells], partition: TopicPartition
     ) -> DataError:
-        texts = {name: batch.column(name)[row].as_py() for name, one in found.items() if row in one.bad}
+        texts = {name: batch.column(name)[row].as_py() for name, cells in parsed.items() if row in cells.bad}
         shown = "; ".join(f"the {name} begins with {text[:_SHOWN]!r}" for name, text in texts.items())
         return DataError(
-            f"the record at {_location(batch, row, partition)} is corrupt: {self._reason(batch, row, found)}; {shown}",
+            f"the record at {_location(batch, row, partition)} is corrupt: {self._reason(batch, row, parsed)}; {shown}",
             source=self._source,
             split=partition.split_id,
             position=batch.column("offset")[row].as_py(),
@@ -280,10 +280,12 @@ class KafkaSplitReader(SplitReader):
                 return finished
             parts = fetcher.fetch(_WAIT)
             recreated = (
-                {} if fetcher.by_topic_id else self._changed_topics([TopicPartition.of(one.split_id) for one in parts])
+                {}
+                if fetcher.by_topic_id
+                else self._changed_topics([TopicPartition.of(part.split_id) for part in parts])
             )
-            kept = [one for one in parts if TopicPartition.of(one.split_id) not in recreated]
-            return self._skip(recreated) + self._decoded(kept)
+            unchanged = [part for part in parts if TopicPartition.of(part.split_id) not in recreated]
+            return self._skip(recreated) + self._decoded(unchanged)
         except TopicIdRefusedError as lost:
             return self._continue_after_refusal(TopicPartition(lost.topic, lost.partition))
         except PositionLostError as lost:
@@ -293,10 +295,10 @@ class KafkaSplitReader(SplitReader):
             self._reassign()
             raise
         except KafkaError as error:
-            found = client_error(error, "reading", self._source.client_options)
-            if isinstance(found, RetriableError):
+            translated = client_error(error, "reading", self._source.client_options)
+            if isinstance(translated, RetriableError):
                 self._reassign()
-            raise found from error
+            raise translated from error
 
     def wake_up(self) -> None:
         """End the wait of a `fetch`. Called from any thread."""
@@ -340,8 +342,12 @@ class KafkaSplitReader(SplitReader):
 
         With `deleted`, also those whose topic no longer exists.
         """
-        ids = {one: self._splits[one].topic_id for one in partitions if self._splits[one].topic_id is not None}
-        names = {one.topic for one in ids}
+        ids = {
+            partition: self._splits[partition].topic_id
+            for partition in partitions
+            if self._splits[partition].topic_id is not None
+        }
+        names = {partition.topic for partition in ids}
         if not names:
             return {}
         if self._cluster is None:
@@ -351,9 +357,11 @@ class KafkaSplitReader(SplitReader):
 
         def ask() -> dict[TopicPartition, str]:
             topics = cluster.topics(names)
-            gone = {one: "deleted" for one in ids if deleted and one.topic not in topics}
-            present = {one: topics[one.topic].topic_id for one in ids if one.topic in topics}
-            recreated = [one for one, topic_id in present.items() if are_of_two_topics(topic_id, ids[one])]
+            gone = {partition: "deleted" for partition in ids if deleted and partition.topic not in topics}
+            present = {partition: topics[partition.topic].topic_id for partition in ids if partition.topic in topics}
+            recreated = [
+                partition for partition, topic_id in present.items() if are_of_two_topics(topic_id, ids[partition])
+            ]
             return gone | dict.fromkeys(recreated, "deleted and created again")
 
         return ask_until(ask, lambda changed: not changed)  # the metadata of a broker may be old

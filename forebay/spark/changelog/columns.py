@@ -85,11 +85,13 @@ def key_names(df: DataFrame, key: str | Sequence[str], option: str = "key") -> t
     names = [key] if isinstance(key, str) else list(key)
     if not names:
         raise ConfigurationError("the key has no column", option=option, advice='give columns, such as key=["id"]')
-    found = tuple(_column(df, name, option).name for name in names)
-    if len(set(found)) < len(found):
-        raise ConfigurationError(f"the key {found} names a column twice", option=option, advice="name each column once")
-    check_comparable([df.schema[name] for name in found], option)
-    return found
+    columns = tuple(_column(df, name, option).name for name in names)
+    if len(set(columns)) < len(columns):
+        raise ConfigurationError(
+            f"the key {columns} names a column twice", option=option, advice="name each column once"
+        )
+    check_comparable([df.schema[name] for name in columns], option)
+    return columns
 
 
 def check_comparable(fields: Iterable[StructField], option: str) -> None:
@@ -123,7 +125,7 @@ def _incomparable(kind: DataType) -> str | None:
     if isinstance(kind, ArrayType):
         return _incomparable(kind.elementType)
     if isinstance(kind, StructType):
-        return next((found for field in kind if (found := _incomparable(field.dataType))), None)
+        return next((inner for field in kind if (inner := _incomparable(field.dataType))), None)
     return None
 
 
@@ -131,9 +133,9 @@ def _column(df: DataFrame, name: str, option: str) -> StructField:
     exact = [field for field in df.schema if field.name == name]
     alike = exact or [field for field in df.schema if field.name.lower() == name.lower()]
     if len(alike) != 1:
-        found = "does not exist" if not alike else "is ambiguous"
+        problem = "does not exist" if not alike else "is ambiguous"
         raise ConfigurationError(
-            f"the column {name!r} {found}", option=option, advice=f"give one of {', '.join(df.columns)}"
+            f"the column {name!r} {problem}", option=option, advice=f"give one of {', '.join(df.columns)}"
         )
     return alike[0]
 

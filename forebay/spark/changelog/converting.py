@@ -258,7 +258,7 @@ def from_is_deleted(df: DataFrame, deleted: str = "is_deleted", *, key: str | Se
     Raises:
         ConfigurationError: There is no such column, or it is not boolean.
     """
-    check_flag(deleted, {one.name: isinstance(one.dataType, BooleanType) for one in df.schema})
+    check_flag(deleted, {field.name: isinstance(field.dataType, BooleanType) for field in df.schema})
     kind = F.when(F.coalesce(quoted(deleted), F.lit(False)), _DELETE).otherwise(_AFTER)
     keys = key_names(df, key) if key else keys_of(df).primary or ()
     changes = df.select(*(quoted(name) for name in df.columns if name != deleted), kind.alias(CHANGE_TYPE))
@@ -363,8 +363,8 @@ def _renamed(
     columns.append(_word(form.kind, form.words, form.name).alias(CHANGE_TYPE))
     for name, there in form.renamed.items():
         if there in df.columns:
-            found = quoted(there)
-            columns.append((found.cast(from_arrow_type(TYPES[name])) if name in TYPES else found).alias(name))
+            column = quoted(there)
+            columns.append((column.cast(from_arrow_type(TYPES[name])) if name in TYPES else column).alias(name))
     images = Images.UPSERT if form is HUDI else Images.FULL
     changes = df.select(*columns)
     return declare(changes, ChangeTraits(images, is_complete(history)), key_names(changes, key) if key else ())
@@ -439,8 +439,8 @@ class EventReading:
         for batch in batches:
             with as_spark_error(self.name, "reading change events"):
                 converter = converter or self.converter(batch.schema)
-                found = converter.convert(batch)
-            yield found
+                converted = converter.convert(batch)
+            yield converted
         if converter is not None:
             converter.close()
 
@@ -466,10 +466,10 @@ class EventWriting:
         written = self.writer(first.schema, **self.arguments).write(chain([first], batches))
         while True:
             with as_spark_error(self.writer.__name__, "writing change events"):
-                found = next(written, None)
-            if found is None:
+                batch = next(written, None)
+            if batch is None:
                 return
-            yield found
+            yield batch
 
 
 def read_events(df: DataFrame, reading: EventReading, name: str, *, complete: bool = False) -> DataFrame:
@@ -492,12 +492,12 @@ def read_events(df: DataFrame, reading: EventReading, name: str, *, complete: bo
         )
     zone = df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
     reading = replace(reading, zone=zone, name=name)
-    kinds = {one.name: one.dataType for one in df.schema}
+    kinds = {field.name: field.dataType for field in df.schema}
     for column in ["value", *(["key"] if reading.form == "upsert-json" else [])]:
         if not isinstance(kinds.get(column), (StringType, BinaryType)):
-            found = f"is {kinds[column].simpleString()}" if column in kinds else "does not exist"
+            problem = f"is {kinds[column].simpleString()}" if column in kinds else "does not exist"
             raise ConfigurationError(
-                f"the column {column!r} must hold the JSON of the events, but it {found}",
+                f"the column {column!r} must hold the JSON of the events, but it {problem}",
                 option=column,
                 advice=f"select the JSON as a string or binary column {column!r}; there are {', '.join(df.columns)}",
             )

@@ -73,8 +73,8 @@ def current_view(
         )
     order = change_order(df, keys, sequence_columns(df, ordering), unordered=True, flagged=True)
     places = [quoted(name) for name in order.columns]
-    found = newest(df, keys, places, within=order.lane, null_keys=null_keys).where(~gone)
-    return found.select(*(quoted(field.name) for field in payload_fields(df)))
+    rows = newest(df, keys, places, within=order.lane, null_keys=null_keys).where(~gone)
+    return rows.select(*(quoted(field.name) for field in payload_fields(df)))
 
 
 def _is_deleted(df: DataFrame, deleted: str | None) -> Column:

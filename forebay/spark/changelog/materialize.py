@@ -110,7 +110,7 @@ def changelog_join(  # noqa: PLR0913 - keywords of a function for users
     streaming = left.isStreaming or right.isStreaming
     state = operator_state(state_location, name, state_storage, shards) if streaming else None
     structs = [
-        StructType([StructField(one.name, one.dataType) for one in payload_fields(df) if one.name not in names])
+        StructType([StructField(field.name, field.dataType) for field in payload_fields(df) if field.name not in names])
         for df, names in ((left, keys), (right, others))
     ]
     payload = [StructField(key, left.schema[key].dataType) for key in keys]
@@ -156,27 +156,27 @@ def _prepared(df: DataFrame, names: Sequence[str], keys: Sequence[str], plan: Op
     for place, part in enumerate(_SIDES):
         struct = plan.payload[len(keys) + place].dataType
         assert isinstance(struct, StructType)  # noqa: S101 - for the type checker
-        given = F.struct(*(quoted(field.name) for field in struct)) if place == side else F.lit(None).cast(struct)
-        columns.append(given.alias(part))
+        column = F.struct(*(quoted(field.name) for field in struct)) if place == side else F.lit(None).cast(struct)
+        columns.append(column.alias(part))
     hashed = hash_of(rows).bitwiseAND(F.lit(-2)).bitwiseOR(F.lit(side))
     shared = F.xxhash64(*(quoted(name) for name in names))
     columns += [shared.alias(KEY_HASH), hashed.alias(ROW_HASH), kind.alias(KIND)]
     word = quoted(CHANGE_TYPE) if CHANGE_TYPE in df.columns else F.lit(None).cast("string")
     columns.append(F.when(kind < 0, word).alias(f"{PREFIX}word"))
     for place, name in enumerate((SPLIT, POSITION)):
-        given = quoted(name).cast("string") if name in df.columns else F.lit(None).cast("string")
-        columns.append(given.alias(f"{PREFIX}at{place}"))
+        column = quoted(name).cast("string") if name in df.columns else F.lit(None).cast("string")
+        columns.append(column.alias(f"{PREFIX}at{place}"))
     if plan.time_to_live is not None:
         columns.append(F.unix_micros(F.current_timestamp()).alias(TOUCHED))
     return df.select(*columns)
 
 
 def _check_sides(left: DataFrame, right: DataFrame, keys: Sequence[str], others: Sequence[str], how: str) -> None:
-    for one, other in zip(keys, others, strict=True):
-        types = left.schema[one].dataType, right.schema[other].dataType
+    for name, other in zip(keys, others, strict=True):
+        types = left.schema[name].dataType, right.schema[other].dataType
         if types[0] != types[1]:
             raise ConfigurationError(
-                f"the column {one!r} is {types[0].simpleString()} on the left and {types[1].simpleString()} on the "
+                f"the column {name!r} is {types[0].simpleString()} on the left and {types[1].simpleString()} on the "
                 "right",
                 option="on",
                 advice="cast one of them before the join",
@@ -184,11 +184,11 @@ def _check_sides(left: DataFrame, right: DataFrame, keys: Sequence[str], others:
     fields = [*payload_fields(left), *payload_fields(right)]
     check_comparable(fields, "on")
     if how in ("inner", "left"):
-        mine = {field.name.lower() for field in payload_fields(left)} - {key.lower() for key in keys}
-        both = [field.name for field in payload_fields(right) if field.name.lower() in mine]
-        if both:
+        left_names = {field.name.lower() for field in payload_fields(left)} - {key.lower() for key in keys}
+        shared = [field.name for field in payload_fields(right) if field.name.lower() in left_names]
+        if shared:
             raise ConfigurationError(
-                f"both inputs have the column {both[0]!r}", option="on", advice="rename it on one side, or join on it"
+                f"both inputs have the column {shared[0]!r}", option="on", advice="rename it on one side, or join on it"
             )
 
 
@@ -233,9 +233,9 @@ def latest_per_key(  # noqa: PLR0913 - keywords of a function for users
             `sequence_by` is NULL, or the changes of a key come from several splits or logs.
     """
     keys = key_names(df, key)
-    given = sequence_columns(df, sequence_by)
-    order = change_order(df, keys, given)
-    df = with_sequence(df, given, keys)
+    sequence = sequence_columns(df, sequence_by)
+    order = change_order(df, keys, sequence)
+    df = with_sequence(df, sequence, keys)
     options: dict[str, object] = {"state_ttl": state_ttl, "event_time": event_time, "state_location": state_location}
     options |= {"state_storage": state_storage, "shards": shards, "name": name}
     return keep_latest(df, keys, order, preimages=preimages, **options)  # type: ignore[arg-type]  # as annotated
@@ -413,9 +413,9 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     _check_choice("strategy", strategy, (None, *get_args(Strategy)))
     payload = payload_fields(df)
     keys = tuple(field.name for field in payload) if mode == "force" and not key else key_names(df, key)
-    given = sequence_columns(df, sequence_by)
+    sequence = sequence_columns(df, sequence_by)
     chosen = "force" if strategy not in (None, "none") and mode == "auto" else mode
-    verdict = choose_strategy(df, keys, mode=chosen, strategy=strategy, sequence_by=given)
+    verdict = choose_strategy(df, keys, mode=chosen, strategy=strategy, sequence_by=sequence)
     if verdict.strategy == "none":
         if CHANGE_TYPE in df.columns:
             return df
@@ -424,14 +424,14 @@ def materialize(  # noqa: PLR0913 - keywords of a function for users
     operator: Operator
     order, by_version = verdict.order.names, verdict.order.by_version
     if verdict.strategy in ("position", "sequence"):
-        df = with_sequence(df, given, keys)
+        df = with_sequence(df, sequence, keys)
         operator = Latest(preimages=preimages, lanes=verdict.order.lane is not None)
     else:
         barrier = verdict.strategy == "barrier"
         conflict = (strategy and on_conflict) or "error" if barrier else on_conflict or "deduplicate"
         operator = Retract(preimages, "error" if barrier else on_missing_retraction, conflict)
         check_comparable(payload, "df")
-        order, by_version = (given, False) if given else preference(df)
+        order, by_version = (sequence, False) if sequence else preference(df)
     time_to_live = microseconds(state_ttl)
     plan = OperatorPlan(
         operator,

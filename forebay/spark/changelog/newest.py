@@ -131,10 +131,10 @@ def newest(
     fields = [field for field in df.schema if field.name not in {SPLIT, POSITION}]
     content = F.xxhash64(*(part for field in fields for part in _hashable(quoted(field.name), field.dataType)))
     row = F.struct(*(quoted(name) for name in columns))
-    found = frame.groupBy(*group).agg(
+    folded = frame.groupBy(*group).agg(
         F.first(row).alias(_ROW), F.min(content).alias(_LEAST), F.max(content).alias(_GREATEST)
     )
-    return found.select(*(_checked(df, keys, name, null_keys).alias(name) for name in columns))
+    return folded.select(*(_checked(df, keys, name, null_keys).alias(name) for name in columns))
 
 
 def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys) -> Column:

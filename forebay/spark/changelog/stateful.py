@@ -103,12 +103,12 @@ def microseconds(time_to_live: DurationLike | None) -> int | None:
     if time_to_live is None:
         return None
     try:
-        found = Duration(time_to_live) // timedelta(microseconds=1)
+        micros = Duration(time_to_live) // timedelta(microseconds=1)
     except ValueError as error:
         raise ConfigurationError(f"state_ttl is {time_to_live!r}: {error}", option="state_ttl") from error
-    if found == 0:
+    if micros == 0:
         raise ConfigurationError("state_ttl is 0", option="state_ttl", advice="leave it out to keep state for ever")
-    return found
+    return micros
 
 
 _OUTPUT_ROWS = 50_000
@@ -201,7 +201,7 @@ def run_stateful(df: DataFrame, plan: OperatorPlan) -> DataFrame:
 def prepared_columns(df: DataFrame, plan: OperatorPlan) -> list[Column]:
     """Return the columns that tasks read: payload, hashes of key and row, change kind, order, position and time."""
     kind = kind_column(df)
-    columns = [quoted(one.name) for one in plan.payload]
+    columns = [quoted(column.name) for column in plan.payload]
     columns += [hash_of(plan.key).alias(KEY_HASH), hash_of(plan.identity).alias(ROW_HASH), kind.alias(KIND)]
     columns += [quoted(name).alias(f"{ORDER}{place}") for place, name in enumerate(plan.order)]
     if CHANGE_TYPE in df.columns:
@@ -242,7 +242,7 @@ def run_prepared(prepared: DataFrame, plan: OperatorPlan, output: StructType | N
     else:
         state = with_shards(state, spark)
         shards = state.shards or 1
-    schema = StructType([StructField(one.name, one.dataType) for one in plan.payload])
+    schema = StructType([StructField(column.name, column.dataType) for column in plan.payload])
     arrow = arrow_schema(prepared.schema)
     orders = tuple(arrow.field(name).type for name in arrow.names if name.startswith(ORDER))
     layout = Layout(

@@ -346,7 +346,7 @@ class _Proof:
     @property
     def in_order(self) -> Columns | None:
         """Columns of the key within which rows arrive in order; None if there are none."""
-        return next((one for one in self.order.arriving if within(one, self.key)), None)
+        return next((columns for columns in self.order.arriving if within(columns, self.key)), None)
 
     @property
     def in_one_lane(self) -> bool:
@@ -357,7 +357,7 @@ class _Proof:
     @property
     def once(self) -> bool:
         """Whether a value of the key changes at most once in a micro-batch."""
-        return any(within(one, self.key) for one in self.order.once)
+        return any(within(columns, self.key) for columns in self.order.once)
 
     @property
     def plain(self) -> bool:
@@ -413,7 +413,7 @@ class _Proof:
         if not within(identity, self.key):
             return f"several rows of the changelog, whose key is ({own}), may have the same value of ({self.shown})"
         upsert = changes.assumed is Images.UPSERT
-        if upsert and not all(any(name in one for one in identity) for name in self.key):
+        if upsert and not all(any(name in columns for columns in identity) for name in self.key):
             return (
                 f"the target's key ({self.shown}) has more columns than the key of the changelog ({own}), whose "
                 "changes have no old rows: rows with earlier values would stay"
@@ -520,7 +520,7 @@ class _Proof:
         columns = unrepeatable(self.plan)[0]
         if changes is not None:
             own = changes.kinds | changes.placed
-            columns += [one.name for one in self.plan.output if one.id in own and one.name not in COLUMNS]
+            columns += [column.name for column in self.plan.output if column.id in own and column.name not in COLUMNS]
         if columns:
             raise ConfigurationError(
                 f"{columns[0]!r} has another value for the old row of a change, so a retraction never matches its row",

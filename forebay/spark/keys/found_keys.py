@@ -86,7 +86,7 @@ def key_losses(plan: PlanNode) -> KeyLosses:
         if node.kind in STATEFUL:
             losses.stateful |= dict.fromkeys(present, node.text)
         elif node.kind in FUNCTIONS:
-            below = {one for child in node.children for one in carriers(child)}
+            below = {mark for child in node.children for mark in carriers(child)}
             losses.whole |= dict.fromkeys(present | below, f"a user-defined function gets whole rows: {node.text}")
         elif node.kind in SET_OPERATORS and _differ(node):
             losses.whole |= dict.fromkeys(present, f"the sides of {node.kind} have different keys")
@@ -99,12 +99,12 @@ def key_losses(plan: PlanNode) -> KeyLosses:
 
 def carriers(node: PlanNode) -> dict[str, dict[str, set[int]]]:
     """Return the ids of the columns of a node that carry a key: declaration id → declared name → column ids."""
-    found: dict[str, dict[str, set[int]]] = {}
+    carrying: dict[str, dict[str, set[int]]] = {}
     for column in node.output:
         entry = column.metadata.get(FIELD_KEY)
         if entry is not None:
-            found.setdefault(entry["set"], {}).setdefault(entry["name"], set()).add(column.id)
-    return found
+            carrying.setdefault(entry["set"], {}).setdefault(entry["name"], set()).add(column.id)
+    return carrying
 
 
 def declared(node: PlanNode) -> list[Declaration]:
@@ -114,8 +114,8 @@ def declared(node: PlanNode) -> list[Declaration]:
 
 def join_type(node: PlanNode) -> JoinType:
     """Return the type of a join. An unknown type counts as full outer, which keeps no key."""
-    found = node.fields.get("joinType")
-    name = found.get("object", found.get("product-class", "")) if isinstance(found, dict) else str(found)
+    value = node.fields.get("joinType")
+    name = value.get("object", value.get("product-class", "")) if isinstance(value, dict) else str(value)
     return _JOIN_TYPES.get(str(name).rpartition(".")[2].rstrip("$"), "full")
 
 
@@ -126,9 +126,9 @@ def _differ(node: PlanNode) -> bool:
 
 def _key_by_place(node: PlanNode) -> KeySpec:
     """Return the key with column indexes as names, because the sides of a union may name columns differently."""
-    found = declarations((str(place), column.metadata) for place, column in enumerate(node.output))
+    by_place = declarations((str(place), column.metadata) for place, column in enumerate(node.output))
     try:
-        return found[0].present() if found else KeySpec()
+        return by_place[0].present() if by_place else KeySpec()
     except ConfigurationError:
         return KeySpec()  # ambiguous; `keys_of` reports it for the columns of the result
 
@@ -136,8 +136,8 @@ def _key_by_place(node: PlanNode) -> KeySpec:
 def _lost_by_join(node: PlanNode) -> Iterator[tuple[str, str]]:
     """Yield (declaration id, reason) for the keys of the sides whose key does not hold after a join."""
     left, right = (set(carriers(child)) for child in node.children)
-    kept = after_join(KeySpec(("left",)), KeySpec(("right",)), join_type(node))
-    held = left if kept.partition == ("left",) else right if kept.partition == ("right",) else set()
+    joined = after_join(KeySpec(("left",)), KeySpec(("right",)), join_type(node))
+    held = left if joined.partition == ("left",) else right if joined.partition == ("right",) else set()
     yield from dict.fromkeys((left | right) - held, f"a join of type {join_type(node)} does not keep it").items()
 
 
@@ -185,16 +185,16 @@ def marked_keys(fields: Iterable[tuple[Any, Metadata]]) -> dict[str, frozenset[A
 
 def asserted_keys(fields: Iterable[tuple[Any, Metadata]]) -> dict[str, dict[str, Any]]:
     """Return the columns of asserted upsert keys by their names in the assertion; see `marked_keys`."""
-    found: dict[str, dict[str, Any]] = {}
+    asserted: dict[str, dict[str, Any]] = {}
     whole: dict[str, Mapping[str, Any]] = {}
     for column, metadata in fields:
         entry = metadata.get(FIELD_UPSERT_KEY)
         if entry is not None:
             whole[entry["set"]] = entry
-            found.setdefault(entry["set"], {}).setdefault(entry["name"], column)
+            asserted.setdefault(entry["set"], {}).setdefault(entry["name"], column)
     return {
         mark: {name: columns[name] for name in whole[mark]["columns"]}
-        for mark, columns in found.items()
+        for mark, columns in asserted.items()
         if columns.keys() == set(whole[mark]["columns"])
     }
 
@@ -208,28 +208,30 @@ def asserted_keys(fields: Iterable[tuple[Any, Metadata]]) -> dict[str, dict[str,
 
 def key_declared_by(node: PlanNode) -> Declaration | None:
     """Return the key that a projection declares; None if it carries that of its input, or of other rows."""
-    known = {one.id for one in declared(node.children[0])}
-    new = [one for one in declared(node) if one.id not in known]
+    known = {declaration.id for declaration in declared(node.children[0])}
+    new = [declaration for declaration in declared(node) if declaration.id not in known]
     made_for = node.children[0].semantic_hash if new else 0
-    return next((one for one in new if one.id == declaration_id(made_for, one.key)), None)
+    return next(
+        (declaration for declaration in new if declaration.id == declaration_id(made_for, declaration.key)), None
+    )
 
 
 def traits_of(node: PlanNode) -> tuple[str, ChangeTraits] | None:
     """Return the declaration in the metadata of `_change_type`, if a node has it."""
-    found = (declared_traits(column.metadata) for column in node.output if column.name == CHANGE_TYPE)
-    return next((one for one in found if one is not None), None)
+    candidates = (declared_traits(column.metadata) for column in node.output if column.name == CHANGE_TYPE)
+    return next((candidate for candidate in candidates if candidate is not None), None)
 
 
 def traits_declared_by(node: PlanNode) -> ChangeTraits | None:
     """Return what a projection declares of its changes; None if it carries that of its input, or of other rows."""
-    found, before = traits_of(node), traits_of(node.children[0])
-    if found is None or (before is not None and found[0] == before[0]):
+    own, before = traits_of(node), traits_of(node.children[0])
+    if own is None or (before is not None and own[0] == before[0]):
         return None
     child = node.children[0]
     columns = tuple(column.name for column in child.output)
-    keys = [(), *(one.key.partition for one in declared(node))]
-    ids = (found[1].declaration(child.semantic_hash, columns, key) for key in keys)
-    return found[1] if found[0] in ids else None
+    keys = [(), *(declaration.key.partition for declaration in declared(node))]
+    ids = (own[1].declaration(child.semantic_hash, columns, key) for key in keys)
+    return own[1] if own[0] in ids else None
 
 
 def marks_made_by(node: PlanNode, known: Collection[str]) -> dict[str, frozenset[int]]:
@@ -282,10 +284,10 @@ def keys_of(df: DataFrame, *, lenient: bool = False) -> KeySpec:
     Raises:
         ConfigurationError: Several columns are copies of one key column, and none has its name.
     """
-    found = find_key(df, analysed_plan(df), lenient=lenient)
-    for text in found.warnings:
+    found_key = find_key(df, analysed_plan(df), lenient=lenient)
+    for text in found_key.warnings:
         warn_once(text)
-    return found.key
+    return found_key.key
 
 
 def find_key(df: DataFrame, plan: PlanNode | None, *, lenient: bool = False) -> FoundKey:
@@ -294,13 +296,13 @@ def find_key(df: DataFrame, plan: PlanNode | None, *, lenient: bool = False) -> 
     Raises:
         ConfigurationError: Several columns are copies of one key column, and none has its name.
     """
-    found = declarations((field.name, field.metadata) for field in df.schema)
+    declared_keys = declarations((field.name, field.metadata) for field in df.schema)
     if plan is None:
         warn_once("Spark Connect shows no plan: keys are taken from the schema, even if an operator has lost them")
     losses = KeyLosses() if plan is None else key_losses(plan)
-    chosen = next((one for one in found if one.id not in losses.whole), None)
-    before = found if chosen is None else found[: found.index(chosen)]
-    warnings = [f"the key {_shown(one)} is lost: {losses.whole[one.id]}" for one in before]
+    chosen = next((declaration for declaration in declared_keys if declaration.id not in losses.whole), None)
+    before = declared_keys if chosen is None else declared_keys[: declared_keys.index(chosen)]
+    warnings = [f"the key {_shown(declaration)} is lost: {losses.whole[declaration.id]}" for declaration in before]
     if chosen is None:
         return FoundKey(KeySpec(), None, tuple(warnings or _key_gone(losses)))
     key = chosen.present(lenient=lenient)
@@ -317,18 +319,18 @@ def find_key(df: DataFrame, plan: PlanNode | None, *, lenient: bool = False) -> 
     return FoundKey(key, chosen, tuple(warnings))
 
 
-def _shown(one: Declaration) -> str:
-    return f"({', '.join(one.key.partition or one.key.primary or ())})"
+def _shown(declaration: Declaration) -> str:
+    return f"({', '.join(declaration.key.partition or declaration.key.primary or ())})"
 
 
-def _column_warnings(one: Declaration, losses: KeyLosses) -> list[str]:
-    where = losses.columns.get(one.id, {})
-    return [f"the column {name!r} left the key: {where.get(name, 'dropped')}" for name in one.lost]
+def _column_warnings(declaration: Declaration, losses: KeyLosses) -> list[str]:
+    where = losses.columns.get(declaration.id, {})
+    return [f"the column {name!r} left the key: {where.get(name, 'dropped')}" for name in declaration.lost]
 
 
 def _key_gone(losses: KeyLosses) -> list[str]:
     """Return warnings for a DataFrame that lost all keys: why a key was lost, else where its columns were lost."""
     if losses.whole:
         return [f"the key is lost: {how}" for how in dict.fromkeys(losses.whole.values())]
-    where = [(name, how) for one in losses.columns.values() for name, how in one.items()]
+    where = [(name, how) for lost in losses.columns.values() for name, how in lost.items()]
     return [f"the column {name!r} left the key, and the key is gone: {how}" for name, how in where]

@@ -82,8 +82,8 @@ class Lanes:
 
     def lost(self, why: str) -> Lanes:
         """Return the lanes after a step that keeps no order. `weakest` names the first such step."""
-        told = self.weakest if not self.names and self.weakest else why
-        return Lanes(weakest=told, transactional=self.transactional)
+        weakest = self.weakest if not self.names and self.weakest else why
+        return Lanes(weakest=weakest, transactional=self.transactional)
 
     def shuffled(self, why: str) -> Lanes:
         """Return the lanes after a shuffle."""
@@ -178,9 +178,9 @@ class RowChanges:
 
     def undeclared(self, why: str) -> RowChanges:
         """Return the changes after a step of which nothing is known."""
-        told = () if self.images is None else (f"images and history: {why}",)
+        reasons = () if self.images is None else (f"images and history: {why}",)
         doubt = self.doubt or why
-        return replace(self, images=None, identity=None, complete=False, doubt=doubt, lost=(*self.lost, *told))
+        return replace(self, images=None, identity=None, complete=False, doubt=doubt, lost=(*self.lost, *reasons))
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ class Lineage:
     def renumbered(self, numbers: Mapping[int, int]) -> Lineage:
         """Return the lineage with origins replaced as in `numbers`, for columns that a join found to be equal."""
 
-        def new(found: frozenset[int]) -> frozenset[int]:
-            return frozenset(numbers.get(one, one) for one in found)
+        def new(columns: frozenset[int]) -> frozenset[int]:
+            return frozenset(numbers.get(column, column) for column in columns)
 
         keys = tuple(
             replace(key, columns=new(key.columns), spread=None if key.spread is None else new(key.spread))
@@ -219,13 +219,13 @@ class Lineage:
             before: The columns of the rows.
             after: The columns that replace them, in the same order.
         """
-        ids = {one.id: other.id for one, other in zip(before, after, strict=True)}
+        ids = {earlier.id: later.id for earlier, later in zip(before, after, strict=True)}
         origins: dict[int, int] = {}
-        for one, other in zip(before, after, strict=True):
-            origins.setdefault(self.origins.get(one.id, one.id), other.id)
+        for earlier, later in zip(before, after, strict=True):
+            origins.setdefault(self.origins.get(earlier.id, earlier.id), later.id)
 
         def new(columns: frozenset[int]) -> frozenset[int]:
-            return frozenset(origins.get(one, GONE) for one in columns)
+            return frozenset(origins.get(column, GONE) for column in columns)
 
         def spread(columns: frozenset[int] | None) -> frozenset[int] | None:
             return new(columns) if columns is not None and columns <= origins.keys() else None
@@ -233,10 +233,13 @@ class Lineage:
         keys = tuple(replace(key, columns=new(key.columns), spread=spread(key.spread)) for key in self.keys)
 
         def same(columns: frozenset[int]) -> frozenset[int]:
-            return frozenset(ids[one] for one in columns if one in ids)
+            return frozenset(ids[column] for column in columns if column in ids)
 
         changes = self.changes.followed(same, same)
         identity = None if changes.identity is None else new(changes.identity)
-        own = {other.id: origins[self.origins.get(one.id, one.id)] for one, other in zip(before, after, strict=True)}
+        own = {
+            later.id: origins[self.origins.get(earlier.id, earlier.id)]
+            for earlier, later in zip(before, after, strict=True)
+        }
         lanes = replace(self.lanes, columns=new(self.lanes.columns))
         return Lineage(own, lanes, keys, replace(changes, identity=identity))

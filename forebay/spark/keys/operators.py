@@ -78,8 +78,8 @@ def _lineage(node: PlanNode, named: dict[int, tuple[PlanNode, Lineage]]) -> Line
     else:
         after = _RULES.get(node.kind, _unknown)(node, inputs[0])
         after = replace(after, origins=origins_after(node, after.origins))
-    subqueries = [_lineage(one, named).changes for one in node.subqueries()]
-    after = _with_broken(after, [*(one.changes for one in inputs), *subqueries])
+    subqueries = [_lineage(subquery, named).changes for subquery in node.subqueries()]
+    after = _with_broken(after, [*(side.changes for side in inputs), *subqueries])
     if subqueries:
         after = _with_subquery(node, after, subqueries)
     after = replace(after, changes=_followed(node, after.changes))
@@ -127,8 +127,8 @@ def _leaf_changes(node: PlanNode, key: Declaration | None, hidden: str | None) -
         return replace(changes, images=Images.UPSERT if replaces else Images.APPEND, complete=True)
     if hidden is not None:  # a filter may be hidden too, behind what was declared before it
         doubt = None if traits is None and columns is None else hidden
-        told = (f"images and history: {hidden}",)
-        return replace(changes, images=None, identity=None, complete=False, doubt=doubt, lost=told)
+        reasons = (f"images and history: {hidden}",)
+        return replace(changes, images=None, identity=None, complete=False, doubt=doubt, lost=reasons)
     return replace(changes, images=None) if traits is None else changes
 
 
@@ -156,18 +156,18 @@ def _changes(node: PlanNode, traits: ChangeTraits, identity: frozenset[int] | No
 
 def _followed(node: PlanNode, changes: RowChanges) -> RowChanges:
     """Return the changes with the columns of the node's output: which ones are, or depend on, those of a changelog."""
-    made = {one.id: one for one in node.made() if one.kind == "Alias" and one.id is not None}
+    made = {alias.id: alias for alias in node.made() if alias.kind == "Alias" and alias.id is not None}
     generated: set[int] = set()
     if node.kind == "Generate":
         generated = {column.id for column in node.output} - {column.id for column in node.children[0].output}
 
     def exact(columns: frozenset[int]) -> frozenset[int]:
-        renamed = {number for number, one in made.items() if ordered_as(one.children[0]) in columns}
+        renamed = {number for number, alias in made.items() if ordered_as(alias.children[0]) in columns}
         return frozenset(column.id for column in node.output if column.id in columns or column.id in renamed)
 
     def depend(columns: frozenset[int]) -> frozenset[int]:
-        computed = {number for number, one in made.items() if one.references & columns}
-        if any(one.references & columns for one in node.all_expressions()):
+        computed = {number for number, alias in made.items() if alias.references & columns}
+        if any(expression.references & columns for expression in node.all_expressions()):
             computed |= generated
         return frozenset(column.id for column in node.output if column.id in columns or column.id in computed)
 
@@ -177,8 +177,8 @@ def _followed(node: PlanNode, changes: RowChanges) -> RowChanges:
             f"{node.text} drops {CHANGE_TYPE}, so that changes count as rows", "keep the column, or materialize before"
         )
     if changes.kind and not after.kind and after.images is Images.FULL:
-        told = f"images: {node.text} drops {CHANGE_TYPE}"
-        return replace(after, images=Images.UPSERT, complete=False, lost=(*after.lost, told))
+        note = f"images: {node.text} drops {CHANGE_TYPE}"
+        return replace(after, images=Images.UPSERT, complete=False, lost=(*after.lost, note))
     return after
 
 
@@ -203,7 +203,7 @@ def _asserted(node: PlanNode, lineage: Lineage, *, known: set[str]) -> Lineage:
     new = marks_made_by(node, known)
     if not new:
         return lineage
-    keys = tuple(UniqueKey(frozenset(lineage.origins[one] for one in columns)) for columns in new.values())
+    keys = tuple(UniqueKey(frozenset(lineage.origins[column] for column in columns)) for columns in new.values())
     changes = lineage.changes
     if changes.identity is None or changes.images is Images.APPEND:
         changes = _identified(node, changes, keys[0].columns)
@@ -219,13 +219,13 @@ def _keyed_again(node: PlanNode, lineage: Lineage) -> Lineage:
     key = key_declared_by(node)
     if key is None:
         return lineage
-    columns = frozenset(lineage.origins.get(one, GONE) for one in _numbers(key, key.key.partition, node))
+    columns = frozenset(lineage.origins.get(number, GONE) for number in _numbers(key, key.key.partition, node))
     lanes = lineage.lanes
-    kept = key.ordered or (bool(lanes.names) and lanes.columns <= columns)
+    in_order = key.ordered or (bool(lanes.names) and lanes.columns <= columns)
     transactional = lanes.transactional or key.transactional
-    if kept and not lanes.names:  # a function of forebay knows its rows: it put them in order
+    if in_order and not lanes.names:  # a function of forebay knows its rows: it put them in order
         lanes = Lanes(key.key.partition, columns, transactional=transactional)
-    elif kept:
+    elif in_order:
         lanes = replace(lanes, names=key.key.partition, columns=columns, transactional=transactional)
     else:
         text = f"key_by({', '.join(key.key.partition)}) cannot restore an order that was not kept before"
@@ -233,9 +233,9 @@ def _keyed_again(node: PlanNode, lineage: Lineage) -> Lineage:
     if key.key.primary is None:
         return replace(lineage, lanes=lanes)
     spread: frozenset[int] | None = frozenset() if lanes.shuffle is None else None
-    primary = frozenset(lineage.origins.get(one, GONE) for one in _numbers(key, key.key.primary, node))
-    unique = UniqueKey(primary, spread, ordered=kept and columns <= primary)
-    known_already = any(one.columns == primary for one in lineage.keys)
+    primary = frozenset(lineage.origins.get(number, GONE) for number in _numbers(key, key.key.primary, node))
+    unique = UniqueKey(primary, spread, ordered=in_order and columns <= primary)
+    known_already = any(known.columns == primary for known in lineage.keys)
     keys = lineage.keys if known_already else (*lineage.keys, unique)
     return replace(lineage, lanes=lanes, keys=keys, changes=_identified(node, lineage.changes, primary))
 
@@ -260,7 +260,7 @@ def _declared_again(node: PlanNode, lineage: Lineage) -> Lineage:
         primary = () if key is None or key.present().primary is None else key.key.primary or ()
         identity = None
         if key is not None and primary:
-            identity = frozenset(lineage.origins.get(one, GONE) for one in _numbers(key, primary, node))
+            identity = frozenset(lineage.origins.get(number, GONE) for number in _numbers(key, primary, node))
         was = lineage.changes
         after = replace(_changes(node, traits, identity), broken=was.broken)
         if not traits.asserted:  # a converter knows the kinds, not what the plan did to keys and places
@@ -297,7 +297,7 @@ def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of
     changes = before.changes
     if changes.images is Images.APPEND:
         condition = tuple(condition)
-        origins = {before.origins.get(number, number) for one in condition for number in one.references}
+        origins = {before.origins.get(number, number) for term in condition for number in term.references}
         versions = changes.identity is not None and not changes.kinds and not origins <= changes.identity
         return replace(changes, doubt=changes.doubt or text) if versions and of is None else changes
     own = changes.kinds | changes.placed
@@ -310,9 +310,9 @@ def _left_out(before: Lineage, condition: Iterable[Expression], text: str, *, of
             if not changes.paired:
                 why = f"{text} drops the old rows of updates, also those whose new row was left out before"
                 return changes.broke(why, "apply it before other filters and joins")
-            told = f"images: {text} drops the old rows of updates"
+            note = f"images: {text} drops the old rows of updates"
             images = None if changes.images is None else Images.UPSERT
-            changes = replace(changes, images=images, complete=False, lost=(*changes.lost, told))
+            changes = replace(changes, images=images, complete=False, lost=(*changes.lost, note))
             continue
         keyed = {before.origins.get(number, number) for number in used} <= (changes.identity or frozenset())
         if changes.images is None:
@@ -336,8 +336,8 @@ def _drops_old_rows(condition: Expression, changes: RowChanges) -> bool:
     if condition.kind != "Not" or condition.children[0].kind != "EqualTo":
         return False
     sides = condition.children[0].children
-    words = [one.fields.get("value") for one in sides if one.kind == "Literal"]
-    return words == [RowKind.UPDATE_BEFORE.change_type] and any(one.id in changes.kind for one in sides)
+    words = [side.fields.get("value") for side in sides if side.kind == "Literal"]
+    return words == [RowKind.UPDATE_BEFORE.change_type] and any(side.id in changes.kind for side in sides)
 
 
 def _sample(node: PlanNode, before: Lineage) -> Lineage:
@@ -407,7 +407,7 @@ def _aggregated(node: PlanNode, changes: RowChanges) -> RowChanges:
         return changes.broke(
             why, "declare history='complete' if they do not; or materialize by a key of the rows first"
         )
-    if any(one.kind == "EventTimeWatermark" for one in node.walk()):
+    if any(below.kind == "EventTimeWatermark" for below in node.walk()):
         return changes.broke(f"{node.text} drops late changes, because there is a watermark", "leave out withWatermark")
     if reads_unrepeatable(node):
         why = f"{node.text} has other values each time it is computed"
@@ -419,7 +419,7 @@ def _aggregated(node: PlanNode, changes: RowChanges) -> RowChanges:
             "call normalize(changes, key) before it, and let each aggregate be a sum with a sign: "
             "SUM(CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1 END)",
         )
-    groups: frozenset[int] = frozenset().union(*(one.references for one in node.expressions("groupingExpressions")))
+    groups: frozenset[int] = frozenset().union(*(group.references for group in node.expressions("groupingExpressions")))
     if groups & of_change:
         return changes.broke(f"{node.text} groups by columns that belong to a change", "group by columns of the row")
     if changes.counted and changes.complete:
@@ -430,8 +430,8 @@ def _aggregated(node: PlanNode, changes: RowChanges) -> RowChanges:
 
 def _made_as(node: PlanNode, group: Expression) -> int:
     """Return the id of the output column that has the value of a grouping expression; GONE if there is none."""
-    made = (one.id for one in node.made() if one.kind == "Alias" and one.children[0] == group)
-    return next((one for one in made if one is not None), GONE)
+    made = (alias.id for alias in node.made() if alias.kind == "Alias" and alias.children[0] == group)
+    return next((number for number in made if number is not None), GONE)
 
 
 def _deduplicate(node: PlanNode, before: Lineage) -> Lineage:
@@ -457,7 +457,7 @@ def _window(node: PlanNode, before: Lineage) -> Lineage:
         why = f"a window function needs append-only rows, but gets changes: {node.text}"
         advice = "materialize the changes, and apply the window function to the rows of the target"
         after = replace(after, changes=after.changes.broke(why, advice))
-    numbered = [one for one in node.made() if any(part.kind == "RowNumber" for part in one.walk())]
+    numbered = [alias for alias in node.made() if any(part.kind == "RowNumber" for part in alias.walk())]
     if by is None or not numbered or numbered[0].id is None:
         return after
     return replace(after, keys=(*after.keys, UniqueKey(by | {numbered[0].id}, once=True)))
@@ -481,7 +481,7 @@ def _unknown(node: PlanNode, before: Lineage) -> Lineage:
 
 def _with_broken(after: Lineage, inputs: Iterable[RowChanges]) -> Lineage:
     """Return the lineage of a node; what one of its inputs has broken stays broken."""
-    broken = next((one.broken for one in inputs if one.broken), None)
+    broken = next((lineage.broken for lineage in inputs if lineage.broken), None)
     return replace(after, changes=after.changes.broke(*broken)) if broken else after
 
 
@@ -489,7 +489,7 @@ def _with_subquery(node: PlanNode, after: Lineage, subqueries: Iterable[RowChang
     """Return the lineage of a node with subqueries, which Spark may turn into joins: they may shuffle, and filter."""
     after = after.shuffled(None, node.text)
     changes = replace(after.changes, repeatable=False)
-    if any(one.updates and one.kinds for one in subqueries):
+    if any(subquery.updates and subquery.kinds for subquery in subqueries):
         why = f"a subquery of {node.text} takes changes for rows"
         changes = changes.broke(why, "materialize them to a table and query its rows")
     if changes.updates and node.kind != "Project":
@@ -506,17 +506,17 @@ def _set_operator(node: PlanNode, inputs: list[Lineage]) -> Lineage:
         after = (
             inputs[0].shuffled(None, node.text) if node.kind in ("Intersect", "Except") else _unknown(node, inputs[0])
         )
-        updating = next((one.changes for one in inputs if one.changes.updates), after.changes)
+        updating = next((lineage.changes for lineage in inputs if lineage.changes.updates), after.changes)
         return replace(after, changes=_without_some(updating, node.text))
     why = f"{node.kind} puts the rows of several inputs together"
-    sides = [one.moved(child.output, node.output) for one, child in zip(inputs, node.children, strict=True)]
+    sides = [lineage.moved(child.output, node.output) for lineage, child in zip(inputs, node.children, strict=True)]
     first, *others = sides
-    changes = [one.changes for one in sides]
+    changes = [side.changes for side in sides]
     log = first.changes.log
-    one_log = log is not None and all(one.comparable and one.log == log for one in changes)
-    transactional = all(one.lanes.transactional for one in sides)
+    one_log = log is not None and all(change.comparable and change.log == log for change in changes)
+    transactional = all(side.lanes.transactional for side in sides)
     lanes = replace(first.lanes.lost(why), transactional=transactional)
-    if one_log and first.lanes.names and all(one.lanes.columns == first.lanes.columns for one in others):
+    if one_log and first.lanes.names and all(other.lanes.columns == first.lanes.columns for other in others):
         lanes = replace(first.lanes, shuffle=first.lanes.shuffle or why, transactional=transactional)
     origins = {column.id: column.id for column in node.output}
     return Lineage(origins, lanes, changes=_united(node, changes, why, one_log=one_log))
@@ -525,19 +525,19 @@ def _set_operator(node: PlanNode, inputs: list[Lineage]) -> Lineage:
 def _united(node: PlanNode, sides: list[RowChanges], why: str, *, one_log: bool) -> RowChanges:
     """Return the changes of a union. `one_log` says whether all inputs are of the same log."""
     first = sides[0]
-    broken = next((one.broken for one in sides if one.broken), None)
-    lost = tuple(dict.fromkeys(text for one in sides for text in one.lost))
-    images = [one.images for one in sides if one.images is not None]
-    kinds = first.kinds.union(*(one.kinds for one in sides))
-    placed = first.placed.union(*(one.placed for one in sides))
-    kind = first.kind.intersection(*(one.kind for one in sides))
+    broken = next((side.broken for side in sides if side.broken), None)
+    lost = tuple(dict.fromkeys(text for side in sides for text in side.lost))
+    images = [side.images for side in sides if side.images is not None]
+    kinds = first.kinds.union(*(side.kinds for side in sides))
+    placed = first.placed.union(*(side.placed for side in sides))
+    kind = first.kind.intersection(*(side.kind for side in sides))
     named = {column.id for column in node.output if column.name == CHANGE_TYPE}
     if len(images) < len(sides) or named != kind:
-        told = (*lost, f"images and history: {why}")
-        return RowChanges(comparable=one_log, kinds=kinds, placed=placed, broken=broken, doubt=why, lost=told)
-    same = one_log and all(one.identity == first.identity for one in sides)
+        reasons = (*lost, f"images and history: {why}")
+        return RowChanges(comparable=one_log, kinds=kinds, placed=placed, broken=broken, doubt=why, lost=reasons)
+    same = one_log and all(side.identity == first.identity for side in sides)
     places = {
-        name: columns.intersection(*(one.places.get(name, frozenset()) for one in sides))
+        name: columns.intersection(*(side.places.get(name, frozenset()) for side in sides))
         for name, columns in first.places.items()
         if one_log
     }
@@ -546,20 +546,20 @@ def _united(node: PlanNode, sides: list[RowChanges], why: str, *, one_log: bool)
     return RowChanges(
         min(images),
         first.identity if same else None,
-        all(one.complete for one in sides),
-        all(one.repeatable for one in sides),
-        any(one.several for one in sides),
-        all(one.comparable for one in sides) and one_log,
+        all(side.complete for side in sides),
+        all(side.repeatable for side in sides),
+        any(side.several for side in sides),
+        all(side.comparable for side in sides) and one_log,
         first.log if one_log else None,
         kind,
         kinds,
         places,
         placed,
-        first.looked_up.union(*(one.looked_up for one in sides)),
-        all(one.paired for one in sides),
-        first.corrupt.intersection(*(one.corrupt for one in sides)),
+        first.looked_up.union(*(side.looked_up for side in sides)),
+        all(side.paired for side in sides),
+        first.corrupt.intersection(*(side.corrupt for side in sides)),
         broken,
-        next((one.doubt for one in sides if one.doubt), None),
+        next((side.doubt for side in sides if side.doubt), None),
         lost,
     )
 
@@ -592,7 +592,7 @@ def _join(node: PlanNode, left: Lineage, right: Lineage) -> Lineage:
         adds = how in ("full", "left" if from_right else "right")
         if adds:
             lanes = lanes.lost(f"{node.text} puts out rows without the key")
-        one = finds_one[0 if from_right else 1] or how in ("semi", "anti")
+        single = finds_one[0 if from_right else 1] or how in ("semi", "anti")
         if table.changes.updates and table.changes.kinds:
             why = f"{node.text} looks up changes as if they were rows"
             broken = why, "materialize them to a table and look up its rows, or use changelog_join"
@@ -600,7 +600,7 @@ def _join(node: PlanNode, left: Lineage, right: Lineage) -> Lineage:
         if table.changes.broken:
             moving = replace(moving, changes=moving.changes.broke(*table.changes.broken))
         keeps_all = how == ("right" if from_right else "left")
-        changes = _looked_up(node, moving, one=one, keeps_all=keeps_all, adds=adds)
+        changes = _looked_up(node, moving, single=single, keeps_all=keeps_all, adds=adds)
     origins = dict(left.origins) if how in ("semi", "anti") else {**left.origins, **right.origins}
     after = Lineage(origins, lanes, keys, changes)
     if how == "inner" and pairs:
@@ -616,22 +616,22 @@ def _both_change(node: PlanNode, left: RowChanges, right: RowChanges) -> RowChan
     return replace(left, complete=left.complete and right.complete)
 
 
-def _looked_up(node: PlanNode, moving: Lineage, *, one: bool, keeps_all: bool, adds: bool) -> RowChanges:
+def _looked_up(node: PlanNode, moving: Lineage, *, single: bool, keeps_all: bool, adds: bool) -> RowChanges:
     """Return the changes after a join with a table.
 
     Args:
         node: The join.
         moving: The side with the changes.
-        one: Whether a row finds at most one row of the table.
+        single: Whether a row finds at most one row of the table.
         keeps_all: Whether a row without a match is put out.
         adds: Whether rows of the table without a match are put out.
     """
     changes = moving.changes
-    changes = replace(changes, several=changes.several or not one, paired=changes.paired and one)
+    changes = replace(changes, several=changes.several or not single, paired=changes.paired and single)
     if node.streaming and changes.updates:
-        told = f"values: {node.text} reads a table that may have changed when a row is retracted"
+        note = f"values: {node.text} reads a table that may have changed when a row is retracted"
         columns = frozenset(column.id for column in node.output) - moving.origins.keys()
-        changes = replace(changes, repeatable=False, looked_up=changes.looked_up | columns, lost=(*changes.lost, told))
+        changes = replace(changes, repeatable=False, looked_up=changes.looked_up | columns, lost=(*changes.lost, note))
     if not changes.updates:
         return changes
     condition = tuple(node.expressions("condition"))
@@ -642,10 +642,10 @@ def _looked_up(node: PlanNode, moving: Lineage, *, one: bool, keeps_all: bool, a
         return changes.broke(f"{node.text} puts out rows that are no changes", "use a left, inner, semi or anti join")
     if not keeps_all:
         changes = _left_out(replace(moving, changes=changes), condition, node.text, of=moving.origins)
-    if not one and changes.images is Images.UPSERT:
+    if not single and changes.images is Images.UPSERT:
         why = f"old rows of {node.text} stay, because a row may find several, and the changes have no old rows"
         changes = changes.broke(why, f"{NORMALIZE}; or declare the key of the table by key_by(table, …, cdc=True)")
-    if not one and changes.images is None:
+    if not single and changes.images is None:
         changes = changes.unsure(node.text)
     return changes
 

@@ -53,7 +53,7 @@ class Expression:
     @property
     def references(self) -> frozenset[int]:
         """The ids of the columns that the expression reads."""
-        return frozenset(one.id for one in self.walk() if one.kind == "AttributeReference" and one.id is not None)
+        return frozenset(part.id for part in self.walk() if part.kind == "AttributeReference" and part.id is not None)
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class PlanNode:
 
     def expressions(self, field: str) -> tuple[Expression, ...]:
         """Return the expressions of a field, such as the `projectList` of a `Project`."""
-        found = self.fields.get(field)
-        if not isinstance(found, list) or not found:
+        trees = self.fields.get(field)
+        if not isinstance(trees, list) or not trees:
             return ()
-        lists = found if isinstance(found[0], list) else [found]
-        return tuple(_expression(iter(one)) for one in lists if _is_tree(one))
+        lists = trees if isinstance(trees[0], list) else [trees]
+        return tuple(_expression(iter(tree)) for tree in lists if _is_tree(tree))
 
     def all_expressions(self) -> Iterator[Expression]:
         """Yield the expressions of all fields."""
@@ -176,7 +176,7 @@ def _node(jvm: Any, structure: Iterator[dict[str, Any]]) -> PlanNode:  # noqa: A
 def _output(jvm: Any) -> tuple[Column, ...]:  # noqa: ANN401 - an object of the JVM
     # Spark prints a column as name#id and a suffix for its type, which has no '#'.
     text = str(jvm.output().mkString(_SEPARATOR))
-    numbers = [one.rpartition("#")[2] for one in text.split(_SEPARATOR)] if text else []
+    numbers = [column.rpartition("#")[2] for column in text.split(_SEPARATOR)] if text else []
     fields = json.loads(jvm.schema().json())["fields"]
     return tuple(
         Column(_leading_number(number), field["name"], field.get("metadata") or {})
@@ -189,8 +189,8 @@ def _leading_number(text: str) -> int:
     return int(text[:digits])
 
 
-def _is_tree(found: Sequence[Any]) -> bool:
-    return bool(found) and isinstance(found[0], dict) and "num-children" in found[0]
+def _is_tree(values: Sequence[Any]) -> bool:
+    return bool(values) and isinstance(values[0], dict) and "num-children" in values[0]
 
 
 def _expression(structure: Iterator[dict[str, Any]]) -> Expression:
@@ -219,14 +219,14 @@ _DISTINCT_AS_TEXT: Final = (*_WHOLE_NUMBERS, "boolean", "date")
 
 def origins_after(node: PlanNode, before: Origins) -> dict[int, int]:
     """Return the origins of the columns that a node puts out, given those of its inputs."""
-    made = {one.id: one for one in node.made() if one.kind == "Alias" and one.id is not None}
-    found = {}
+    made = {alias.id: alias for alias in node.made() if alias.kind == "Alias" and alias.id is not None}
+    origins = {}
     for column in node.output:
         origin = before.get(column.id)
         if origin is None and column.id in made:
             origin = origin_of(made[column.id].children[0], before)
-        found[column.id] = column.id if origin is None else origin
-    return found
+        origins[column.id] = column.id if origin is None else origin
+    return origins
 
 
 def origin_of(expression: Expression, origins: Origins) -> int | None:
@@ -247,9 +247,9 @@ def ordered_as(expression: Expression) -> int | None:
 
 def origins_of(expressions: Iterable[Expression], origins: Origins) -> frozenset[int] | None:
     """Return the origins of expressions; None if one is neither a column nor a lossless cast of a column."""
-    found = [origin_of(one, origins) for one in expressions]
-    known = [one for one in found if one is not None]
-    return frozenset(known) if len(known) == len(found) else None
+    numbers = [origin_of(expression, origins) for expression in expressions]
+    known = [number for number in numbers if number is not None]
+    return frozenset(known) if len(known) == len(numbers) else None
 
 
 def equal_columns(condition: Iterable[Expression], left: Origins, right: Origins) -> list[tuple[int, int]] | None:
@@ -259,14 +259,14 @@ def equal_columns(condition: Iterable[Expression], left: Origins, right: Origins
         None if the condition equates nothing, or equates an expression that is not a column.
     """
     pairs: list[tuple[int, int]] = []
-    for one in conjuncts(condition):
-        if one.kind not in ("EqualTo", "EqualNullSafe"):
+    for conjunct in conjuncts(condition):
+        if conjunct.kind not in ("EqualTo", "EqualNullSafe"):
             continue
-        first, second = one.children
+        first, second = conjunct.children
         for here, there in ((first, second), (second, first)):
-            mine, others = origin_of(here, left), origin_of(there, right)
-            if mine is not None and others is not None:
-                pairs.append((mine, others))
+            left_origin, right_origin = origin_of(here, left), origin_of(there, right)
+            if left_origin is not None and right_origin is not None:
+                pairs.append((left_origin, right_origin))
                 break
         else:
             return None
@@ -275,11 +275,11 @@ def equal_columns(condition: Iterable[Expression], left: Origins, right: Origins
 
 def conjuncts(condition: Iterable[Expression]) -> Iterator[Expression]:
     """Yield the conditions that are combined by AND."""
-    for one in condition:
-        if one.kind == "And":
-            yield from conjuncts(one.children)
+    for conjunct in condition:
+        if conjunct.kind == "And":
+            yield from conjuncts(conjunct.children)
         else:
-            yield one
+            yield conjunct
 
 
 def _lossless(cast: Expression) -> bool:
@@ -314,7 +314,7 @@ def reads_unrepeatable(node: PlanNode) -> bool:
     """Return whether an expression of a node differs each time it is computed."""
     tainted = {number for child in node.children for number in _tainted(child)[0]}
     made, others = _nondeterministic(node)
-    return bool(made) or others or any(_depends(one, tainted) for one in node.all_expressions())
+    return bool(made) or others or any(_depends(expression, tainted) for expression in node.all_expressions())
 
 
 def _tainted(node: PlanNode) -> tuple[set[int], list[str]]:
@@ -327,11 +327,11 @@ def _tainted(node: PlanNode) -> tuple[set[int], list[str]]:
         conditions += texts
     made, others = _nondeterministic(node)
     tainted |= made
-    tainted |= {one.id for one in node.made() if one.id is not None and _depends(one, tainted)}
+    tainted |= {column.id for column in node.made() if column.id is not None and _depends(column, tainted)}
     condition = node.expressions("condition")
     if node.kind == "Generate":  # how many rows it makes
         condition = tuple(node.all_expressions())
-    if condition and (others or any(_depends(one, tainted) for one in condition)):
+    if condition and (others or any(_depends(conjunct, tainted) for conjunct in condition)):
         conditions.append(node.text)
     return tainted, conditions
 
@@ -343,11 +343,11 @@ def _nondeterministic(node: PlanNode) -> tuple[set[int], bool]:
     if not node.jvm.deterministic():  # False also if only a node below it is not
         expressions = node.jvm.expressions()
         for place in range(expressions.size()):
-            one = expressions.apply(place)
-            if one.deterministic():
+            expression = expressions.apply(place)
+            if expression.deterministic():
                 continue
-            if one.getClass().getSimpleName() == "Alias":
-                made.add(int(one.exprId().id()))
+            if expression.getClass().getSimpleName() == "Alias":
+                made.add(int(expression.exprId().id()))
             else:
                 others = True
     return made, others
@@ -355,7 +355,7 @@ def _nondeterministic(node: PlanNode) -> tuple[set[int], bool]:
 
 def _depends(expression: Expression, tainted: set[int]) -> bool:
     return any(
-        one.kind in _CLOCKS or (one.kind == "AttributeReference" and one.id in tainted) for one in expression.walk()
+        part.kind in _CLOCKS or (part.kind == "AttributeReference" and part.id in tainted) for part in expression.walk()
     )
 
 
@@ -380,18 +380,18 @@ def adds_by_sign(node: PlanNode, kind: Collection[int], of_change: frozenset[int
         kind: The ids of the columns that are `_change_type`.
         of_change: The ids of the columns that depend on the kind or the place of a change.
     """
-    functions = [part for one in node.made() for part in one.walk() if part.kind == "AggregateExpression"]
-    made = {one.id: one.children[0] for below in node.walk() for one in below.made() if one.kind == "Alias"}
+    functions = [part for column in node.made() for part in column.walk() if part.kind == "AggregateExpression"]
+    made = {column.id: column.children[0] for below in node.walk() for column in below.made() if column.kind == "Alias"}
     kinds: set[int | None] = {*kind}
     while more := {made[one].id for one in kinds if one in made and made[one].kind == "AttributeReference"} - kinds:
         kinds |= more
     signs = _Signs(frozenset(kinds), of_change, made)
     return bool(functions) and all(
-        one.children[0].kind == "Sum"
-        and not one.fields.get("isDistinct")
-        and not any(condition.references & of_change for condition in one.children[1:])
-        and signs.turns(one.children[0].children[0])
-        for one in functions
+        function.children[0].kind == "Sum"
+        and not function.fields.get("isDistinct")
+        and not any(condition.references & of_change for condition in function.children[1:])
+        and signs.turns(function.children[0].children[0])
+        for function in functions
     )
 
 
@@ -419,12 +419,12 @@ class _Signs:
             case "UnaryMinus":
                 return self.turns(value.children[0])
             case "Add" | "Subtract":
-                return all(self.turns(one) for one in value.children)
+                return all(self.turns(child) for child in value.children)
             case "Multiply":
                 first, second = value.children
                 return (self.turns(first) and self._of_row(second)) or (self._of_row(first) and self.turns(second))
             case "Coalesce":
-                return all(self.turns(one) or _is_zero(one) for one in value.children)
+                return all(self.turns(child) or _is_zero(child) for child in value.children)
             case "CaseWhen" | "If":
                 return self._chooses(value)
             case _:
@@ -433,7 +433,7 @@ class _Signs:
     def _chooses(self, value: Expression) -> bool:
         cases = list(_cases(value))
         if all(condition is None or self._of_row(condition) for condition, _ in cases):
-            return all(self.turns(one) or _is_zero(one) for _, one in cases)
+            return all(self.turns(branch) or _is_zero(branch) for _, branch in cases)
         added, taken = ({self._product_for(cases, kind) for kind in kinds} for kinds in (_ADDS, _TAKES))
         if len(added) != 1 or len(taken) != 1:
             return False
@@ -457,17 +457,17 @@ class _Signs:
                 tested, *others = condition.children
                 if tested.kind == "Literal" and condition.kind != "In":
                     tested, *others = others[0], tested
-                if self._source(tested).id not in self.kind or any(one.kind != "Literal" for one in others):
+                if self._source(tested).id not in self.kind or any(other.kind != "Literal" for other in others):
                     return None
-                return kind in [one.fields.get("value") for one in others]
+                return kind in [other.fields.get("value") for other in others]
             case "Not":
                 holds = self._holds(condition.children[0], kind)
                 return None if holds is None else not holds
             case "And" | "Or":
-                both = [self._holds(one, kind) for one in condition.children]
-                if None in both:
+                verdicts = [self._holds(child, kind) for child in condition.children]
+                if None in verdicts:
                     return None
-                return all(both) if condition.kind == "And" else any(both)
+                return all(verdicts) if condition.kind == "And" else any(verdicts)
             case _:
                 return None
 
@@ -504,10 +504,10 @@ def _product(value: Expression) -> _Product:
         return -number, factors
     if value.kind == "Cast" and _simple_type(value) in _WIDE:
         number, factors = _product(value.children[0])
-        return number, tuple((str(value.fields["dataType"]), one) for one in factors)
+        return number, tuple((str(value.fields["dataType"]), factor) for factor in factors)
     if value.kind == "Multiply":
-        (one, mine), (other, theirs) = map(_product, value.children)
-        return one * other, tuple(sorted((*mine, *theirs), key=repr))
+        (left_number, left_factors), (right_number, right_factors) = map(_product, value.children)
+        return left_number * right_number, tuple(sorted((*left_factors, *right_factors), key=repr))
     return Fraction(1), (_shown(value),)
 
 

@@ -55,7 +55,7 @@ class RowOrder:
 def within(columns: Sequence[frozenset[str]], names: Iterable[str]) -> bool:
     """Return whether `names` has at least one name of each column."""
     among = set(names)
-    return all(one & among for one in columns)
+    return all(column & among for column in columns)
 
 
 def guarantee(df: DataFrame) -> Guarantee:
@@ -133,23 +133,23 @@ def _promise_by_columns(df: DataFrame, plan: PlanNode, lanes: Lanes, own: frozen
 
 def _names(plan: PlanNode, lineage: Lineage) -> dict[int, frozenset[str]]:
     """Return the names of the columns that hold the values of each origin."""
-    found: dict[int, set[str]] = {}
+    by_origin: dict[int, set[str]] = {}
     for column in plan.output:
-        found.setdefault(lineage.origins.get(column.id, column.id), set()).add(column.name)
-    return {origin: frozenset(names) for origin, names in found.items()}
+        by_origin.setdefault(lineage.origins.get(column.id, column.id), set()).add(column.name)
+    return {origin: frozenset(names) for origin, names in by_origin.items()}
 
 
 def _resolved(keys: Iterable[frozenset[int] | None], names: Mapping[int, frozenset[str]]) -> tuple[Columns, ...]:
     """Return the keys whose columns all exist, shortest first. A key that contains another key is left out."""
-    found = {key for one in keys if one is not None and (key := _resolve(one, names)) is not None}
-    least = [key for key in found if not any(set(other) < set(key) for other in found)]
+    resolved = {key for columns in keys if columns is not None and (key := _resolve(columns, names)) is not None}
+    least = [key for key in resolved if not any(set(other) < set(key) for other in resolved)]
     return tuple(sorted(least, key=lambda key: (len(key), [*map(sorted, key)])))
 
 
 def _resolve(columns: frozenset[int], names: Mapping[int, frozenset[str]]) -> Columns | None:
     if not columns <= names.keys():
         return None
-    return tuple(sorted((names[one] for one in columns), key=sorted))
+    return tuple(sorted((names[number] for number in columns), key=sorted))
 
 
 def _without_plan(df: DataFrame) -> RowOrder:

@@ -57,9 +57,9 @@ def key_by(
     key = KeySpec.keyed_by(columns, cdc=cdc, deleted=deleted, ordering=ordering or ())
     key.check(df.columns)
     if deleted is not None and not isinstance(df.schema[deleted].dataType, BooleanType):
-        found = df.schema[deleted].dataType.simpleString()
+        type_name = df.schema[deleted].dataType.simpleString()
         raise ConfigurationError(
-            f"the deletion flag {deleted!r} is {found}, not boolean",
+            f"the deletion flag {deleted!r} is {type_name}, not boolean",
             option="deleted",
             advice="cast it to boolean first",
         )
@@ -68,9 +68,9 @@ def key_by(
             f"streams ignore the ordering columns {', '.join(key.ordering)}: the row that arrives last is the latest"
         )
     order = row_order(df, analysed_plan(df))
-    kept = order.lanes is not None and within(order.lanes, key.partition)
-    _warn_of_lost_order(df, key, order, kept=kept)
-    return set_key(df, key, ordered=kept, transactional=kept and order.transactional)
+    ordered = order.lanes is not None and within(order.lanes, key.partition)
+    _warn_of_lost_order(df, key, order, ordered=ordered)
+    return set_key(df, key, ordered=ordered, transactional=ordered and order.transactional)
 
 
 def set_key(
@@ -98,10 +98,12 @@ def set_key(
     declaration = declaration_id(plan_hash(df), key)
     entries = key_metadata(key, declaration, ordered=ordered, transactional=transactional)
     metadata = {
-        one.name: without_key(one.metadata) | entries.get(one.name, {}) | dict((added or {}).get(one.name, {}))
-        for one in df.schema
+        field.name: without_key(field.metadata) | entries.get(field.name, {}) | dict((added or {}).get(field.name, {}))
+        for field in df.schema
     }
-    return _with_metadata(df, {one.name: metadata[one.name] for one in df.schema if metadata[one.name] != one.metadata})
+    return _with_metadata(
+        df, {field.name: metadata[field.name] for field in df.schema if metadata[field.name] != field.metadata}
+    )
 
 
 def set_metadata(df: DataFrame, added: Mapping[str, Mapping[str, Any]]) -> DataFrame:
@@ -120,8 +122,12 @@ def strip_keys(frame: DataFrame | StructType) -> DataFrame | StructType:
         frame: A DataFrame, or a schema to pass to `mapInPandas` and its like, which would otherwise take the key over.
     """
     if isinstance(frame, StructType):
-        return StructType([StructField(one.name, one.dataType, one.nullable, _stripped(one.metadata)) for one in frame])
-    changed = {one.name: _stripped(one.metadata) for one in frame.schema if _stripped(one.metadata) != one.metadata}
+        return StructType(
+            [StructField(field.name, field.dataType, field.nullable, _stripped(field.metadata)) for field in frame]
+        )
+    changed = {
+        field.name: _stripped(field.metadata) for field in frame.schema if _stripped(field.metadata) != field.metadata
+    }
     return _with_metadata(frame, changed)
 
 
@@ -134,10 +140,10 @@ def union_keyed(left: DataFrame, right: DataFrame) -> DataFrame:
     Raises:
         ConfigurationError: The keys differ.
     """
-    mine, theirs = keys_of(left), keys_of(right)
-    if mine != theirs:
+    left_key, right_key = keys_of(left), keys_of(right)
+    if left_key != right_key:
         raise ConfigurationError(
-            f"the left side has the key {mine}, the right side {theirs}",
+            f"the left side has the key {left_key}, the right side {right_key}",
             option="columns",
             advice="call key_by with the same columns on both sides, or call strip_keys on both and use Spark's union",
         )
@@ -155,7 +161,7 @@ def with_upsert_key(df: DataFrame, *columns: str) -> DataFrame:
     """
     KeySpec.keyed_by(columns).check(df.columns)
     marks = upsert_marks(columns, declaration_id(plan_hash(df), columns))
-    metadata = {one.name: one.metadata for one in df.schema}
+    metadata = {field.name: field.metadata for field in df.schema}
     return _with_metadata(df, {name: {**metadata[name], **mark} for name, mark in marks.items()})
 
 
@@ -168,8 +174,8 @@ def _with_metadata(df: DataFrame, changed: Mapping[str, Mapping[str, Any]]) -> D
         )
 
     def column(name: str) -> Column:
-        found = F.col(f"`{name.replace('`', '``')}`")
-        return found.alias(name, metadata=dict(changed[name])) if name in changed else found
+        expression = F.col(f"`{name.replace('`', '``')}`")
+        return expression.alias(name, metadata=dict(changed[name])) if name in changed else expression
 
     return df.select(*map(column, df.columns))
 
@@ -178,11 +184,11 @@ def _stripped(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in without_key(metadata).items() if not name.startswith("forebay.")}
 
 
-def _warn_of_lost_order(df: DataFrame, key: KeySpec, order: RowOrder, *, kept: bool) -> None:
+def _warn_of_lost_order(df: DataFrame, key: KeySpec, order: RowOrder, *, ordered: bool) -> None:
     if order.guarantee.scope is not OrderScope.PER_KEY or SEQUENCE in df.columns:
         return
     shown = ", ".join(order.guarantee.columns)
-    if not kept or order.lanes is None:
+    if not ordered or order.lanes is None:
         warn_once(
             f"key_by({', '.join(key.partition)}) cannot restore order: rows are in order within ({shown}) only. "
             "Changes of a value of the new key may arrive in any order; use materialize to correct this"
@@ -220,7 +226,7 @@ def to_foundry_schema(df: DataFrame) -> dict[str, Any]:
         ConfigurationError: A column has a type that Foundry does not have, or the key has ordering columns.
     """
     key = keys_of(df)
-    fields = [{**_field(one), "customMetadata": custom_metadata_json(key, one.name)} for one in df.schema]
+    fields = [{**_field(field), "customMetadata": custom_metadata_json(key, field.name)} for field in df.schema]
     return {"fieldSchemaList": fields, "primaryKey": primary_key_json(key)}
 
 
@@ -239,20 +245,20 @@ def _field(field: StructField) -> dict[str, Any]:
     return {"name": field.name, "nullable": field.nullable, **_type(field.dataType, field.name)}
 
 
-def _type(found: DataType, column: str) -> dict[str, Any]:
-    if isinstance(found, DecimalType):
-        return {"type": "DECIMAL", "precision": found.precision, "scale": found.scale}
-    if isinstance(found, ArrayType):
-        return {"type": "ARRAY", "arraySubtype": _type(found.elementType, column)}
-    if isinstance(found, MapType):
-        keys, values = _type(found.keyType, column), _type(found.valueType, column)
+def _type(data_type: DataType, column: str) -> dict[str, Any]:
+    if isinstance(data_type, DecimalType):
+        return {"type": "DECIMAL", "precision": data_type.precision, "scale": data_type.scale}
+    if isinstance(data_type, ArrayType):
+        return {"type": "ARRAY", "arraySubtype": _type(data_type.elementType, column)}
+    if isinstance(data_type, MapType):
+        keys, values = _type(data_type.keyType, column), _type(data_type.valueType, column)
         return {"type": "MAP", "mapKeyType": keys, "mapValueType": values}
-    if isinstance(found, StructType):
-        return {"type": "STRUCT", "subSchemas": [_field(one) for one in found]}
-    name = _NAMES.get(type(found))
+    if isinstance(data_type, StructType):
+        return {"type": "STRUCT", "subSchemas": [_field(field) for field in data_type]}
+    name = _NAMES.get(type(data_type))
     if name is None:
         raise ConfigurationError(
-            f"the column {column!r} is {found.simpleString()}, which Foundry does not have",
+            f"the column {column!r} is {data_type.simpleString()}, which Foundry does not have",
             option="df",
             advice="cast the column, or drop it",
         )
@@ -269,10 +275,10 @@ def describe_keys(df: DataFrame) -> str:
     lost that.
     """
     plan = analysed_plan(df)
-    found, order = find_key(df, plan), row_order(df, plan)
+    found_key, order = find_key(df, plan), row_order(df, plan)
     types = {field.name: field.dataType.simpleString() for field in df.schema}
-    lines = [f"{name} {types[name]}: {', '.join(_roles(found.key, name))}" for name in found.key.columns]
-    warnings = [f"warning: {text}" for text in found.warnings]
+    lines = [f"{name} {types[name]}: {', '.join(_roles(found_key.key, name))}" for name in found_key.key.columns]
+    warnings = [f"warning: {text}" for text in found_key.warnings]
     return "\n".join([*(lines or ["no key"]), *warnings, f"order: {order.guarantee}", *_traits(df, order)])
 
 

@@ -115,13 +115,13 @@ class S3Client:
             The answer of boto3 to `get_object`, or a dict with only `Body`, `ContentLength`, `ContentRange` and `ETag`.
             The last two may be missing or None.
         """
-        wanted, match = f"bytes={start}-{end - 1}", None if etag is None else f'"{etag}"'
-        headers = {"Range": wanted} if match is None else {"Range": wanted, "If-Match": match}
+        byte_range, match = f"bytes={start}-{end - 1}", None if etag is None else f'"{etag}"'
+        headers = {"Range": byte_range} if match is None else {"Range": byte_range, "If-Match": match}
         direct = self._direct
         answer = direct.get(bucket, key, headers)
         if answer is None:
             condition = {} if match is None else {"IfMatch": match}
-            answer = self.call("get_object", Bucket=bucket, Key=key, Range=wanted, **condition)
+            answer = self.call("get_object", Bucket=bucket, Key=key, Range=byte_range, **condition)
             if direct is self._direct:  # else it belongs to expired credentials
                 direct.learn(bucket, key)
         return answer
@@ -147,11 +147,11 @@ def client_for(settings: S3Settings) -> S3Client:
         ConfigurationError: boto3 is not installed, or rejects the settings.
     """
     with _lock:
-        found = _clients.pop(settings, None) or S3Client(settings)
-        _clients[settings] = found  # the last one is the most recently used
+        client = _clients.pop(settings, None) or S3Client(settings)
+        _clients[settings] = client  # the last one is the most recently used
         while len(_clients) > _KEPT:
             del _clients[next(iter(_clients))]
-        return found
+        return client
 
 
 def client_of(options: StorageOptions = NO_OPTIONS, prefix: str = "storage.") -> S3Client:
@@ -249,10 +249,10 @@ def _moment(value: object) -> dt.datetime:
     if isinstance(value, str):
         for parse in (dt.datetime.fromisoformat, email.utils.parsedate_to_datetime):  # of a listing, of a header
             try:
-                found = parse(value)
+                parsed = parse(value)
             except ValueError:
                 continue
-            return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
+            return parsed if parsed.tzinfo else parsed.replace(tzinfo=dt.UTC)
     moment: dt.datetime = importlib.import_module("botocore.utils").parse_timestamp(value)
     return moment
 
@@ -368,56 +368,56 @@ def s3_error(error: Exception, request: S3Request) -> ForebayError:
     """Return the ForebayError for an error of botocore. Its class says whether to retry, its advice what to do."""
     if isinstance(error, ForebayError):
         return error
-    said = f"{request.server}: {type(error).__name__}: {error}"
+    cause = f"{request.server}: {type(error).__name__}: {error}"
     option, settings = request.option, request.settings
     if isinstance(error, importlib.import_module("botocore.exceptions").ClientError):
-        return _answer_error(error, request, said)
+        return _answer_error(error, request, cause)
     if type(error).__name__ in _NO_CREDENTIALS:
         return ConfigurationError(
-            f"no credentials to {request.doing} ({said})", option=option, advice=_credentials_advice(settings)
+            f"no credentials to {request.doing} ({cause})", option=option, advice=_credentials_advice(settings)
         )
-    if "CERTIFICATE_VERIFY_FAILED" in said:
+    if "CERTIFICATE_VERIFY_FAILED" in cause:
         return ConfigurationError(
-            f"the certificate of the store is not trusted: could not {request.doing} ({said})",
+            f"the certificate of the store is not trusted: could not {request.doing} ({cause})",
             option=option,
             advice=f"set AWS_CA_BUNDLE to the certificates of the store, or check {settings.option('endpoint_url')}",
         )
     if isinstance(error, (importlib.import_module("botocore.exceptions").ParamValidationError, ValueError)):
         return ConfigurationError(
-            f"could not {request.doing} ({said})",
+            f"could not {request.doing} ({cause})",
             option=option,
             advice=f"correct the name of the bucket, or {settings.option('endpoint_url')}",
         )
     return RetriableError(
-        f"the store did not answer: could not {request.doing} ({said})",
+        f"the store did not answer: could not {request.doing} ({cause})",
         option=option,
         advice=f"check that the store is up, that the network reaches it, and that "
         f"{settings.option('endpoint_url')} is right",
     )
 
 
-def _answer_error(error: Any, request: S3Request, said: str) -> ForebayError:  # noqa: ANN401 - botocore has no types
-    """Return the ForebayError for an error that S3 has answered; `said` is its text."""
+def _answer_error(error: Any, request: S3Request, cause: str) -> ForebayError:  # noqa: ANN401 - botocore has no types
+    """Return the ForebayError for an error that S3 has answered; `cause` is its text."""
     code, status = error_code(error)
     if code in _BUSY or status in _TEMPORARY or (status >= 500 and status != 501):
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         return RetriableError(
-            f"the store is too busy or has failed: could not {request.doing} ({said})",
+            f"the store is too busy or has failed: could not {request.doing} ({cause})",
             option=request.option,
             advice="wait; or read with fewer tasks (numPartitions); or spread the objects over more prefixes",
             retry_after=_seconds(headers.get("retry-after")),
         )
     if str(getattr(error, "operation_name", "")).startswith("AssumeRole"):
         return ConfigurationError(
-            f"could not assume the role {request.settings.role_arn!r} to {request.doing} ({said})",
+            f"could not assume the role {request.settings.role_arn!r} to {request.doing} ({cause})",
             option=request.settings.option("role_arn"),
             advice="let the role trust these credentials, and check the external id and the token file",
         )
-    text, advice = _refusal(code, status, request, said)
+    text, advice = _refusal(code, status, request, cause)
     return ConfigurationError(text, option=request.option, advice=advice)
 
 
-def _refusal(code: str, status: int, request: S3Request, said: str) -> tuple[str, str]:
+def _refusal(code: str, status: int, request: S3Request, cause: str) -> tuple[str, str]:
     """Return the message and the advice for an error answer that a retry cannot change."""
     doing, settings = request.doing, request.settings
     if code == "NoSuchBucket":
@@ -426,32 +426,35 @@ def _refusal(code: str, status: int, request: S3Request, said: str) -> tuple[str
             f"create the bucket, or correct {request.option} or {settings.option('endpoint_url')}",
         )
     if code in _CREDENTIALS:
-        return f"the credentials are wrong or expired: could not {doing} ({said})", _credentials_advice(settings)
+        return f"the credentials are wrong or expired: could not {doing} ({cause})", _credentials_advice(settings)
     if code in _REGION:
         return (
-            f"the bucket is in another region: could not {doing} ({said})",
+            f"the bucket is in another region: could not {doing} ({cause})",
             f"set {settings.option('region')} to the region of the bucket",
         )
     if code == "RequestTimeTooSkewed":
-        return f"the clock of this machine is wrong: could not {doing} ({said})", "set the clock, such as by NTP"
+        return f"the clock of this machine is wrong: could not {doing} ({cause})", "set the clock, such as by NTP"
     if code == "InvalidObjectState":
         return (
-            f"the object is archived (Glacier) and cannot be read: could not {doing} ({said})",
+            f"the object is archived (Glacier) and cannot be read: could not {doing} ({cause})",
             "restore it first, such as with `aws s3api restore-object`, or leave it out (path, pathGlobFilter)",
         )
-    if code.startswith("KMS.") or "kms:" in said:
+    if code.startswith("KMS.") or "kms:" in cause:
         return (
-            f"the KMS key of the object cannot be used: could not {doing} ({said})",
+            f"the KMS key of the object cannot be used: could not {doing} ({cause})",
             "enable the key, and allow these credentials kms:Decrypt on the key",
         )
     if code == _UNSUPPORTED or status == 501:
-        return f"the store does not support this request: could not {doing} ({said})", "use another S3-compatible store"
+        return (
+            f"the store does not support this request: could not {doing} ({cause})",
+            "use another S3-compatible store",
+        )
     if status in (401, 403) or code in ("AccessDenied", "AllAccessDisabled", "AccountProblem"):
         payer = "" if settings.requester_pays else f"; a bucket may need {settings.option('requester_pays')}=true"
         keys = f"{settings.option('key')} and {settings.option('secret')}"
         advice = f"grant {request.permissions} on the bucket, or set other credentials as {keys}{payer}"
-        return f"no permission to {doing} ({said})", advice
-    return f"the store refuses to {doing} ({said})", f"check {request.option} and {settings.prefix}*"
+        return f"no permission to {doing} ({cause})", advice
+    return f"the store refuses to {doing} ({cause})", f"check {request.option} and {settings.prefix}*"
 
 
 def _credentials_advice(settings: S3Settings) -> str:

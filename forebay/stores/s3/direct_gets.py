@@ -84,13 +84,13 @@ class DirectGets:
             self._thread.refused = response.status_code < _SERVER_ERROR
             response.raw.close()
             return None
-        found = response.headers
-        length = found.get("Content-Length")
+        response_headers = response.headers
+        length = response_headers.get("Content-Length")
         return {
             "Body": self._new_body(response.raw, length),
             "ContentLength": None if length is None else int(length),
-            "ContentRange": found.get("Content-Range"),
-            "ETag": found.get("ETag"),
+            "ContentRange": response_headers.get("Content-Range"),
+            "ETag": response_headers.get("ETag"),
         }
 
     def learn(self, bucket: str, key: str) -> None:
@@ -115,8 +115,8 @@ class DirectGets:
             if signed is None or self._credentials is None:
                 return None
             scope = signed[1]
-        kept = {name: text for name, text in headers.items() if name.lower() not in _OF_ONE_REQUEST}
-        return _Example(request.url.removesuffix(_quoted(key)), kept, scope)
+        reusable = {name: text for name, text in headers.items() if name.lower() not in _OF_ONE_REQUEST}
+        return _Example(request.url.removesuffix(_quoted(key)), reusable, scope)
 
     def _headers(self, example: _Example, url: str, more: Mapping[str, str]) -> dict[str, str]:
         headers = {**example.headers, **more}

@@ -133,9 +133,9 @@ class ObjectReader:
         return answer
 
     def _check(self, answer: Any, start: int) -> None:  # noqa: ANN401 - as above
-        found = str(answer.get("ETag") or "").strip('"') or None
-        self._etag = self._etag or found
-        wrong = found != self._etag and found is not None
+        etag = str(answer.get("ETag") or "").strip('"') or None
+        self._etag = self._etag or etag
+        wrong = etag != self._etag and etag is not None
         served = str(answer.get("ContentRange") or "")
         if not wrong and served.startswith(f"bytes {start}-"):
             wrong = not served.endswith(("/*", f"/{self.file.size}"))
@@ -264,12 +264,12 @@ class ObjectFile(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         """Return the next `size` bytes, fewer at the end. Raises the errors of `ObjectReader.read`."""
         left = max(0, self._size - self._position)
-        wanted = left if size is None or size < 0 else min(size, left)
+        remaining = left if size is None or size < 0 else min(size, left)
         parts: list[bytes] = []
-        while wanted:
-            part = self._next(wanted)
+        while remaining:
+            part = self._next(remaining)
             parts.append(part)
-            wanted -= len(part)
+            remaining -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def readall(self) -> bytes:
@@ -294,50 +294,50 @@ class ObjectFile(io.RawIOBase):
             self._block = bytearray()
         super().close()
 
-    def _next(self, wanted: int) -> bytes:
-        """Return the next bytes: at least one, at most `wanted`."""
+    def _next(self, count: int) -> bytes:
+        """Return the next bytes: at least one, at most `count`."""
         if not self._at.start <= self._position < self._at.end:
-            self._fetch(wanted)
+            self._fetch(count)
         start = self._position - self._at.start
         with memoryview(self._block) as view:
-            part = bytes(view[start : start + wanted])
+            part = bytes(view[start : start + count])
         self._position += len(part)
         return part
 
-    def _fetch(self, wanted: int) -> None:
+    def _fetch(self, count: int) -> None:
         """Load the block of bytes that contains the current position, by a request if necessary."""
         position, self._block = self._position, bytearray()
         if self._random is None:
-            self._random = position > 0 and position + wanted == self._size
+            self._random = position > 0 and position + count == self._size
         if self._size <= SMALL:
             self._at = Range(0, self._size)
             if self._whole is not None:
                 whole, self._whole = self._whole, None
                 self._block = whole.result()
                 return
-        elif self._expected is not None and (found := self._expected.block(position, wanted)) is not None:
-            self._at, self._block = found
+        elif self._expected is not None and (expected := self._expected.block(position, count)) is not None:
+            self._at, self._block = expected
             return
         elif self._random:
-            self._read_random(position, wanted)
+            self._read_random(position, count)
             return
         else:
-            self._next_chunk(wanted)
+            self._next_chunk(count)
             return
         self._block = self._reader.read(*self._at)
 
-    def _read_random(self, position: int, wanted: int) -> None:
+    def _read_random(self, position: int, count: int) -> None:
         """Load a block of a file with a footer: the exact range, or a longer one if reads are consecutive (columns)."""
         for where, data in self._kept:
             if where.start <= position < where.end:
                 self._at, self._block = where, data
                 return
-        if position + wanted == self._size:
+        if position + count == self._size:
             self._at = Range(max(0, min(position, self._size - _TAIL)), self._size)
         else:
             # Arrow reads the columns of ORC in turn, in pieces of 0.1 MB.
             before = self._ends.pop(position, 0) if self._expected is None else 0
-            step = max(wanted, min(2 * before, CHUNK, _KEPT // (len(self._ends) + 1)))
+            step = max(count, min(2 * before, CHUNK, _KEPT // (len(self._ends) + 1)))
             self._at = Range(position, min(position + step, self._size))
             self._ends[self._at.end] = step
             if len(self._ends) > _RUNS:
@@ -347,18 +347,18 @@ class ObjectFile(io.RawIOBase):
         while sum(len(data) for _, data in self._kept) > _KEPT and len(self._kept) > 1:
             self._kept.popleft()
 
-    def _next_chunk(self, wanted: int) -> None:
+    def _next_chunk(self, count: int) -> None:
         position = self._position
         while self._ahead and not self._ahead[0].where.start <= position < self._ahead[0].where.end:
             self._ahead.popleft()
         continues = (position == self._at.end != 0) or bool(self._ahead)
         if not continues:
             self._step = FIRST
-        found = self._ahead.popleft() if self._ahead else None
-        self._at = self._chunk(position, wanted) if found is None else found.where
+        request = self._ahead.popleft() if self._ahead else None
+        self._at = self._chunk(position, count) if request is None else request.where
         if continues:
             self._request_ahead()
-        self._block = self._reader.read(*self._at) if found is None else found.data.result()
+        self._block = self._reader.read(*self._at) if request is None else request.data.result()
 
     def _request_ahead(self) -> None:
         start = self._ahead[-1].where.end if self._ahead else self._at.end
@@ -368,11 +368,11 @@ class ObjectFile(io.RawIOBase):
             self._ahead.append(RangeRequest(where, data))
             start = where.end
 
-    def _chunk(self, start: int, wanted: int) -> Range:
+    def _chunk(self, start: int, count: int) -> Range:
         """Return the next range to request. Ranges grow in length; `CHUNK` bytes or less before the limit are one."""
         if start >= self._limit:
-            return Range(start, min(self._size, start + max(wanted, _TAIL)))
-        length, self._step = max(wanted, self._step), min(CHUNK, self._step * 2)
+            return Range(start, min(self._size, start + max(count, _TAIL)))
+        length, self._step = max(count, self._step), min(CHUNK, self._step * 2)
         left = self._limit - start
         return Range(start, start + (left if left <= max(length, CHUNK) else length))
 
@@ -418,7 +418,7 @@ class ExpectedRanges:
         self._reader = reader
         self._whole = GROUP if whole is None else whole
         size = reader.file.size
-        inside = [sorted(Range(*found) for found in group if 0 <= found[0] < found[1] <= size) for group in groups]
+        inside = [sorted(Range(*bounds) for bounds in group if 0 <= bounds[0] < bounds[1] <= size) for group in groups]
         self._groups = _joined(sorted(group for group in inside if group))
         self._starts = [group[0].start for group in self._groups]
         self._fetched: dict[int, list[RangeRequest]] = {}
@@ -447,28 +447,28 @@ class ExpectedRanges:
 
         Neighbouring groups stay in memory, because the columns of a file do not reach the next group together.
         """
-        kept = {each: pieces for each, pieces in self._fetched.items() if number - 1 <= each <= number + 2}
+        nearby = {each: pieces for each, pieces in self._fetched.items() if number - 1 <= each <= number + 2}
         for each in (number, number + 1):
-            if each < len(self._groups) and each not in kept and self._is_small(each):
-                kept[each] = [self._fetch(piece) for piece in _pieces(self._groups[each])]
-        self._fetched = kept
+            if each < len(self._groups) and each not in nearby and self._is_small(each):
+                nearby[each] = [self._fetch(piece) for piece in _pieces(self._groups[each])]
+        self._fetched = nearby
         for where, data in self._fetched[number]:
             if where.start <= position < where.end:
                 return where, data.result()
         return None
 
-    def _of_range(self, number: int, position: int, wanted: int) -> tuple[Range, bytearray] | None:
+    def _of_range(self, number: int, position: int, count: int) -> tuple[Range, bytearray] | None:
         """Return the next bytes of one range, and request the same number of bytes after them."""
         group = self._groups[number]
-        inside = group[bisect_right(group, position, key=lambda found: found.start) - 1]
+        inside = group[bisect_right(group, position, key=lambda candidate: candidate.start) - 1]
         if position >= inside.end:
             return None
         pending = self._ahead.pop(position, None)
-        where = Range(position, min(position + wanted, inside.end)) if pending is None else pending.where
+        where = Range(position, min(position + count, inside.end)) if pending is None else pending.where
         if where.end < inside.end:
             if len(self._ahead) > len(group):  # left over from ranges that were read in another way
                 self._ahead.clear()
-            self._ahead[where.end] = self._fetch(Range(where.end, min(where.end + wanted, inside.end)))
+            self._ahead[where.end] = self._fetch(Range(where.end, min(where.end + count, inside.end)))
         return where, self._reader.read(*where) if pending is None else pending.data.result()
 
     def _fetch(self, where: Range) -> RangeRequest:
@@ -481,17 +481,17 @@ def _bytes(group: Sequence[Range]) -> int:
 
 def _joined(groups: Sequence[list[Range]]) -> list[list[Range]]:
     """Return the groups with neighbours joined up to `GROUP` bytes: Arrow reads many small row groups at a time."""
-    found: list[list[Range]] = []
+    joined: list[list[Range]] = []
     total = 0
     for group in groups:
         size = _bytes(group)
-        if found and total + size <= GROUP:
-            found[-1] += group
+        if joined and total + size <= GROUP:
+            joined[-1] += group
             total += size
         else:
-            found.append(list(group))
+            joined.append(list(group))
             total = size
-    return [sorted(group) for group in found]
+    return [sorted(group) for group in joined]
 
 
 def _pieces(group: Sequence[Range]) -> list[Range]:

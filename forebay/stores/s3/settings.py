@@ -65,20 +65,20 @@ def from_s3a(settings: Mapping[str, object]) -> dict[str, object]:
     Raises:
         ConfigurationError: A setting that affects what can be read has no counterpart in forebay.
     """
-    given = {name.removeprefix(PREFIX): value for name, value in settings.items() if _as_text(value)}
-    for name, value in given.items():
+    unprefixed = {name.removeprefix(PREFIX): value for name, value in settings.items() if _as_text(value)}
+    for name, value in unprefixed.items():
         if _UNTRANSLATED.fullmatch(name) or (name in _ENCRYPTION and _as_text(value).upper() in _CLIENT_KEYS):
             raise _untranslated(name, "has no counterpart in forebay")
-    options = {_SAME[name]: value for name, value in given.items() if name in _SAME}
-    _translate_endpoint(given, options)
-    _choose_credentials(_as_text(given.get("aws.credentials.provider", "")), options)
+    options = {_SAME[name]: value for name, value in unprefixed.items() if name in _SAME}
+    _translate_endpoint(unprefixed, options)
+    _choose_credentials(_as_text(unprefixed.get("aws.credentials.provider", "")), options)
     return options
 
 
-def _translate_endpoint(given: Mapping[str, object], options: dict[str, object]) -> None:
-    endpoint = _as_text(given.get("endpoint", "")).rstrip("/")
-    plain = _as_text(given.get("connection.ssl.enabled", "")).lower() == "false"
-    path_style = _as_text(given.get("path.style.access", "")).lower()
+def _translate_endpoint(unprefixed: Mapping[str, object], options: dict[str, object]) -> None:
+    endpoint = _as_text(unprefixed.get("endpoint", "")).rstrip("/")
+    plain = _as_text(unprefixed.get("connection.ssl.enabled", "")).lower() == "false"
+    path_style = _as_text(unprefixed.get("path.style.access", "")).lower()
     if path_style:
         options["addressing_style"] = "path" if path_style == "true" else "auto"
     host = endpoint.split("://")[-1]
@@ -182,11 +182,11 @@ class S3Settings:
             ConfigurationError: An option is unknown, has a wrong value, or contradicts another one.
         """
         values: dict[str, Any] = {}
-        for given, value in _without_hadoop({name: options.unresolved(name) for name in options}, prefix).items():
-            name = given.lower()
+        for option_name, value in _without_hadoop({name: options.unresolved(name) for name in options}, prefix).items():
+            name = option_name.lower()
             if name not in _KINDS:
-                raise _unknown(given, prefix)
-            values[name] = _KINDS[name](value, f"{prefix}{given}")
+                raise _unknown(option_name, prefix)
+            values[name] = _KINDS[name](value, f"{prefix}{option_name}")
         settings = cls(prefix=prefix, **values)
         settings._check()
         return settings
@@ -200,10 +200,10 @@ class S3Settings:
             raise self._refusal(
                 "anon", "anon=true reads without credentials, but credentials are set", "remove anon or the credentials"
             )
-        for one, other in (("key", "secret"), ("secret", "key"), ("token", "key")):
-            if getattr(self, one) and not getattr(self, other):
+        for option, needed in (("key", "secret"), ("secret", "key"), ("token", "key")):
+            if getattr(self, option) and not getattr(self, needed):
                 raise self._refusal(
-                    one, f"{self.option(one)} needs {self.option(other)} too", "set both options, or neither"
+                    option, f"{self.option(option)} needs {self.option(needed)} too", "set both options, or neither"
                 )
         for name in ("external_id", "role_session_name", "web_identity_token_file", "sts_endpoint_url"):
             if getattr(self, name) and not self.role_arn:
@@ -221,16 +221,16 @@ class S3Settings:
         return ConfigurationError(message, option=self.option(name), advice=advice)
 
 
-def _without_hadoop(given: Mapping[str, object], prefix: str) -> Mapping[str, object]:
-    """Return the options of S3; if `given` has `fs.s3a.*` settings of a Spark session, translate them."""
-    settings = {name: value for name, value in given.items() if name.startswith(PREFIX)}
-    if settings and len(settings) < len(given):
+def _without_hadoop(options: Mapping[str, object], prefix: str) -> Mapping[str, object]:
+    """Return the options of S3; if `options` has `fs.s3a.*` settings of a Spark session, translate them."""
+    settings = {name: value for name, value in options.items() if name.startswith(PREFIX)}
+    if settings and len(settings) < len(options):
         raise ConfigurationError(
             f"{prefix}{min(settings)} and options of S3 are both set",
             option=f"{prefix}{min(settings)}",
             advice=f"remove {prefix}fs.s3a.*, or all other options {prefix}*",
         )
-    return from_s3a(settings) if settings else given
+    return from_s3a(settings) if settings else options
 
 
 def _secret(value: object, option: str) -> Secret:
@@ -243,51 +243,51 @@ def _secret(value: object, option: str) -> Secret:
 
 def _plain(value: object) -> object:
     """Return an option's value with references resolved, and without white space around a text."""
-    found = value.reveal() if isinstance(value, Secret) else value
-    return found.strip() if isinstance(found, str) else found
+    revealed = value.reveal() if isinstance(value, Secret) else value
+    return revealed.strip() if isinstance(revealed, str) else revealed
 
 
 def _text(value: object, option: str) -> str:
-    found = _plain(value)
-    if isinstance(found, str) and found:
-        return found
+    text = _plain(value)
+    if isinstance(text, str) and text:
+        return text
     raise _wrong("a text", option)
 
 
 def _flag(value: object, option: str) -> bool:
-    found = str(_plain(value)).lower()
-    if found in ("true", "false"):
-        return found == "true"
+    text = str(_plain(value)).lower()
+    if text in ("true", "false"):
+        return text == "true"
     raise _wrong("true or false", option)
 
 
 def _seconds(value: object, option: str) -> float:
     try:
-        found = float(cast("Any", _plain(value)))
+        seconds = float(cast("Any", _plain(value)))
     except (TypeError, ValueError):
-        found = 0.0
-    if found > 0:
-        return found
+        seconds = 0.0
+    if seconds > 0:
+        return seconds
     raise _wrong("a positive number of seconds", option)
 
 
 def _count(value: object, option: str) -> int:
-    found = _seconds(value, option)
-    if found == int(found):
-        return int(found)
+    number = _seconds(value, option)
+    if number == int(number):
+        return int(number)
     raise _wrong("a positive whole number", option)
 
 
 def _object(value: object, option: str) -> str:
-    found = _plain(value)
-    if isinstance(found, str):
+    parsed = _plain(value)
+    if isinstance(parsed, str):
         try:
-            found = json.loads(found)
+            parsed = json.loads(parsed)
         except ValueError:
-            found = None
-    if isinstance(found, Mapping):
+            parsed = None
+    if isinstance(parsed, Mapping):
         try:
-            return json.dumps(found, sort_keys=True)
+            return json.dumps(parsed, sort_keys=True)
         except TypeError:
             pass
     raise _wrong("a JSON object", option)
@@ -307,11 +307,11 @@ _KINDS: Final[Mapping[str, Callable[[object, str], object]]] = {
 }  # fmt: skip
 
 
-def _unknown(given: str, prefix: str) -> ConfigurationError:
-    name = given.lower()
+def _unknown(option_name: str, prefix: str) -> ConfigurationError:
+    name = option_name.lower()
     near = [_MEANT[name]] if name in _MEANT else get_close_matches(name, _KINDS, 1)
     return ConfigurationError(
-        f"there is no option {prefix}{given} for S3" + (f", did you mean {near[0]!r}?" if near else ""),
-        option=f"{prefix}{given}",
+        f"there is no option {prefix}{option_name} for S3" + (f", did you mean {near[0]!r}?" if near else ""),
+        option=f"{prefix}{option_name}",
         advice=f"the options are {', '.join(f'{prefix}{known}' for known in _KINDS)}",
     )

@@ -84,7 +84,7 @@ class Listing:
         options = {"StartAfter": after, "Delimiter": delimiter, "ContinuationToken": token}
         arguments |= {name: value for name, value in options.items() if value}
         answer = self._complete(arguments)
-        prefixes = [found["Prefix"] for found in answer.get("CommonPrefixes", ())]
+        prefixes = [entry["Prefix"] for entry in answer.get("CommonPrefixes", ())]
         token = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
         return ListingPage(answer.get("Contents", ()), prefixes, token)
 
@@ -112,9 +112,9 @@ class Listing:
         """Return the `FileStatus` of an object in `ListingPage.objects`."""
         return FileStatus(*self._fields(found))
 
-    def _fields(self, found: Any) -> tuple[str, int, int, str | None]:  # noqa: ANN401 - boto3 has no types
-        etag = str(found.get("ETag") or "").strip('"') or None
-        return self._root + found["Key"], int(found["Size"]), nanoseconds(found.get("LastModified")), etag
+    def _fields(self, entry: Any) -> tuple[str, int, int, str | None]:  # noqa: ANN401 - boto3 has no types
+        etag = str(entry.get("ETag") or "").strip('"') or None
+        return self._root + entry["Key"], int(entry["Size"]), nanoseconds(entry.get("LastModified")), etag
 
     def tree(self, prefix: str, accepts: Callable[[str], bool], after: str = "") -> FileTable:
         """Return all objects below a prefix for whose key `accepts` returns True, sorted by key.
@@ -124,49 +124,49 @@ class Listing:
         requests than it has pages.
         """
         first = self.page(prefix, after=after)
-        found = FileTable()
-        self._add(found, first, accepts)
+        table = FileTable()
+        self._add(table, first, accepts)
         if first.token is None or not first.objects:
-            return found
+            return table
         last = first.objects[-1]["Key"]
         borders = [last, *self._borders(prefix, last)]
         work = [partial(self._range, prefix, accepts, start, stop) for start, stop in pairwise([*borders, None])]
         reported = time.monotonic()
         for number, part in enumerate(_in_order(work), start=1):
-            found.extend(part)
+            table.extend(part)
             if time.monotonic() - reported >= _REPORT_SECONDS:
                 reported = time.monotonic()
                 _log.info(
                     "listed %d objects below %s%s; %d of %d ranges of keys are done",
-                    len(found),
+                    len(table),
                     self._root,
                     prefix,
                     number,
                     len(work),
                 )
-        return found
+        return table
 
     def _range(self, prefix: str, accepts: Callable[[str], bool], after: str | None, stop: str | None) -> FileTable:
-        found = FileTable()
+        table = FileTable()
         for page in self.pages(prefix, after=after or "", stop=stop):
-            self._add(found, page, accepts, stop)
-        return found
+            self._add(table, page, accepts, stop)
+        return table
 
     def _add(
         self, table: FileTable, page: ListingPage, accepts: Callable[[str], bool], stop: str | None = None
     ) -> None:
-        for found in page.objects:
+        for entry in page.objects:
             # A key that ends in a slash marks a directory.
-            if not (key := found["Key"]).endswith("/") and (stop is None or key < stop) and accepts(key):
-                table.append(*self._fields(found))
+            if not (key := entry["Key"]).endswith("/") and (stop is None or key < stop) and accepts(key):
+                table.append(*self._fields(entry))
 
     def _borders(self, prefix: str, last: str) -> list[str]:
         """Return directories after the key `last` on one level, at which the remaining keys can be cut into ranges."""
         inside = prefix
         for _ in range(_LEVELS):
             pages = list(islice(self.pages(inside, after=last, delimiter="/"), _DIRECTORY_PAGES))
-            prefixes = [found for page in pages for found in page.prefixes]
-            directories = [found for found in prefixes if found > last]
+            prefixes = [directory for page in pages for directory in page.prefixes]
+            directories = [directory for directory in prefixes if directory > last]
             if len(directories) > 1:
                 return _spread(directories, THREADS * 4)
             # One directory is left: that in which the first page ended, or the one after it.
@@ -210,8 +210,8 @@ class Location(NamedTuple):
 
 def parse_location(url: str) -> Location:
     """Return the parts of an S3 URL. `s3://bucket` is a bucket, `s3://bucket/` a directory in it with an empty name."""
-    scheme, _, rest = url.partition("://")
-    bucket, slash, key = rest.partition("/")
+    scheme, _, location = url.partition("://")
+    bucket, slash, key = location.partition("/")
     return Location(scheme, bucket, key if slash else None)
 
 
@@ -254,7 +254,7 @@ class S3Store:
     def children(self, path: str, keep: Callable[[str], bool]) -> Children | None:
         """Return the entries of a directory, or None; see `Store.children`."""
         at = self._location(path, buckets=True)
-        found = Children([], [])
+        children = Children([], [])
         if not at.bucket:
             with self._wrap_errors(path, "list"):
                 names = [bucket["Name"] for bucket in self._client.call("list_buckets").get("Buckets", ())]
@@ -264,10 +264,10 @@ class S3Store:
             for page in listing.pages(at.prefix, delimiter="/"):
                 there = there or bool(page.objects or page.prefixes)
                 names = [prefix[len(at.prefix) : -1] for prefix in page.prefixes]
-                found.directories.extend(join(path, name) for name in names if keep(name))
+                children.directories.extend(join(path, name) for name in names if keep(name))
                 keys = ((each, each["Key"][len(at.prefix) :]) for each in page.objects)
-                found.files.extend(listing.status(each) for each, name in keys if name and keep(name))
-        return found if there else None
+                children.files.extend(listing.status(each) for each, name in keys if name and keep(name))
+        return children if there else None
 
     def open(self, path: str, file: FileStatus | None = None, read_to: int | None = None) -> BinaryIO:
         """Open an object for reading; see `Store.open`. If `file` is given, the first read sends the first request."""
@@ -337,15 +337,15 @@ class S3Store:
 
     def _head(self, path: str, at: Location) -> FileStatus:
         answer = self._client.call("head_object", Bucket=at.bucket, Key=at.key)
-        found = {**answer, "Key": at.key, "Size": answer["ContentLength"]}
-        return self._listing(at).status(found)
+        entry = {**answer, "Key": at.key, "Size": answer["ContentLength"]}
+        return self._listing(at).status(entry)
 
     def _stat_by_listing(self, path: str, at: Location) -> FileStatus | Directory | None:
         """Return the object or directory at a path, or None, by listing the keys that begin with its key."""
         page = self._listing(at).page(at.key or "", most=1)
-        for found in page.objects:
-            if found["Key"] == at.key:
-                return self._listing(at).status(found)
+        for entry in page.objects:
+            if entry["Key"] == at.key:
+                return self._listing(at).status(entry)
         return Directory(path) if self._is_directory(path, at) else None
 
     def _is_directory(self, path: str, at: Location) -> bool:
@@ -359,23 +359,23 @@ class S3Store:
                 raise
 
     def _now(self, path: str) -> FileStatus | None:
-        found = self.stat(path)
-        return found if isinstance(found, FileStatus) else None
+        status = self.stat(path)
+        return status if isinstance(status, FileStatus) else None
 
     def _listing(self, at: Location) -> Listing:
         return Listing(self._client, at.bucket, at.scheme)
 
     def _location(self, path: str, *, buckets: bool = False) -> Location:
-        found = parse_location(path)
-        if "@" in found.bucket:
+        location = parse_location(path)
+        if "@" in location.bucket:
             raise ConfigurationError(
                 "the URL contains credentials",
                 option="path",
                 advice="remove them from the URL, and set storage.key and storage.secret",
             )
-        if not found.bucket and not buckets:
+        if not location.bucket and not buckets:
             raise ConfigurationError(f"the URL {path!r} names no bucket", option="path", advice="give s3://bucket/key")
-        return found
+        return location
 
     @contextmanager
     def _wrap_errors(self, path: str, doing: str) -> Iterator[None]:
@@ -383,10 +383,10 @@ class S3Store:
         try:
             yield
         except Exception as error:
-            found = s3_error(error, self._request(path, parse_location(path), doing))
-            if found is error:
+            translated = s3_error(error, self._request(path, parse_location(path), doing))
+            if translated is error:
                 raise
-            raise found from error
+            raise translated from error
 
     def _request(self, path: str, at: Location, doing: str) -> S3Request:
         client = self._client

@@ -286,6 +286,6 @@ def with_traits(schema: pa.Schema, traits: ChangeTraits) -> pa.Schema:
             advice=f"a changelog has the text column {CHANGE_TYPE}: add it, or do not stamp changes",
         )
     field = schema.field(place)
-    entry = traits.metadata([(one.name, str(one.type)) for one in schema])
+    entry = traits.metadata([(column.name, str(column.type)) for column in schema])
     encoded = {name.encode(): json.dumps(value).encode() for name, value in entry.items()}
     return schema.set(place, field.with_metadata({**(field.metadata or {}), **encoded}))

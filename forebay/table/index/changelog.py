@@ -380,9 +380,9 @@ class _Difference:
         if task.sequence is None or task.kept_sequence is None or not len(entries):
             return late
         ranks = order_ranks(entries.orders([task.sequence]), [rows.column(SEQUENCE)])
-        both = np.flatnonzero((entry >= 0) & (event >= 0))
-        self._refuse_lanes(entries, rows, entry[both], event[both])
-        late[both] = ranks[len(entries) + event[both]] <= ranks[entry[both]]
+        in_both = np.flatnonzero((entry >= 0) & (event >= 0))
+        self._refuse_lanes(entries, rows, entry[in_both], event[in_both])
+        late[in_both] = ranks[len(entries) + event[in_both]] <= ranks[entry[in_both]]
         self._counts["late"] += int(late.sum())
         return late
 
@@ -402,15 +402,15 @@ class _Difference:
                 advice="give sequence_by columns that order all changes of a key, over all logs",
             )
 
-    def _updated(self, keys: TouchedKeys, both: Ints, entry: Ints, event: Ints) -> np.ndarray[Any, Any]:
+    def _updated(self, keys: TouchedKeys, in_both: Ints, entry: Ints, event: Ints) -> np.ndarray[Any, Any]:
         """Return for each key whether its row differs from the one before."""
         updated = np.zeros(len(keys), np.bool_)
         if self._task.fresh:
-            updated[both] = True
-        elif len(both) and self._values:
+            updated[in_both] = True
+        elif len(in_both) and self._values:
             stored = len(keys.entries)
-            updated[both] = ~equal_rows(
-                keys.take(entry[both], self._values), keys.take(stored + event[both], self._values)
+            updated[in_both] = ~equal_rows(
+                keys.take(entry[in_both], self._values), keys.take(stored + event[in_both], self._values)
             )
         return updated
 
@@ -503,9 +503,9 @@ class _Difference:
 
 def _places(codes: Ints, size: int) -> Ints:
     """Return for each code the index of its member; -1 if it has none."""
-    found = np.full(size, -1)
-    found[codes] = np.arange(len(codes))
-    return found
+    places = np.full(size, -1)
+    places[codes] = np.arange(len(codes))
+    return places
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -66,19 +66,19 @@ def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) 
     Raises:
         DataError: A value has no equal value of the type.
     """
-    wanted = arrow_type(kind)
+    target = arrow_type(kind)
     if is_far(column):
         raise DataError(
             f"the time of {shown(_first(column, is_far))} is before the year 1 or after the year 9999, which Python "
             "cannot show",
             advice=_CORRECT,
         )
-    if column.type == wanted:
+    if column.type == target:
         return column
     try:
-        return _cast(column, wanted)
+        return _cast(column, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        place = _first(column, lambda part: not _fits(part, wanted))
+        place = _first(column, lambda part: not _fits(part, target))
         raise DataError(
             f"the value {column[place].as_py()!r:.200} of {shown(place)} cannot be {kind.text}: {error}",
             advice=_CORRECT,
@@ -101,14 +101,14 @@ def shown_row(datasource: str, column: str, keys: Mapping[str, pa.Array]) -> Cal
     return shown
 
 
-def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:
     if column.null_count == len(column):
-        return pa.nulls(len(column), wanted)
-    _refuse_other_meaning(column.type, wanted)
-    made = _converted(column, wanted)
-    if pa.types.is_float32(wanted):
+        return pa.nulls(len(column), target)
+    _refuse_other_meaning(column.type, target)
+    made = _converted(column, target)
+    if pa.types.is_float32(target):
         made_exact, exact = (each.cast(pa.float64()) for each in (made, column))
-    elif pa.types.is_string(column.type) or pa.types.is_string(wanted):  # of one number there are several texts
+    elif pa.types.is_string(column.type) or pa.types.is_string(target):  # of one number there are several texts
         return made
     else:
         made_exact, exact = _converted(made, column.type), column
@@ -117,41 +117,41 @@ def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     return made
 
 
-def _converted(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if pa.types.is_decimal(wanted) and pa.types.is_integer(column.type):
+def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(target) and pa.types.is_integer(column.type):
         column = column.cast(pa.decimal128(38, 0))
-    return column.cast(wanted)
+    return column.cast(target)
 
 
-def _refuse_other_meaning(given: pa.DataType, wanted: pa.DataType) -> None:
+def _refuse_other_meaning(source: pa.DataType, target: pa.DataType) -> None:
     """Refuse what Arrow casts, though it then means something else, or has a text that Spark does not write.
 
     Raises:
         pa.ArrowNotImplementedError: The types are such ones.
     """
-    if isinstance(given, pa.StructType) and isinstance(wanted, pa.StructType):
-        names = [{each.name for each in kind} for kind in (given, wanted)]
-        pairs = [(given.field(name).type, wanted.field(name).type) for name in names[0] & names[1]]
+    if isinstance(source, pa.StructType) and isinstance(target, pa.StructType):
+        names = [{each.name for each in kind} for kind in (source, target)]
+        pairs = [(source.field(name).type, target.field(name).type) for name in names[0] & names[1]]
         refused = names[0] != names[1]
-    elif isinstance(given, pa.MapType) and isinstance(wanted, pa.MapType):
-        pairs, refused = [(given.key_type, wanted.key_type), (given.item_type, wanted.item_type)], False
-    elif isinstance(given, pa.ListType) and isinstance(wanted, pa.ListType):
-        pairs, refused = [(given.value_type, wanted.value_type)], False
+    elif isinstance(source, pa.MapType) and isinstance(target, pa.MapType):
+        pairs, refused = [(source.key_type, target.key_type), (source.item_type, target.item_type)], False
+    elif isinstance(source, pa.ListType) and isinstance(target, pa.ListType):
+        pairs, refused = [(source.value_type, target.value_type)], False
     else:
-        pairs, times = [], [pa.types.is_temporal(kind) for kind in (given, wanted)]
-        if pa.types.is_string(wanted):
-            refused = pa.types.is_timestamp(given) or pa.types.is_floating(given)
+        pairs, times = [], [pa.types.is_temporal(kind) for kind in (source, target)]
+        if pa.types.is_string(target):
+            refused = pa.types.is_timestamp(source) or pa.types.is_floating(source)
         else:
-            refused = times[0] != times[1] and not pa.types.is_string(given)
+            refused = times[0] != times[1] and not pa.types.is_string(source)
     if refused:
-        raise pa.ArrowNotImplementedError(f"cast {given} in the DataFrame")
-    for one, other in pairs:
-        _refuse_other_meaning(one, other)
+        raise pa.ArrowNotImplementedError(f"cast {source} in the DataFrame")
+    for source_part, target_part in pairs:
+        _refuse_other_meaning(source_part, target_part)
 
 
-def _fits(column: pa.Array, wanted: pa.DataType) -> bool:
+def _fits(column: pa.Array, target: pa.DataType) -> bool:
     try:
-        _cast(column, wanted)
+        _cast(column, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return True

@@ -64,9 +64,9 @@ def run_rows(run: IndexRun) -> int:
 def local_copies(index: IndexStore, segments: Sequence[IndexSegment]) -> list[Path]:
     """Return local files of segments: those of the store itself, or copies that are fetched if necessary."""
     paths = [index.store.local_path(segment.name) for segment in segments]
-    found = [path for path in paths if path is not None]
-    if len(found) == len(segments):
-        return found
+    copies = [path for path in paths if path is not None]
+    if len(copies) == len(segments):
+        return copies
     cache = SegmentCache(index.store, process_cache(index.store))
     cache.fetch(segments)
     return [cache.path(segment) for segment in segments]
@@ -114,7 +114,7 @@ def _merge(
     total = sum(map(run_rows, runs))
     with RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=total) as writer:
         for rows in _batches(rows_of_runs(index, runs, keep_deleted=keep_deleted)):
-            writer.add(rows, [key_hash(found[:width]) for _, found, _ in rows])
+            writer.add(rows, [key_hash(columns[:width]) for _, columns, _ in rows])
         return writer.finish()
 
 

@@ -158,18 +158,18 @@ def equality(name: str, value: object, columns: Columns) -> Bound:
     if value is None:
         return Missing(name)
     if isinstance(value, list | tuple | set | frozenset):
-        wanted = tuple(
+        values = tuple(
             _comparison(name, kind, "=", _value(name, kind, each)).value for each in value if each is not None
         )
-        if len(wanted) > VALUES:
+        if len(values) > VALUES:
             raise ConfigurationError(
-                f"the property {name!r} is compared with {len(wanted):,} values",
+                f"the property {name!r} is compared with {len(values):,} values",
                 option="where",
                 advice=f"ask in several queries of at most {VALUES:,} values",
             )
         if None not in value:
-            return OneOf(name, wanted)
-        return Joined("OR", (OneOf(name, wanted), Missing(name))) if wanted else Missing(name)
+            return OneOf(name, values)
+        return Joined("OR", (OneOf(name, values), Missing(name))) if values else Missing(name)
     return _comparison(name, kind, "=", _value(name, kind, value))
 
 
@@ -177,8 +177,8 @@ def sql_condition(bound: Bound, columns: Columns) -> Condition:
     """Return a condition as SQL of SQLite."""
     match bound:
         case Negated(inner):
-            found = sql_condition(inner, columns)
-            return Condition(f"NOT ({found.sql})", found.parameters)
+            condition = sql_condition(inner, columns)
+            return Condition(f"NOT ({condition.sql})", condition.parameters)
         case Joined(operator, parts):
             return _halves(operator, [sql_condition(each, columns) for each in parts])
         case Missing(column):
@@ -277,15 +277,15 @@ def _value(name: str, kind: SparkType, value: object) -> Any:  # noqa: ANN401 - 
 
 def _literal(name: str, kind: SparkType, literal: object, zone: Zone) -> Any:  # noqa: ANN401 - see `_value`
     text = literal.text if isinstance(literal, DateLiteral | TimestampLiteral) else literal
-    found: int | None = None
+    parsed: int | None = None
     if kind.name == "date" and isinstance(literal, str | DateLiteral):
-        found = parse_date(str(text))
+        parsed = parse_date(str(text))
     elif kind.name == "timestamp" and isinstance(text, str):
-        found = parse_timestamp(text, zone, time_alone=False)
+        parsed = parse_timestamp(text, zone, time_alone=False)
     elif kind.name == "timestamp_ntz" and isinstance(text, str):
-        found = parse_timestamp_ntz(text)
-    if found is not None:
-        return found
+        parsed = parse_timestamp_ntz(text)
+    if parsed is not None:
+        return parsed
     if kind.name in ("float", "double") and isinstance(literal, decimal.Decimal):
         return float(literal)
     return _value(name, kind, literal)

@@ -350,9 +350,9 @@ class _TypeRounds:
         with recorded(self._index, "gc", "", self._clock) as run:
             head = self._index.head().number
             run.did(since=head)
-            found = collect(self._index)
-            if found.facts or found.files:
-                run.did(to=head, counts={"facts": len(found.facts), "files": len(found.files)})
+            garbage = collect(self._index)
+            if garbage.facts or garbage.files:
+                run.did(to=head, counts={"facts": len(garbage.facts), "files": len(garbage.files)})
         return True
 
     def _watched(self, head: Entry) -> list[str]:
@@ -376,12 +376,12 @@ class _TypeRounds:
     def _unserved(self, pipeline: str, head: Entry) -> dict[int, float]:
         """Return the facts with changes that the index of a pipeline does not have, and when they were put."""
         newest = self._index.newest_version(pipeline, self._newest.get(pipeline))
-        found = {}
+        unserved = {}
         building = head.building
         if building is not None and pipeline == building.pipeline and (newest is None or newest.number == 0):
             newest = first_version(building)
             begun = self._index.log.get(building.since)  # it has nothing of what was committed before it
-            found[building.since] = self._clock.now() if begun is None else _time_of(begun)
+            unserved[building.since] = self._clock.now() if begun is None else _time_of(begun)
         if newest is None:
             return {}
         self._newest[pipeline] = newest
@@ -391,10 +391,10 @@ class _TypeRounds:
                 self._entries[number] = self._put_at(entry)
             at = self._entries[number]
             if at is not None:
-                found[number] = at
+                unserved[number] = at
         served = min(version.data for version in self._newest.values())
         self._entries = {number: at for number, at in self._entries.items() if number > served}
-        return found
+        return unserved
 
     def _put_at(self, entry: Entry | None) -> float | None:
         """Return when a fact was put: None, if it changed nothing; now, if it was collected."""

@@ -51,8 +51,8 @@ class Property:
     @property
     def earlier_names(self) -> tuple[str, ...]:
         """The names that the property had."""
-        given = self.renamed_from or ()
-        return tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+        names = self.renamed_from or ()
+        return tuple(names) if isinstance(names, Sequence) and not isinstance(names, str) else (names,)
 
     @property
     def kind(self) -> SparkType:
@@ -109,10 +109,10 @@ class ObjectType:
     datasources: Sequence[Datasource]
 
     def __post_init__(self) -> None:
-        given = self.key
-        if not isinstance(given, Mapping):
-            given = dict.fromkeys(given if isinstance(given, Sequence) and not isinstance(given, str) else [given], "")
-        object.__setattr__(self, "key", {name: kind or "" for name, kind in given.items()})
+        key = self.key
+        if not isinstance(key, Mapping):
+            key = dict.fromkeys(key if isinstance(key, Sequence) and not isinstance(key, str) else [key], "")
+        object.__setattr__(self, "key", {name: kind or "" for name, kind in key.items()})
         sources = self.datasources
         if not isinstance(sources, Sequence) or not all(isinstance(each, Datasource) for each in sources):
             raise ConfigurationError(
@@ -241,25 +241,26 @@ def check_key_type(name: str, kind: SparkType) -> None:
         )
 
 
-def _check(given: ObjectType) -> None:
-    _check_name(given.name, "object type")
-    if not given.keys or not given.datasources:
+def _check(object_type: ObjectType) -> None:
+    _check_name(object_type.name, "object type")
+    if not object_type.keys or not object_type.datasources:
         raise ConfigurationError(
-            f"the object type {given.name!r} has no {'datasource' if given.keys else 'key'}", option="datasources"
+            f"the object type {object_type.name!r} has no {'datasource' if object_type.keys else 'key'}",
+            option="datasources",
         )
-    _check_keys(given)
-    for source in given.datasources:
+    _check_keys(object_type)
+    for source in object_type.datasources:
         _check_name(source.name, "datasource")
     owners: dict[str, str] = {}
-    for source in given.datasources:
+    for source in object_type.datasources:
         _check_mappings(source)
-        if [each.name.lower() for each in given.datasources].count(source.name.lower()) > 1:
+        if [each.name.lower() for each in object_type.datasources].count(source.name.lower()) > 1:
             raise ConfigurationError(f"two datasources have the name {source.name!r}", option="datasources")
         for name, each in source.properties.items():
             _check_property(name, each)
-            if name.lower() in (key.lower() for key in given.keys):
+            if name.lower() in (key.lower() for key in object_type.keys):
                 raise ConfigurationError(
-                    f"{name!r} is a key of {given.name!r}, and a property of the datasource {source.name!r}",
+                    f"{name!r} is a key of {object_type.name!r}, and a property of the datasource {source.name!r}",
                     option="properties",
                     advice="leave the property out; every datasource has the key",
                 )
@@ -270,32 +271,32 @@ def _check(given: ObjectType) -> None:
                     advice="give a property one datasource; two columns are two properties, with names of their own",
                 )
             owners[name.lower()] = source.name
-        _check_source(given, source)
-    _check_earlier_names(given)
-    if (count := len(given.keys) + len(given.properties) + len(given.stamps)) > COLUMNS:
+        _check_source(object_type, source)
+    _check_earlier_names(object_type)
+    if (count := len(object_type.keys) + len(object_type.properties) + len(object_type.stamps)) > COLUMNS:
         raise ConfigurationError(
-            f"the object type {given.name!r} has {count:,} keys, properties and times",
+            f"the object type {object_type.name!r} has {count:,} keys, properties and times",
             option="properties",
             advice=f"give at most {COLUMNS:,}; a struct holds many values in one property",
         )
 
 
-def _check_keys(given: ObjectType) -> None:
-    _check_texts("key", *given.keys, *filter(None, given.keys.values()))
-    if len({name.lower() for name in given.keys}) < len(given.keys):
+def _check_keys(object_type: ObjectType) -> None:
+    _check_texts("key", *object_type.keys, *filter(None, object_type.keys.values()))
+    if len({name.lower() for name in object_type.keys}) < len(object_type.keys):
         raise ConfigurationError(
-            f"two keys of {given.name!r} have one name: {', '.join(given.keys)}",
+            f"two keys of {object_type.name!r} have one name: {', '.join(object_type.keys)}",
             option="key",
             advice="give each a name of its own; upper and lower case are the same",
         )
-    for name, kind in given.keys.items():
+    for name, kind in object_type.keys.items():
         if kind:
             check_key_type(name, parse_type(kind))
 
 
-def _check_earlier_names(given: ObjectType) -> None:
-    known = dict.fromkeys(given.properties, "")
-    for name, each in given.properties.items():
+def _check_earlier_names(object_type: ObjectType) -> None:
+    known = dict.fromkeys(object_type.properties, "")
+    for name, each in object_type.properties.items():
         for earlier in each.earlier_names:
             if known.setdefault(earlier, name) != name:
                 raise ConfigurationError(
@@ -335,12 +336,12 @@ def _check_mappings(source: Datasource) -> None:
         _check_texts("type", each.type)
 
 
-def _check_source(given: ObjectType, source: Datasource) -> None:
-    if unknown := sorted(set(source.key) - set(given.keys)):
+def _check_source(object_type: ObjectType, source: Datasource) -> None:
+    if unknown := sorted(set(source.key) - set(object_type.keys)):
         raise ConfigurationError(
-            f"the datasource {source.name!r} maps {unknown[0]!r}, which is no key of {given.name!r}",
+            f"the datasource {source.name!r} maps {unknown[0]!r}, which is no key of {object_type.name!r}",
             option="key",
-            advice=f"write the name of the key first: {{{next(iter(given.keys))!r}: 'column'}}",
+            advice=f"write the name of the key first: {{{next(iter(object_type.keys))!r}: 'column'}}",
         )
     if source.conflict not in ("user_edits", "most_recent"):
         raise ConfigurationError(
@@ -369,15 +370,15 @@ def _check_source(given: ObjectType, source: Datasource) -> None:
             )
 
 
-def _check_property(name: str, given: Property) -> None:
-    kind = given.kind
-    if given.text and kind.name != "string":
+def _check_property(name: str, declared: Property) -> None:
+    kind = declared.kind
+    if declared.text and kind.name != "string":
         raise ConfigurationError(
             f"the property {name!r} is {kind.text}, and search finds words of strings alone",
             option="text",
             advice="leave out text=True, or add a property with the text",
         )
-    if given.filter and kind.is_nested:
+    if declared.filter and kind.is_nested:
         raise ConfigurationError(
             f"the property {name!r} is {kind.text}, which has no order to filter by",
             option="filter",
@@ -385,9 +386,9 @@ def _check_property(name: str, given: Property) -> None:
         )
 
 
-def _check_texts(option: str, *given: object) -> None:
+def _check_texts(option: str, *texts: object) -> None:
     """Check what names keys, properties, columns and types."""
-    for each in given:
+    for each in texts:
         text = each if isinstance(each, str) else ""
         if not text or "\x00" in text or text.encode(errors="ignore").decode() != text:
             raise ConfigurationError(f"{each!r:.200} cannot be used for {option}", option=option, advice="give a text")

@@ -119,16 +119,16 @@ class EditLog:
 
     def after(self, offset: int) -> list[Edit]:
         """Return the edits after an offset, up to the first one that is not there."""
-        found: list[Edit] = []
+        edits: list[Edit] = []
         width = 1  # mostly there is nothing new, and a new node reads hundreds
         with ThreadPoolExecutor(_REQUESTS) as pool:
             while True:
-                first = offset + 1 + len(found)
+                first = offset + 1 + len(edits)
                 following = pool.map(self._get, range(first, first + width)) if width > 1 else [self._get(first)]
                 some = list(takewhile(lambda edit: edit is not None, following))
-                found += [edit for edit in some if edit is not None]
+                edits += [edit for edit in some if edit is not None]
                 if len(some) < width:
-                    return found
+                    return edits
                 width = min(2 * width, _REQUESTS)
 
     def _get(self, offset: int) -> Edit | None:
@@ -283,10 +283,10 @@ class EditRules:
             return None
         for name, (kind, value, at) in edits.values.items():
             if name in self._properties:
-                place, wanted, stamp = self._properties[name]
+                place, target, stamp = self._properties[name]
                 if not self._is_later(columns, stamp, at):
                     with suppress(*_MISFIT):  # of an older definition
-                        columns[place] = wanted.encode(_migrated(kind, value, wanted))
+                        columns[place] = target.encode(_migrated(kind, value, target))
         return tuple(columns)
 
     def fitting(self, change: Change) -> tuple[Change, list[str]]:
@@ -299,18 +299,18 @@ class EditRules:
         if not misfits:
             return change, []
         # A name of another definition may be one of a later definition again.
-        kept = {name: each for name, each in values.items() if name not in misfits or name not in self._properties}
-        return replace(change, values=kept), list(misfits.values())
+        fitting = {name: each for name, each in values.items() if name not in misfits or name not in self._properties}
+        return replace(change, values=fitting), list(misfits.values())
 
     def misfit(self, name: str, kind: str, value: Any) -> str | None:  # noqa: ANN401 - JSON
         """Return as text why an edited value does not count in this definition; None if it does."""
         if name not in self._properties:
             return f"{name}: there is no such property for the {kind} {value!r:.200}"
-        wanted = self._properties[name][1]
+        target = self._properties[name][1]
         try:
-            wanted.encode(_migrated(kind, value, wanted))
+            target.encode(_migrated(kind, value, target))
         except _MISFIT:
-            return f"{name}: the {kind} {value!r:.200} cannot be {wanted.text}"
+            return f"{name}: the {kind} {value!r:.200} cannot be {target.text}"
         return None
 
     @staticmethod
@@ -323,29 +323,29 @@ _MISFIT: Final = (TypeError, ValueError, ArithmeticError, LookupError, Configura
 """What `_migrated` raises for a value that cannot have the type."""
 
 
-def _migrated(kind: str, value: Any, wanted: SparkType) -> Any:  # noqa: ANN401 - JSON, and a value of the type
+def _migrated(kind: str, value: Any, target: SparkType) -> Any:  # noqa: ANN401 - JSON, and a value of the type
     """Return the value of an edit with the type that the property has now; an error if no value is equal to it."""
     before = parse_type(kind)
-    found = before.of_json(value)
-    if found is None or before.text == wanted.text:
-        return found
-    if wanted.name == "string":
-        match found:
+    typed = before.of_json(value)
+    if typed is None or before.text == target.text:
+        return typed
+    if target.name == "string":
+        match typed:
             case bool():
-                return str(found).lower()
+                return str(typed).lower()
             case Decimal():
-                return format(found, "f")
-            case int() | date() if not isinstance(found, datetime):
-                return str(found)
+                return format(typed, "f")
+            case int() | date() if not isinstance(typed, datetime):
+                return str(typed)
         raise TypeError
     if before.name == "string":
-        if wanted.name == "binary" or "_" in found or not found.isascii():  # Python's numbers may have these
+        if target.name == "binary" or "_" in typed or not typed.isascii():  # Python's numbers may have these
             raise ValueError
-        found = wanted.parse(found)
-    elif isinstance(found, Decimal) and wanted.name in INTEGERS and found == found.to_integral_value():
-        found = int(found)
-    made = canonical_value(wanted, found)
-    if isinstance(found, int | float) and made != found and not math.isnan(found):
+        typed = target.parse(typed)
+    elif isinstance(typed, Decimal) and target.name in INTEGERS and typed == typed.to_integral_value():
+        typed = int(typed)
+    made = canonical_value(target, typed)
+    if isinstance(typed, int | float) and made != typed and not math.isnan(typed):
         raise ValueError
     return made
 
@@ -384,7 +384,7 @@ def edited_values(definition: ObjectType, values: Mapping[str, object]) -> dict[
     """
     if not values:
         raise ConfigurationError("the edit names no property", option="properties", advice="give one, as status='open'")
-    found = {}
+    encoded = {}
     for name, value in values.items():
         if name not in definition.properties:
             what = "is the key" if name in definition.keys else "is no property"
@@ -395,7 +395,7 @@ def edited_values(definition: ObjectType, values: Mapping[str, object]) -> dict[
             )
         kind = definition.properties[name].kind
         try:
-            found[name] = kind.text, kind.to_json(canonical_value(kind, value))
+            encoded[name] = kind.text, kind.to_json(canonical_value(kind, value))
         except (TypeError, ValueError, ArithmeticError):
             raise ConfigurationError(
                 f"the property {name!r} of type {kind.text} cannot be {value!r:.200}",
@@ -403,4 +403,4 @@ def edited_values(definition: ObjectType, values: Mapping[str, object]) -> dict[
                 advice=f"give a value of the type {kind.text}"
                 + (", with a time zone" if kind.name == "timestamp" else ""),
             ) from None
-    return found
+    return encoded

@@ -76,17 +76,17 @@ def _flushed(index: IndexStore, head: Entry, edits: Sequence[Edit], key_hashes: 
     for place, key in enumerate(keys):
         places[definition.codec.hash(key) % head.shards].append(place)
     folded = dict.fromkeys(keys, KeyEdits())
-    for task, mine in zip(tasks, places, strict=True):
-        folded |= _folded_before(index, task, definition, [hashes[place] for place in mine])
+    for task, task_places in zip(tasks, places, strict=True):
+        folded |= _folded_before(index, task, definition, [hashes[place] for place in task_places])
     problems = _fold(folded, definition, edits)
     results = []
-    for task, mine in zip(tasks, places, strict=True):
+    for task, task_places in zip(tasks, places, strict=True):
         columns: dict[str, Sequence[Any]] = {
-            KEY_HASH: [hashes[place] for place in mine],
-            DELETED: [False] * len(mine),
-            **dict.fromkeys(DIGESTS, [0] * len(mine)),
-            **{f"{KEY}{name}": [decoded[place][at] for place in mine] for at, name in enumerate(kinds)},
-            EDITS_COLUMN: [folded[keys[place]].to_text() for place in mine],
+            KEY_HASH: [hashes[place] for place in task_places],
+            DELETED: [False] * len(task_places),
+            **dict.fromkeys(DIGESTS, [0] * len(task_places)),
+            **{f"{KEY}{name}": [decoded[place][at] for place in task_places] for at, name in enumerate(kinds)},
+            EDITS_COLUMN: [folded[keys[place]].to_text() for place in task_places],
         }
         rows = [pa.array(columns[each.name], each.type) for each in task.incoming]
         results.append(run_shard(task, [pa.RecordBatch.from_arrays(rows, schema=task.incoming)]))
@@ -104,8 +104,8 @@ def _folded_before(
     index: IndexStore, task: ShardTask, definition: ObjectType, hashes: Sequence[int]
 ) -> dict[tuple[Any, ...], KeyEdits]:
     """Return the folded edits of keys with these hashes."""
-    wanted = np.unique(np.array(hashes, np.int64))
-    rows = StateReader(index.store).live(task.runs, wanted, entry_fields(task.payload, None)).to_pylist()
+    unique = np.unique(np.array(hashes, np.int64))
+    rows = StateReader(index.store).live(task.runs, unique, entry_fields(task.payload, None)).to_pylist()
     return {
         definition.codec.values({name: row[f"{KEY}{name}"] for name in definition.keys}): KeyEdits.of_text(
             row[EDITS_COLUMN]
@@ -117,11 +117,11 @@ def _folded_before(
 def _fold(folded: dict[tuple[Any, ...], KeyEdits], definition: ObjectType, edits: Sequence[Edit]) -> list[str]:
     """Add edits to those of their keys; return the values that do not fit the definition, as text."""
     rules = EditRules(definition)
-    found = []
+    misfits = []
     for edit in edits:
         for change in edit.changes:
             key = definition.codec.of_json(change.key)
-            kept, problems = rules.fitting(change)
-            folded[key] = folded[key].then(kept, edit.time)
-            found += [f"edit {edit.offset}, ({definition.codec.shown(key)}): {problem}" for problem in problems]
-    return found
+            fitting, problems = rules.fitting(change)
+            folded[key] = folded[key].then(fitting, edit.time)
+            misfits += [f"edit {edit.offset}, ({definition.codec.shown(key)}): {problem}" for problem in problems]
+    return misfits

@@ -144,8 +144,8 @@ def _write_changes(writer: RunWriter, encoder: RowEncoder, merged: Merged, earli
     # Whether an edited object existed does not follow from the changes of its rows: its time may have changed too.
     existed = merged.existed.copy()
     existed[list(merged.edits)] = False
-    found = encoder.objects(earlier.of_keys(shard, merged.hashes), shard)
-    there = {key for rows, _ in found for key, _, exists in rows if exists}
+    objects = encoder.objects(earlier.of_keys(shard, merged.hashes), shard)
+    there = {key for rows, _ in objects for key, _, exists in rows if exists}
     return added - int(existed.sum()) - len(there & {keys[place] for place in merged.edits})
 
 

@@ -114,9 +114,9 @@ def files_of(entry: Entry) -> Iterator[str]:
 
 def _unnamed(index: IndexStore, directory: str, named: set[str], base: int) -> list[str]:
     """Return the files of a directory that nothing names, of attempts based on facts before `base`."""
-    found = []
+    unnamed = []
     for name in index.store.names(directory):
         match = _BASE.match(name.removeprefix(directory))
         if name not in named and match is not None and int(match[1]) < base:
-            found.append(name)
-    return found
+            unnamed.append(name)
+    return unnamed

@@ -33,14 +33,14 @@ class KeyCodec:
         Raises:
             ConfigurationError: It is no key of the object type.
         """
-        given: Sequence[object] = [key]
+        values: Sequence[object] = [key]
         if isinstance(key, Mapping):
-            given = [key.get(name) for name in self.columns] if key.keys() == self.columns.keys() else []
+            values = [key.get(name) for name in self.columns] if key.keys() == self.columns.keys() else []
         elif len(self.columns) > 1:
-            given = list(key) if isinstance(key, tuple | list) else []
-        if len(given) == len(self.columns) and None not in given:
+            values = list(key) if isinstance(key, tuple | list) else []
+        if len(values) == len(self.columns) and None not in values:
             try:
-                return tuple(kind.encode(each) for kind, each in zip(self.columns.values(), given, strict=True))
+                return tuple(kind.encode(each) for kind, each in zip(self.columns.values(), values, strict=True))
             except (TypeError, ValueError, ArithmeticError):
                 pass
         shown = ", ".join(f"{name} {kind.text}" for name, kind in self.columns.items())

@@ -262,9 +262,9 @@ class Log:
                     return following
                 after = second
         while numbers := self.numbers():
-            found = self.get(numbers[-1])
-            if found is not None:
-                return found
+            entry = self.get(numbers[-1])
+            if entry is not None:
+                return entry
         return None
 
     def begin(self, entry: Entry) -> Entry:
@@ -326,8 +326,8 @@ class Log:
 
 def _has(head: Entry, entry: Entry, datasource: str) -> bool:
     state = head.states.get(datasource)
-    mine = entry.states[datasource].applied[-1:]
-    return state is not None and set(mine) <= set(state.applied)
+    newest = entry.states[datasource].applied[-1:]
+    return state is not None and set(newest) <= set(state.applied)
 
 
 def _refuse_moved(base: Entry, head: Entry, datasource: str) -> None:

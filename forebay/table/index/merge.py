@@ -188,20 +188,20 @@ class Merge:
     def _properties(
         self, live: Mapping[str, pa.RecordBatch], places: Mapping[str, Ints], alive: Ints, keys: Sequence[pa.Array]
     ) -> list[pa.Array]:
-        found = []
+        columns = []
         for source in self._definition.datasources:
             for name, each in source.properties.items():
                 batch = live.get(source.name)
                 column = f"{VALUE}{each.column or name}"
                 if batch is None or batch.schema.get_field_index(column) < 0:
-                    found.append(pa.nulls(len(alive), arrow_type(each.kind)))
+                    columns.append(pa.nulls(len(alive), arrow_type(each.kind)))
                     continue
                 at = places[source.name][alive]
                 taken = batch.column(column).take(pa.array(at, pa.int64(), mask=at < 0))
                 shown = shown_row(source.name, column, dict(zip(self._definition.keys, keys, strict=True)))
-                found.append(cast_column(taken, each.kind, shown))
+                columns.append(cast_column(taken, each.kind, shown))
         timed = (source for source in self._definition.datasources if source.timestamp is not None)
-        return [*found, *(self._stamps(live.get(source.name), source, places, alive) for source in timed)]
+        return [*columns, *(self._stamps(live.get(source.name), source, places, alive) for source in timed)]
 
     @staticmethod
     def _stamps(batch: pa.RecordBatch | None, source: Datasource, places: Mapping[str, Ints], alive: Ints) -> pa.Array:
@@ -241,9 +241,9 @@ def _existed(changed: ChangedKeys, codes: Ints, places: Mapping[str, Ints], size
     """
     existed = np.zeros(size, np.bool_)
     for name, at in places.items():
-        mine = np.flatnonzero(np.array([source == name for source in changed.sources], np.bool_))
+        own = np.flatnonzero(np.array([source == name for source in changed.sources], np.bool_))
         first = np.full(size, -1)
-        first[codes[mine][::-1]] = changed.kinds[mine][::-1]
+        first[codes[own][::-1]] = changed.kinds[own][::-1]
         existed |= np.where(first < 0, at >= 0, first != RowKind.INSERT)
     return existed
 
@@ -294,11 +294,11 @@ class RowEncoder:
             key = row[:width]
             rows.append((encode(key), row if exist else (*row, None), exist))
             hashes.append(key_hash(key))
-        for place, found in enumerate(hashes):
-            if found % self._shards != shard:
+        for place, hashed in enumerate(hashes):
+            if hashed % self._shards != shard:
                 raise FatalError(
                     f"the key ({self.codec.shown(rows[place][1][:width])}) is in shard {shard}, and belongs to shard "
-                    f"{found % self._shards}: nodes would not find it",
+                    f"{hashed % self._shards}: nodes would not find it",
                     advice="report this as a defect, with the type and the value of the key",
                 )
         return rows, hashes

@@ -167,17 +167,19 @@ class Finding:
 
 def findings(seen: Observed, limits: Limits) -> list[Finding]:
     """Apply the rules."""
-    found = []
+    results = []
     for run in seen.runs.values():
         if not seen.has(run.subject):
             continue
         failed = " ".join(run.text.split()) if run.error else None
-        found.append(Finding("failed", run.subject, run.number, failed and f"run {run.number}: {run.error}: {failed}"))
-        found.append(Finding("duration", run.subject, run.number, _over(run.seconds, limits.duration, "it took")))
+        results.append(
+            Finding("failed", run.subject, run.number, failed and f"run {run.number}: {run.error}: {failed}")
+        )
+        results.append(Finding("duration", run.subject, run.number, _over(run.seconds, limits.duration, "it took")))
     for pipeline, oldest in seen.pipelines.items():
-        found.append(_waiting("delay", f"index {pipeline}", oldest, limits.delay, "fact {} of the log waits"))
-    found.append(_waiting("edits", "users", seen.edits, limits.edits, "edit {} is pending"))
-    return [each for each in found if limits.watches(each.rule)]
+        results.append(_waiting("delay", f"index {pipeline}", oldest, limits.delay, "fact {} of the log waits"))
+    results.append(_waiting("edits", "users", seen.edits, limits.edits, "edit {} is pending"))
+    return [each for each in results if limits.watches(each.rule)]
 
 
 def changes(open_alerts: Iterable[Alert], seen: Observed, limits: Limits, object_type: str) -> list[Alert]:

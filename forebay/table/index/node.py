@@ -215,7 +215,7 @@ class SearchNode(Queryable):
             ConfigurationError: As in `edit` and `delete`, or there are more than 1,000.
             RetriableError: The store does not answer; the edits may be stored.
         """
-        given = _pairs(edits)
+        pairs = _pairs(edits)
         with self._refreshing:
             self._refuse_unserved()
             up_to_date = self._tail() and self._is_newest()
@@ -224,7 +224,7 @@ class SearchNode(Queryable):
                     self._refreshed()
                     up_to_date = self._is_newest()
                 view, head = self._current(), self._known_head()
-                edit = view.new_edit(given, head.edits.time)
+                edit = view.new_edit(pairs, head.edits.time)
                 edited = view.with_edits([edit])
                 if self._index.edits.put(edit, self._index.log, head):
                     self._view = edited
@@ -325,14 +325,14 @@ class SearchNode(Queryable):
         except ConfigurationError as error:
             error.option, error.advice = "cache", "give each node a cache of its own"
             raise
-        mine = {"location": self._index.location, "object_type": self._index.object_type}
+        identity = {"location": self._index.location, "object_type": self._index.object_type}
         owner = self._directory / _OWNER
         try:
             known = json.loads(owner.read_text())
         except (FileNotFoundError, ValueError):
-            owner.write_text(json.dumps(mine))
+            owner.write_text(json.dumps(identity))
             return lock
-        if known != mine:
+        if known != identity:
             if lock is not None:
                 lock.release()
             raise ConfigurationError(
@@ -369,8 +369,8 @@ def _pairs(edits: object) -> list[tuple[object, Mapping[str, object] | None]]:
     return pairs
 
 
-def _is_newer(found: IndexVersion, known: IndexVersion) -> bool:
+def _is_newer(candidate: IndexVersion, known: IndexVersion) -> bool:
     """Return whether answers may go on from a version that was found. Those of a replacement do not go back either."""
-    if found.pipeline != known.pipeline:
-        return found.data >= known.data
-    return (found.data, found.number) > (known.data, known.number)
+    if candidate.pipeline != known.pipeline:
+        return candidate.data >= known.data
+    return (candidate.data, candidate.number) > (known.data, known.number)

@@ -112,8 +112,8 @@ class KeyFilter:
 
     def __or__(self, other: KeyFilter) -> KeyFilter:
         size = max(len(self._bits), len(other._bits))
-        one, another = (int.from_bytes(each._bits * (size // len(each._bits))) for each in (self, other))  # noqa: SLF001
-        return KeyFilter((one | another).to_bytes(size))
+        left, right = (int.from_bytes(each._bits * (size // len(each._bits))) for each in (self, other))  # noqa: SLF001
+        return KeyFilter((left | right).to_bytes(size))
 
 
 class OpenedSegment:
@@ -184,11 +184,11 @@ class OpenedSegment:
         """Yield those of some keys that the segment has, or that it says are deleted."""
         some = self.keys.among(keys)
         for start in range(0, len(some), VALUES):
-            given = some[start : start + VALUES]
-            places = ", ".join("?" * len(given))
+            chunk = some[start : start + VALUES]
+            places = ", ".join("?" * len(chunk))
             with self.reading() as connection:
                 for table in ("o", "d") if self.segment.deleted else ("o",):
-                    for (key,) in connection.execute(f"SELECT k FROM {table} WHERE k IN ({places})", given):
+                    for (key,) in connection.execute(f"SELECT k FROM {table} WHERE k IN ({places})", chunk):
                         yield key
 
 
@@ -340,11 +340,11 @@ class View:
     @cached_property
     def parts(self) -> tuple[tuple[OpenedSegment, Newer], ...]:
         """Each segment, newest first, with the runs that overrule it; pending edits are the first one."""
-        newer, found = Newer(), []
+        newer, parts = Newer(), []
         for run in (self.overlay.run, *self.runs) if self.overlay.run else self.runs:
-            found += [(opened, newer) for opened in run]
+            parts += [(opened, newer) for opened in run]
             newer = Newer(run, newer)
-        return tuple(found)
+        return tuple(parts)
 
     @property
     def name(self) -> Version:
@@ -378,9 +378,9 @@ class View:
         return sum(query.counted(*part) for part in self.parts) if query.possible else 0
 
     def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:
-        found = list(islice(query.rows(after, query.size), query.size)) if query.possible else []
-        following = (lambda: self._page(query, found[-1][0])) if len(found) == query.size else None
-        return Page(self.name, tuple(self.decoded(row) for _, row in found), following)
+        rows = list(islice(query.rows(after, query.size), query.size)) if query.possible else []
+        following = (lambda: self._page(query, rows[-1][0])) if len(rows) == query.size else None
+        return Page(self.name, tuple(self.decoded(row) for _, row in rows), following)
 
     def find(self, key: object) -> tuple[IndexSegment | None, dict[str, Any] | None]:
         """Return the segment that decides about a key, and the object; None: no segment has it, or it is deleted."""
@@ -561,9 +561,9 @@ class ObjectSet:
         return Asked(tuple(conditions), phrases, order, self._limit)
 
 
-def _check_text(given: object, option: str, example: str) -> None:
-    if not isinstance(given, str):
-        raise ConfigurationError(f"{given!r:.200} is no text", option=option, advice=f"write {example}")
+def _check_text(text: object, option: str, example: str) -> None:
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{text!r:.200} is no text", option=option, advice=f"write {example}")
 
 
 @dataclass(frozen=True)
@@ -593,15 +593,15 @@ class _Query:
             if not newer.run:
                 return int(connection.execute(f"SELECT count(*) FROM o{where}", parameters).fetchone()[0])
             count = 0
-            with closing(connection.execute(f"SELECT o.k FROM o{where}", parameters)) as found:
-                while keys := [key for (key,) in found.fetchmany(VALUES)]:
+            with closing(connection.execute(f"SELECT o.k FROM o{where}", parameters)) as cursor:
+                while keys := [key for (key,) in cursor.fetchmany(VALUES)]:
                     count += len(keys) - len(newer.overruled(keys))
             return count
 
     def rows(self, after: tuple[Any, ...] | None, limit: int) -> Iterator[tuple[tuple[Any, ...], Sequence[Any]]]:
         """Yield rows in their order, each with its place: the values that order it, and its key."""
-        found = [self._of_segment(*part, after, limit) for part in self.view.parts]
-        return heapq.merge(*found, key=lambda each: self._rank(each[0]))
+        sorted_rows = [self._of_segment(*part, after, limit) for part in self.view.parts]
+        return heapq.merge(*sorted_rows, key=lambda each: self._rank(each[0]))
 
     def _of_segment(
         self, opened: OpenedSegment, newer: Newer, after: tuple[Any, ...] | None, limit: int
@@ -632,7 +632,7 @@ class _Query:
         """Return the condition that a row comes after a place."""
         alternatives, parameters = [], []
         equal: list[str] = []
-        given: list[Any] = []
+        prefix: list[Any] = []
         for (sql, descending), value in zip((*self.order, ("o.k", False)), after, strict=True):
             later = f"{sql} {'<' if descending else '>'} ?"
             if descending:
@@ -640,9 +640,9 @@ class _Query:
             if value is None:
                 later = "0" if descending else f"{sql} IS NOT NULL"
             alternatives.append(" AND ".join([*equal, later]))
-            parameters += [*given, *([] if value is None else [value])]
+            parameters += [*prefix, *([] if value is None else [value])]
             equal.append(f"{sql} IS ?")
-            given.append(value)
+            prefix.append(value)
         return Condition(" OR ".join(f"({each})" for each in alternatives), tuple(parameters))
 
     def _rank(self, place: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -157,7 +157,7 @@ class OpenSearchIndex:
         width = len(definition.columns)  # after them come times of rows, which documents do not have
         point = self._cluster.open_point(current.name)
         try:
-            found = compared(
+            verification = compared(
                 entry,
                 definition,
                 lambda: (columns[:width] for columns in merged_rows(self._index, entry, definition)),
@@ -169,7 +169,7 @@ class OpenSearchIndex:
             self._cluster.close_point(point)
         if self._cluster.indexed(self._alias, self._owner) != current:
             raise RetriableError(f"{self._alias!r} of OpenSearch went on while it was compared", advice=_VERIFY_AGAIN)
-        return found
+        return verification
 
     def _since(self, current: Indexed, head: Entry) -> list[Entry] | None:
         """Return the facts of the log that an index has not seen; None if the index has to be built again."""
@@ -214,9 +214,9 @@ class OpenSearchIndex:
     def _serve(self, name: str, head: Entry) -> None:
         """Let the alias name an index, and remove the indexes before it, also those of builds that were killed."""
         for _ in range(_TRIES):
-            found = self._cluster.own_indexes(f"{self._alias}-*", self._owner)
+            indexes = self._cluster.own_indexes(f"{self._alias}-*", self._owner)
             newest = self._cluster.indexed(self._alias, self._owner)
-            old = [each for each, meta in found.items() if meta is not None and each != name]
+            old = [each for each, meta in indexes.items() if meta is not None and each != name]
             actions: list[dict[str, Any]] = [{"add": {"index": name, "alias": self._alias, "filter": ALIVE}}]
             if newest is not None and self._is_current(newest, head) and newest.data > head.number:
                 old, actions = [name], []  # another follower is further: queries must not go back

@@ -112,16 +112,16 @@ class Cluster:
             ConfigurationError: It was made by someone else.
         """
         try:
-            found = self.own_indexes(alias, owner)
-            theirs = [name for name, meta in found.items() if meta is None]
-            if theirs or len(found) > 1:
+            indexes = self.own_indexes(alias, owner)
+            foreign = [name for name, meta in indexes.items() if meta is None]
+            if foreign or len(indexes) > 1:
                 raise ConfigurationError(
-                    f"{alias!r} of OpenSearch is {', '.join(theirs or found)}, which is not of "
+                    f"{alias!r} of OpenSearch is {', '.join(foreign or indexes)}, which is not of "
                     + ", ".join(f"{name} {value!r}" for name, value in owner.items()),
                     option="name",
                     advice="give another name; or remove the index if nobody needs it",
                 )
-            name, meta = found.popitem()
+            name, meta = indexes.popitem()
             progress = self.call(lambda client: client.get(index=name, id=PROGRESS))["_source"][PROGRESS]
             return Indexed(name, meta or {}, progress["data"], progress["attempt"], progress["edits"])
         except MissingError:
@@ -129,8 +129,8 @@ class Cluster:
 
     def own_indexes(self, names: str, owner: Mapping[str, object]) -> dict[str, Mapping[str, Any] | None]:
         """Return what indexes say of themselves, by name; None for those of someone else."""
-        found = self.call(lambda client: client.indices.get(index=names))
-        metas = {name: each["mappings"].get("_meta", {}).get("forebay", {}) for name, each in found.items()}
+        answer = self.call(lambda client: client.indices.get(index=names))
+        metas = {name: each["mappings"].get("_meta", {}).get("forebay", {}) for name, each in answer.items()}
         return {name: meta if owner.items() <= meta.items() else None for name, meta in metas.items()}
 
     def create(self, name: str, body: Mapping[str, Any]) -> None:

@@ -120,39 +120,39 @@ class OpenSearchObjects(Queryable):
             if self._closed:
                 return self._current()
             view = self._view
-            found = self._cluster.indexed(self._alias, self._owner)
-            if found is None:
+            built = self._cluster.indexed(self._alias, self._owner)
+            if built is None:
                 raise ConfigurationError(
                     f"OpenSearch has no index {self._alias!r} of {self._owner['object_type']!r}",
                     option="name",
                     advice="build it: call OpenSearchIndex.catch_up, or run `forebay index opensearch`",
                 )
-            if view is not None and view is not ended and (found == view.indexed or found.data < view.indexed.data):
+            if view is not None and view is not ended and (built == view.indexed or built.data < view.indexed.data):
                 return view
-            if view is not None and found.data < view.indexed.data:
+            if view is not None and built.data < view.indexed.data:
                 raise RetriableError(
-                    f"the index {found.name!r} of OpenSearch is at fact {found.data} of the log, and answers before "
+                    f"the index {built.name!r} of OpenSearch is at fact {built.data} of the log, and answers before "
                     f"were at {view.indexed.data}",
                     advice="bring it up to date with OpenSearchIndex.catch_up, and ask again",
                 )
             try:
-                self._view = _View(self._cluster, found, self._moved)
+                self._view = _View(self._cluster, built, self._moved)
             except MissingError as error:
-                raise RetriableError(f"the index {found.name!r} was just removed", advice="ask again") from error
+                raise RetriableError(f"the index {built.name!r} was just removed", advice="ask again") from error
             return self._view
 
 
 class _View:
     """An index at a point in time, which ends when nothing refers to it any longer."""
 
-    def __init__(self, cluster: Cluster, indexed: Indexed, moved: Callable[[_View], _View]) -> None:
-        self.indexed = indexed
-        self.version = Version(indexed.meta["pipeline"], indexed.data, indexed.data, indexed.edits)
-        self._definition = ObjectType.from_facts(indexed.meta["definition"])
+    def __init__(self, cluster: Cluster, built: Indexed, moved: Callable[[_View], _View]) -> None:
+        self.indexed = built
+        self.version = Version(built.meta["pipeline"], built.data, built.data, built.edits)
+        self._definition = ObjectType.from_facts(built.meta["definition"])
         self._documents = Documents(self._definition)
         self._moved = moved
         self._cluster = cluster
-        self._point = cluster.open_point(indexed.name)
+        self._point = cluster.open_point(built.name)
         weakref.finalize(self, cluster.close_point, self._point).atexit = False
 
     def fetch(self, objects: ObjectSet) -> Page:

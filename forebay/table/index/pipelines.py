@@ -145,9 +145,9 @@ class IndexStore:
             serving = self._new_pipeline(given.with_key_types(key_types()))
             head = self.log.begin(Entry(0, "begin", uuid.uuid4().hex, shards, serving))
         stored = self.definition(head.serving)
-        mine = given.with_key_types(stored.keys).fingerprint()
+        fingerprint = given.with_key_types(stored.keys).fingerprint()
         known = [stored, *([] if head.building is None else [ObjectType.from_facts(head.building.definition)])]
-        if mine not in head.replaced and all(each.fingerprint() != mine for each in known):
+        if fingerprint not in head.replaced and all(each.fingerprint() != fingerprint for each in known):
             raise ConfigurationError(
                 f"the definition of {given.name!r} differs from the one that serves below {self.location!r}",
                 option="object_type",
@@ -230,9 +230,9 @@ class IndexStore:
         ):
             return known
         while numbers := self.versions(pipeline):
-            found = self.version(pipeline, numbers[-1])
-            if found is not None:
-                return found
+            version = self.version(pipeline, numbers[-1])
+            if version is not None:
+                return version
         return None
 
     def put_version(self, version: IndexVersion) -> bool:

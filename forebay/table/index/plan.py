@@ -158,19 +158,19 @@ def _changes(stored: ObjectType, new: ObjectType) -> Iterator[str]:
         if not (stored.feeds(name) and new.feeds(name)):
             yield f"the datasource {name!r} is {'gone' if stored.feeds(name) else 'new'}"
             continue
-        one, other = stored.datasource(name), new.datasource(name)
-        if (one.conflict, one.timestamp) != (other.conflict, other.timestamp):
+        stored_source, new_source = stored.datasource(name), new.datasource(name)
+        if (stored_source.conflict, stored_source.timestamp) != (new_source.conflict, new_source.timestamp):
             yield f"the datasource {name!r} has another rule for edits"
-        if sorted(one.keep) != sorted(other.keep):
+        if sorted(stored_source.keep) != sorted(new_source.keep):
             yield f"the datasource {name!r} keeps other columns"
 
 
 def _difference(name: str, before: Property, after: Property) -> str:
     names = ("type", "column", "filter", "text", "earlier name")
-    one, other = (
+    old, new = (
         (each.kind.text, each.column or name, each.filter, each.text, each.earlier_names) for each in (before, after)
     )
-    return " and ".join(what for what, left, right in zip(names, one, other, strict=True) if left != right)
+    return " and ".join(what for what, left, right in zip(names, old, new, strict=True) if left != right)
 
 
 def _source_of(definition: ObjectType, name: str) -> str:

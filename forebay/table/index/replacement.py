@@ -268,12 +268,12 @@ def _swapped(index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType
 def _kept_states(index: IndexStore, head: Entry, building: Building | None) -> dict[str, Any]:
     """Return the states of datasources that serve, or that a new replacement has as the one that was built before."""
     stored = index.definition(head.serving)
-    kept = {name: state for name, state in head.states.items() if name == EDITS or stored.feeds(name)}
+    states = {name: state for name, state in head.states.items() if name == EDITS or stored.feeds(name)}
     if building is None or head.building is None:
-        return kept
+        return states
     before, new = (ObjectType.from_facts(each.definition) for each in (head.building, building))
-    both = [source for source in new.datasources if before.feeds(source.name) and same_rows(before, source)]
-    return kept | {source.name: head.states[source.name] for source in both if source.name in head.states}
+    unchanged = [source for source in new.datasources if before.feeds(source.name) and same_rows(before, source)]
+    return states | {source.name: head.states[source.name] for source in unchanged if source.name in head.states}
 
 
 def _bare(head: Entry, kind: Any) -> Entry:  # noqa: ANN401 - a kind of an entry

@@ -63,9 +63,9 @@ class SegmentCache:
 
     def keep(self, segments: Iterable[IndexSegment]) -> None:
         """Remove all copies but those of these segments. Files that are open stay readable."""
-        kept = {self.path(segment).name for segment in segments}
+        file_names = {self.path(segment).name for segment in segments}
         for file in self._directory.iterdir():
-            if file.name not in kept and (file.suffix == _SUFFIX or file.name.startswith(".new-")):
+            if file.name not in file_names and (file.suffix == _SUFFIX or file.name.startswith(".new-")):
                 file.unlink(missing_ok=True)
                 self._checked.discard(file.name)
 

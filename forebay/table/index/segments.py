@@ -77,13 +77,13 @@ class IndexSegment:
             FatalError: They describe no segment.
         """
         try:
-            found = cls(**facts)
+            segment = cls(**facts)
         except TypeError as error:
             raise FatalError(f"{where} describes the segment {facts!r:.300}: {error}") from error
-        numbers = (found.size, found.rows, found.deleted, found.part, found.parts)
-        if not is_safe_name(found.name) or not all(isinstance(each, int) for each in numbers) or found.parts < 1:
+        numbers = (segment.size, segment.rows, segment.deleted, segment.part, segment.parts)
+        if not is_safe_name(segment.name) or not all(isinstance(each, int) for each in numbers) or segment.parts < 1:
             raise FatalError(f"{where} describes the segment {facts!r:.300}")
-        return found
+        return segment
 
 
 class _File:
@@ -262,8 +262,8 @@ def segment_rows(connection: sqlite3.Connection) -> Iterator[Row]:
     """Yield the rows of a segment in the order of their keys, deleted keys among them."""
 
     def rows(table: str, start: int, *, exist: bool) -> Iterator[Row]:
-        with closing(connection.execute(f"SELECT * FROM {table} ORDER BY k")) as found:
-            for row in found:
+        with closing(connection.execute(f"SELECT * FROM {table} ORDER BY k")) as cursor:
+            for row in cursor:
                 yield row[start], row[start + 1 :], exist
 
     return heapq.merge(rows("o", 1, exist=True), rows("d", 0, exist=False), key=lambda row: row[0])
@@ -279,7 +279,7 @@ def newest_rows(segments: Iterable[Iterator[Row]], *, keep_deleted: bool) -> Ite
     """
     last: bytes | None = None
     aged = [_aged(rows, age) for age, rows in enumerate(segments)]
-    for _, (key, columns, exists) in heapq.merge(*aged, key=lambda found: (found[1][0], found[0])):
+    for _, (key, columns, exists) in heapq.merge(*aged, key=lambda aged_row: (aged_row[1][0], aged_row[0])):
         if key != last and (exists or keep_deleted or columns[-1] is not None):
             yield key, columns, exists
         last = key

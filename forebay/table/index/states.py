@@ -99,15 +99,15 @@ class StateReader:
 
     def live_between(self, runs: Sequence[Run], low: int | None, high: int | None, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows with key hashes in a range, with the columns of `schema`, in the order of key hashes."""
-        found = newest_entries(entries_between(self.parts(runs), low, high, schema), keep_tombstones=False)
-        return found.filter(pa.array(found.column(COUNT).to_numpy() > 0))
+        entries = newest_entries(entries_between(self.parts(runs), low, high, schema), keep_tombstones=False)
+        return entries.filter(pa.array(entries.column(COUNT).to_numpy() > 0))
 
 
 def _columns(entries: Entries, which: Ints, schema: pa.Schema) -> list[pa.Array]:
     own = (entries.key_hashes, entries.row_hashes, entries.ordinals, entries.counts)
     fixed = {field.name: pa.array(values[which], field.type) for field, values in zip(FIXED, own, strict=True)}
-    rest = [field for field in schema if field.name not in fixed]
-    taken = dict(zip((field.name for field in rest), entries.take(which, rest), strict=True))
+    others = [field for field in schema if field.name not in fixed]
+    taken = dict(zip((field.name for field in others), entries.take(which, others), strict=True))
     return [(fixed | taken)[field.name] for field in schema]
 
 

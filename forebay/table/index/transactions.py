@@ -145,12 +145,12 @@ def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incomi
     state = base.states.get(transaction.datasource)
     stored = None if state is None else schema_of(state.schema)
     payload, fresh = _evolved(stored, incoming.payload, transaction)
-    kept = None
+    known = None
     if stored is not None and SEQUENCE in stored.names:
-        kept = stored.field(SEQUENCE).type
-        if incoming.sequence is not None and incoming.sequence != kept:
+        known = stored.field(SEQUENCE).type
+        if incoming.sequence is not None and incoming.sequence != known:
             raise ConfigurationError(
-                f"the sequence of the datasource {transaction.datasource!r} was {kept}, and is {incoming.sequence}",
+                f"the sequence of the datasource {transaction.datasource!r} was {known}, and is {incoming.sequence}",
                 option="sequence_by",
                 advice="cast it to the type it had; sequences of two types have no order",
             )
@@ -166,7 +166,7 @@ def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incomi
             snapshot=transaction.kind == "snapshot",
             fresh=fresh,
             sequence=incoming.sequence,
-            kept_sequence=kept,
+            kept_sequence=known,
             fits=incoming.fits,
         )
         for shard in range(base.shards)
@@ -235,12 +235,12 @@ def _change(
     name = transaction.datasource
     before = base.states.get(name)
     live = before.live if before else 0
-    kept = task.sequence if task.sequence is not None else task.kept_sequence
+    sequence = task.sequence if task.sequence is not None else task.kept_sequence
     applied = (*(before.applied if before else ()), (id_digest(transaction.id), digest))[-KNOWN:]
 
     def change(head: Entry) -> Entry:
         state = DatasourceState(
-            schema=schema_text(pa.schema([*order_fields(kept), *task.payload])),
+            schema=schema_text(pa.schema([*order_fields(sequence), *task.payload])),
             shards=tuple(result.runs for result in results),
             live=live + counts["inserted"] - counts["deleted"],
             moved=head.number + 1,
@@ -293,11 +293,11 @@ def _evolved(stored: pa.Schema | None, incoming: pa.Schema, transaction: Transac
     """Return the columns to keep, and whether they replace those of the state."""
     if stored is None:
         return incoming, False
-    kept = payload_of(stored)
-    if kept.equals(incoming) or transaction.kind == "delete":
-        return kept, False
-    types = {each.name: each.type for each in kept}
-    if len(kept) > sum(name.startswith(KEY) for name in kept.names) and any(
+    known = payload_of(stored)
+    if known.equals(incoming) or transaction.kind == "delete":
+        return known, False
+    types = {each.name: each.type for each in known}
+    if len(known) > sum(name.startswith(KEY) for name in known.names) and any(
         name not in types for name in incoming.names
     ):
         if transaction.kind == "snapshot":
@@ -317,10 +317,10 @@ def _evolved(stored: pa.Schema | None, incoming: pa.Schema, transaction: Transac
     return pa.schema([pa.field(each.name, types.get(each.name, each.type)) for each in incoming]), False
 
 
-def _widens(given: pa.DataType, kept: pa.DataType) -> bool:
+def _widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Return whether a type has all values of another one."""
-    if pa.types.is_integer(given) and pa.types.is_integer(kept):
-        return bool(given.bit_width <= kept.bit_width)
-    if pa.types.is_decimal(given) and pa.types.is_decimal(kept):
-        return bool(given.scale <= kept.scale and given.precision - given.scale <= kept.precision - kept.scale)
-    return bool(pa.types.is_float32(given) and pa.types.is_float64(kept))
+    if pa.types.is_integer(narrow) and pa.types.is_integer(wide):
+        return bool(narrow.bit_width <= wide.bit_width)
+    if pa.types.is_decimal(narrow) and pa.types.is_decimal(wide):
+        return bool(narrow.scale <= wide.scale and narrow.precision - narrow.scale <= wide.precision - wide.scale)
+    return bool(pa.types.is_float32(narrow) and pa.types.is_float64(wide))

@@ -246,15 +246,15 @@ def parse_type(text: str) -> SparkType:
 
 
 def _tokens(text: str) -> list[str]:
-    found: list[str] = []
+    tokens: list[str] = []
     at, end = 0, len(text.rstrip())
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None:
             raise _unknown(text)
-        found.append(match[1].replace("``", "`") if match[1] is not None else match[2] or match[3])
+        tokens.append(match[1].replace("``", "`") if match[1] is not None else match[2] or match[3])
         at = match.end()
-    return found[::-1]
+    return tokens[::-1]
 
 
 def _parsed(tokens: list[str], text: str) -> SparkType:
@@ -295,21 +295,21 @@ def _nested(name: str, tokens: list[str], text: str) -> SparkType:
 
 
 def _numbers(tokens: list[str], text: str) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     if tokens and tokens[-1] == "(":
         tokens.pop()
         while tokens and tokens[-1] != ")":
             token = tokens.pop()
             if token.isdecimal():
-                found.append(int(token))
+                numbers.append(int(token))
             elif token != ",":  # noqa: S105 - of a type
                 raise _unknown(text)
         _expect(tokens, ")", text)
-    return found
+    return numbers
 
 
-def _expect(tokens: list[str], wanted: str, text: str) -> None:
-    if not tokens or tokens.pop() != wanted:
+def _expect(tokens: list[str], expected: str, text: str) -> None:
+    if not tokens or tokens.pop() != expected:
         raise _unknown(text)
 
 

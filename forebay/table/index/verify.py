@@ -97,14 +97,14 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
         definition = index.definition(version.pipeline)
         rows = partial(merged_rows, index, entry, definition)
         if view is None:
-            found = compared(entry, definition, rows, partial(_of_segments, index, version))
+            verification = compared(entry, definition, rows, partial(_of_segments, index, version))
         else:
-            found = compared(entry, definition, partial(_with_pending, rows, view), partial(_of_view, view))
+            verification = compared(entry, definition, partial(_with_pending, rows, view), partial(_of_view, view))
     count = version.count if view is None else version.count + view.overlay.added
-    if found.is_equal and found.objects != count:
-        miscounted = f"the version has {found.objects:,} objects, and says {count:,}"
-        found = replace(found, problems=(miscounted,))
-    return replace(found, version=version.number)
+    if verification.is_equal and verification.objects != count:
+        miscounted = f"the version has {verification.objects:,} objects, and says {count:,}"
+        verification = replace(verification, problems=(miscounted,))
+    return replace(verification, version=version.number)
 
 
 def _damaged(index: IndexStore, version: IndexVersion) -> Iterator[str]:
@@ -193,10 +193,10 @@ def _sums(rows: Iterable[Columns], bucket: Callable[[Columns], int]) -> tuple[li
 
 
 def _differences(
-    expected: Mapping[Columns, Columns], found: Iterable[Columns], width: int
+    expected: Mapping[Columns, Columns], indexed: Iterable[Columns], width: int
 ) -> Iterator[tuple[Columns, str]]:
     left, seen = dict(expected), set()
-    for columns in found:
+    for columns in indexed:
         key = columns[:width]
         if key in seen:
             yield key, "is there twice"

@@ -101,7 +101,7 @@ def explain(index: IndexStore, key: object) -> Explanation:
     view = _view(index, head, version, definition)
     values = definition.codec.values(key)
     shard = definition.codec.hash(values) % head.shards
-    segment, found = view.find(key)
+    segment, columns = view.find(key)
     entry = index.log.get(version.data) or head
     rows = _rows(index, definition, entry, shard, dict(zip(definition.keys, values, strict=True)))
     edits = rows.pop(EDITS, None)
@@ -122,7 +122,7 @@ def explain(index: IndexStore, key: object) -> Explanation:
         segment=None if segment is None else segment.name,
         run=_place(version, segment),
         runs=len(version.runs),
-        found=found,
+        found=columns,
         replacement=_replacement(index, head, key),
     )
 
@@ -141,9 +141,9 @@ def _replacement(index: IndexStore, head: Entry, key: object) -> str | None:
     newest = index.newest_version(head.building.pipeline)
     if newest is None or newest.number == 0:
         return f"{head.building.pipeline} has no version yet"
-    found = _view(index, head, newest, ObjectType.from_facts(head.building.definition)).find(key)[1]
+    columns = _view(index, head, newest, ObjectType.from_facts(head.building.definition)).find(key)[1]
     place = f"{newest.pipeline}, at fact {newest.data} of the log, {head.number - newest.data} behind"
-    return f"{place}: {'no object' if found is None else _shown(found)}"
+    return f"{place}: {'no object' if columns is None else _shown(columns)}"
 
 
 def _shown_edits(edits: KeyEdits) -> Iterator[str]:
@@ -173,30 +173,30 @@ def _rows(
 ) -> dict[str, Mapping[str, Any] | None]:
     reader = StateReader(index.store)
     kinds = definition.columns
-    wanted = {f"{KEY}{name}": kinds[name].decode(value) for name, value in values.items()}
-    found: dict[str, Mapping[str, Any] | None] = {source.name: None for source in definition.datasources}
+    key_values = {f"{KEY}{name}": kinds[name].decode(value) for name, value in values.items()}
+    rows: dict[str, Mapping[str, Any] | None] = {source.name: None for source in definition.datasources}
     for name, state in entry.states.items():
-        if name != EDITS and name not in found:  # of the replacement that is built
+        if name != EDITS and name not in rows:  # of the replacement that is built
             continue
-        hashes = _hashes(reader, state.shards[shard], wanted)
+        hashes = _hashes(reader, state.shards[shard], key_values)
         batch = Merge(definition, entry, reader).rows_of(hashes, shard)[name]
-        for row in batch.filter(_mask(batch, wanted)).to_pylist():
-            found[name] = {column[2:]: value for column, value in row.items() if not column.startswith(PREFIX)}
-    return found
+        for row in batch.filter(_mask(batch, key_values)).to_pylist():
+            rows[name] = {column[2:]: value for column, value in row.items() if not column.startswith(PREFIX)}
+    return rows
 
 
-def _hashes(reader: StateReader, runs: tuple[Run, ...], wanted: Mapping[str, Any]) -> Ints:
+def _hashes(reader: StateReader, runs: tuple[Run, ...], key_values: Mapping[str, Any]) -> Ints:
     """Return the key hashes of entries with a key: Spark computes these hashes, and nothing else can."""
-    found = [np.empty(0, np.int64)]
+    hashes = [np.empty(0, np.int64)]
     for info in (each for run in runs for each in run):
         segment = reader.files.open(info)
-        found.append(segment.hashes[_mask(segment.batch, wanted).to_numpy(zero_copy_only=False)])
-    return np.unique(np.concatenate(found))
+        hashes.append(segment.hashes[_mask(segment.batch, key_values).to_numpy(zero_copy_only=False)])
+    return np.unique(np.concatenate(hashes))
 
 
-def _mask(batch: pa.RecordBatch, wanted: Mapping[str, Any]) -> pa.Array:
+def _mask(batch: pa.RecordBatch, key_values: Mapping[str, Any]) -> pa.Array:
     same = pa.array(np.ones(batch.num_rows, np.bool_))
-    for name, value in wanted.items():
+    for name, value in key_values.items():
         column = batch.column(name)
         same = pc.and_(same, pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), fill_value=False))
     return same

@@ -55,9 +55,9 @@ def client_error(error: Exception, doing: str, options: ClientOptions) -> Foreba
 
 def unreachable(error: Exception, options: ClientOptions) -> ForebayError:
     """Probe each broker's port, and return an error that says why no broker can be reached. May block for seconds."""
-    found = client_error(error, "the first connection to a broker", options)
-    if not isinstance(found, RetriableError):
-        return found
+    translated = client_error(error, "the first connection to a broker", options)
+    if not isinstance(translated, RetriableError):
+        return translated
     if isinstance(error, UnansweredError) and isinstance(error.last_error, kafka_errors.IncompatibleBrokerVersion):
         return ConfigurationError(
             f"a server of {', '.join(options.servers)} speaks Kafka but serves no topics: a controller, or too old",
@@ -293,8 +293,8 @@ def _bounds(consumer: Any, keys: Sequence[Key]) -> dict[Key, Bounds]:  # noqa: A
 
 def _servers(arguments: Mapping[str, object]) -> str:
     """Return the bootstrap servers of a consumer's arguments, for errors."""
-    found = arguments.get("bootstrap_servers")
-    return ", ".join(found) if isinstance(found, list) else str(found)
+    servers = arguments.get("bootstrap_servers")
+    return ", ".join(servers) if isinstance(servers, list) else str(servers)
 
 
 @contextmanager

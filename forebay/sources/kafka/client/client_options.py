@@ -55,15 +55,15 @@ def parse_jaas(given: str | Secret) -> Login:
             f"the login module {module!r} exists only in Java" if known else "its login module is not supported",
             _OTHER_MODULES.get(module),
         )
-    rest = tokens[2:]
-    if rest and rest[-1] == ";":
-        rest.pop()
+    remaining = tokens[2:]
+    if remaining and remaining[-1] == ";":
+        remaining.pop()
     entries: dict[str, str] = {}
-    while rest:
-        if len(rest) < 3 or rest[1] != "=":
+    while remaining:
+        if len(remaining) < 3 or remaining[1] != "=":
             raise _wrong_jaas("the value has entries that are not of the form name=value")
-        entries[rest[0]] = rest[2]
-        rest = rest[3:]
+        entries[remaining[0]] = remaining[2]
+        remaining = remaining[3:]
     missing = [name for name in ("username", "password") if not entries.get(name)]
     if missing:
         raise _wrong_jaas(f"the value has no {' and no '.join(missing)}")
@@ -84,16 +84,16 @@ def _secret(password: str) -> Secret:
 
 
 def _tokens(text: str) -> list[str]:
-    found, at, text = [], 0, text.strip()
+    tokens, at, text = [], 0, text.strip()
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
             raise _wrong_jaas("a quotation mark is missing")
         double, single, sign, word = match.groups()
         quoted = double if double is not None else single
-        found.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else sign or word)
+        tokens.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else sign or word)
         at = match.end()
-    return found
+    return tokens
 
 
 def _wrong_jaas(why: str, advice: str | None = None) -> ConfigurationError:
@@ -128,16 +128,16 @@ def _flag(text: str) -> bool:
 
 def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
-        found = next((one for one in choices if one.lower() == text.lower()), None)
-        if found is None:
+        chosen = next((choice for choice in choices if choice.lower() == text.lower()), None)
+        if chosen is None:
             raise ValueError(f"the value must be one of {', '.join(choices)}")
-        return found
+        return chosen
 
     return parse
 
 
 _BOTH: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
-    "bootstrap.servers": ("bootstrap_servers", lambda text: [one.strip() for one in text.split(",") if one.strip()]),
+    "bootstrap.servers": ("bootstrap_servers", lambda text: [item.strip() for item in text.split(",") if item.strip()]),
     "client.id": ("client_id", str),
     "client.dns.lookup": ("client_dns_lookup", _one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
     "security.protocol": ("security_protocol", _one_of(*_PROTOCOLS)),
@@ -213,8 +213,8 @@ class ClientOptions:
     @property
     def servers(self) -> list[str]:
         """The addresses of the bootstrap servers."""
-        found = self.settings["bootstrap_servers"]
-        return [str(one) for one in found] if isinstance(found, list) else []
+        addresses = self.settings["bootstrap_servers"]
+        return [str(address) for address in addresses] if isinstance(addresses, list) else []
 
     @property
     def read_committed(self) -> bool:
@@ -226,17 +226,17 @@ class ClientOptions:
 
         Call it only where a client is created, because it reveals secrets and reads TLS stores.
         """
-        found: dict[str, object] = {"bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **self.settings}
+        arguments: dict[str, object] = {"bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **self.settings}
         if role == "consumer":
-            found |= self.consumer
+            arguments |= self.consumer
         if self.tls is not None:
-            found["ssl_context"] = self.tls.context()
+            arguments["ssl_context"] = self.tls.context()
         if self.login is not None:
             login = parse_jaas(self.login)
-            found |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password.reveal()}
+            arguments |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password.reveal()}
         if self.token_provider is not None:
-            found["sasl_oauth_token_provider"] = _token_provider(self.token_provider)
-        return found
+            arguments["sasl_oauth_token_provider"] = _token_provider(self.token_provider)
+        return arguments
 
 
 def translate(given: Mapping[str, str | Secret], token_provider: str | None = None) -> ClientOptions:
@@ -347,8 +347,8 @@ def _token_provider(path: str) -> object:
     """Import and return the token provider `package.module:Provider`. If `Provider` is a class, return an instance."""
     module, _, name = path.partition(":")
     try:
-        found: object = getattr(importlib.import_module(module), name)
-        provider = found() if isinstance(found, type) else found
+        attribute: object = getattr(importlib.import_module(module), name)
+        provider = attribute() if isinstance(attribute, type) else attribute
     except Exception as error:
         raise ConfigurationError(
             f"oauthTokenProvider {path!r} cannot be created: {type(error).__name__}: {error}",

@@ -73,19 +73,19 @@ class KafkaCluster:
 
     def topics(self, names: Collection[str] | None) -> dict[str, Topic]:
         """Return the existing topics in `names`, by name; all topics if `names` is None."""
-        wanted = None if names is None else list(names)
-        found: dict[str, Topic] = {}
-        for each in self._ask("asking for topics", lambda admin: admin.describe_topics(wanted)):
+        requested = None if names is None else list(names)
+        topics: dict[str, Topic] = {}
+        for each in self._ask("asking for topics", lambda admin: admin.describe_topics(requested)):
             code = each.get("error_code", 0)
             if code in (kafka_errors.UnknownTopicOrPartitionError.errno, kafka_errors.UnknownTopicIdError.errno):
                 continue
-            found[each["name"]] = Topic(
+            topics[each["name"]] = Topic(
                 str(each["topic_id"]) if each.get("topic_id") else None,
-                {one["partition_index"]: one["leader_id"] for one in each["partitions"]},
+                {partition["partition_index"]: partition["leader_id"] for partition in each["partitions"]},
                 bool(each.get("is_internal")),
                 kafka_errors.for_code(code)(each["name"]) if code else None,
             )
-        return found
+        return topics
 
     def offsets(self, specs: Mapping[TopicPartition, int], *, committed: bool) -> dict[TopicPartition, int]:
         """Return an offset for each partition.
@@ -105,8 +105,8 @@ class KafkaCluster:
         if not specs:
             return {}
         level = "read_committed" if committed else "read_uncommitted"
-        found = self._ask("asking for offsets", lambda admin: admin.list_partition_offsets(specs, level))
-        return {TopicPartition(*one): (int(answer.offset), int(answer.timestamp)) for one, answer in found.items()}
+        answers = self._ask("asking for offsets", lambda admin: admin.list_partition_offsets(specs, level))
+        return {TopicPartition(*key): (int(answer.offset), int(answer.timestamp)) for key, answer in answers.items()}
 
     def sizes(self, topics: Collection[str]) -> dict[TopicPartition, int] | None:
         """Return the bytes of each partition on disk; {} if the request fails, None if the user lacks the permission.
@@ -121,24 +121,24 @@ class KafkaCluster:
         if brokers and not any(broker["log_dirs"] for broker in brokers):
             return None
         sizes = (
-            (TopicPartition(topic["name"], one["partition_index"]), one["partition_size"])
+            (TopicPartition(topic["name"], partition["partition_index"]), partition["partition_size"])
             for broker in brokers
             for directory in broker["log_dirs"]
             for topic in directory.get("topics", ())
-            for one in topic["partitions"]
-            if not one.get("is_future_key")
+            for partition in topic["partitions"]
+            if not partition.get("is_future_key")
         )
         return dict(sorted(sizes))  # the largest replica of each partition
 
     def group_offsets(self, group: str, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group for these partitions; `partitions` None = all with an offset."""
         asked = None if partitions is None else list(partitions)
-        found = self._ask(
+        answers = self._ask(
             f"asking for the offsets of the group {group!r}",
             lambda admin: admin.list_group_offsets({group: asked}),
             coordinator=COORDINATOR_RETRIES,
         )
-        offsets = {TopicPartition(*one): int(answer.offset) for one, answer in found.get(group, {}).items()}
+        offsets = {TopicPartition(*key): int(answer.offset) for key, answer in answers.get(group, {}).items()}
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, retries: int = COORDINATOR_RETRIES) -> None:
@@ -146,17 +146,17 @@ class KafkaCluster:
         asked = {partition: OffsetAndMetadata(offset, "", -1) for partition, offset in offsets.items()}
 
         def commit(admin: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-            for one, error in admin.alter_group_offsets(group, asked).items():
+            for partition, error in admin.alter_group_offsets(group, asked).items():
                 if error is kafka_errors.UnknownTopicOrPartitionError:
                     # The topic was deleted. An error here would block the commits of all other partitions.
                     _log.info(
                         "no commit to the group %r for %s/%s: the partition no longer exists",
                         group,
-                        one.topic,
-                        one.partition,
+                        partition.topic,
+                        partition.partition,
                     )
                 elif error is not kafka_errors.NoError:
-                    raise error(f"{one.topic}/{one.partition}")
+                    raise error(f"{partition.topic}/{partition.partition}")
 
         self._ask(f"committing to the group {group!r}", commit, coordinator=retries)
 
@@ -172,14 +172,14 @@ class KafkaCluster:
             try:
                 return work(self._connected())
             except kafka_errors.KafkaError as error:
-                found = client_error(error, doing, self._options)
-                if not isinstance(found, RetriableError):
-                    raise found from error
+                translated = client_error(error, doing, self._options)
+                if not isinstance(translated, RetriableError):
+                    raise translated from error
                 count = starting if coordinator and isinstance(error, _COORDINATOR) else failing
-                pause = count.fail(found)
+                pause = count.fail(translated)
                 if count.exhausted:
                     self.close()  # the next call connects again
-                    raise found from error
+                    raise translated from error
                 time.sleep(pause)
 
     def _connected(self) -> Any:  # noqa: ANN401 - kafka-python has no types

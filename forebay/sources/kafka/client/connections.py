@@ -66,15 +66,15 @@ def first_unexpected(*members: tuple[Any, str, str | int | None]) -> str | None:
         members: For each member: its owner, its name, and the names or the number of its parameters (None: not
             checked).
     """
-    for owner, name, wanted in members:
+    for owner, name, expected in members:
         member = getattr(owner, name, None)
-        given = inspect.signature(member).parameters if callable(member) else None
-        if wanted is None:
+        parameters = inspect.signature(member).parameters if callable(member) else None
+        if expected is None:
             fits = hasattr(owner, name)
-        elif isinstance(wanted, int):
-            fits = given is not None and len(given) == wanted
+        elif isinstance(expected, int):
+            fits = parameters is not None and len(parameters) == expected
         else:
-            fits = given is not None and given.keys() >= set(wanted.split())
+            fits = parameters is not None and parameters.keys() >= set(expected.split())
         if not fits:
             return f"{owner.__name__}.{name}"
     return None

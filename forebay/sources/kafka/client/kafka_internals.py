@@ -61,7 +61,7 @@ def unexpected_internal() -> str | None:
     None if it can use all of them.
     """
     records = getattr(Fetcher, "PartitionRecords", None)
-    found = first_unexpected(
+    unexpected = first_unexpected(
         (Fetcher, "PartitionRecords", "fetch_offset tp records isolation_level aborted_transactions"),
         (records, "_unpack_records", 5),
         (records, "take", 2),
@@ -70,7 +70,7 @@ def unexpected_internal() -> str | None:
         (Fetcher, "send_fetches", 1),
         (MemoryRecords, "_buffer", None),
     )
-    return found or _first_without(
+    return unexpected or _first_without(
         (KafkaConsumer, "_fetcher _manager"),
         (records, "next_fetch_offset leader_epoch topic_partition _unpack_records"),
     )
@@ -78,7 +78,7 @@ def unexpected_internal() -> str | None:
 
 def unexpected_topic_id_internal() -> str | None:
     """Return the name of the first internal function or class that `TopicIds` cannot use; None if it can use all."""
-    found = first_unexpected(
+    unexpected = first_unexpected(
         (Fetcher, "_create_fetch_requests", 1),
         (Fetcher, "_handle_fetch_response", "node_id fetch_offsets send_time response"),
         (ClusterMetadata, "topic_id", 2),
@@ -86,22 +86,22 @@ def unexpected_topic_id_internal() -> str | None:
         (FetchRequest.ForgottenTopic, "topic_id", None),
         (FetchRequest, "_max_version", None),
     )
-    if found is None and FetchRequest.max_version < _BY_ID:
+    if unexpected is None and FetchRequest.max_version < _BY_ID:
         return "FetchRequest.max_version"
-    return found or _first_without((KafkaConsumer, "_fetcher _manager"))
+    return unexpected or _first_without((KafkaConsumer, "_fetcher _manager"))
 
 
 def unexpected_receiver_internal() -> str | None:
     """Return the name of the first internal function or class that the receiver cannot use; None if it can use all."""
     if not issubclass(KafkaBytes, bytearray):
         return "KafkaBytes"
-    found = first_unexpected(
+    unexpected = first_unexpected(
         (KafkaConnectionManager, "_build_transport", 3),
         (KafkaTCPTransport, "_sock_recv", 1),
         (KafkaProtocol, "_process_response", 2),
         (KafkaBytes, "seek", 2),
     )
-    return found or _first_without(
+    return unexpected or _first_without(
         (KafkaTCPTransport, "_sock _protocol"), (KafkaConnection, "parser"), (KafkaProtocol, "_rbuffer _receiving")
     )
 
@@ -174,15 +174,18 @@ class TopicIds:
         for topics in (request.topics, request.forgotten_topics_data):
             by_id: dict[tuple[str, UUID | None], list[Any]] = {}
             for topic in topics:
-                for one in topic.partitions:
-                    number = one if isinstance(one, int) else one.partition
-                    by_id.setdefault((topic.topic, self._id(topic.topic, number)), []).append(one)
+                for partition in topic.partitions:
+                    number = partition if isinstance(partition, int) else partition.partition
+                    by_id.setdefault((topic.topic, self._id(topic.topic, number)), []).append(partition)
             if any(topic_id is None for _, topic_id in by_id):
                 return
             lists.append(by_id)
         make = FetchRequest.FetchTopic, FetchRequest.ForgottenTopic
         request.topics, request.forgotten_topics_data = (
-            [cls(topic=name, topic_id=topic_id, partitions=found) for (name, topic_id), found in by_id.items()]
+            [
+                cls(topic=name, topic_id=topic_id, partitions=partitions)
+                for (name, topic_id), partitions in by_id.items()
+            ]
             for cls, by_id in zip(make, lists, strict=True)
         )
         request._max_version = _BY_ID  # noqa: SLF001
@@ -195,8 +198,8 @@ class TopicIds:
         for topic in response.responses:
             topic.topic = self._names[topic.topic_id]
             keys: dict[bool, set[tuple[str, int]]] = {True: set(), False: set()}
-            for one in topic.partitions:
-                keys[one.error_code in _REFUSALS].add((topic.topic, one.partition_index))
+            for partition in topic.partitions:
+                keys[partition.error_code in _REFUSALS].add((topic.topic, partition.partition_index))
             self._refused = (self._refused - keys[False]) | keys[True]
 
 
@@ -245,7 +248,9 @@ def _raw_records(base: Any, consumer: Any, wanted: Callable[[str, int, int], Raw
             if part is None:
                 self.drain()
                 return []
-            aborted = tuple((one.producer_id, one.first_offset) for one in self.aborted_transactions)
+            aborted = tuple(
+                (transaction.producer_id, transaction.first_offset) for transaction in self.aborted_transactions
+            )
             fetch = replace(part, data=self._bytes, aborted=aborted)
             self.next_fetch_offset, self.leader_epoch = _next_offset(fetch)
             self.bytes_read = len(self._bytes)

@@ -68,7 +68,7 @@ class Tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self._text("ssl.endpoint.identification.algorithm") != ""
         named = _list(self._text("ssl.enabled.protocols")) or _list(self._text("ssl.protocol"))
-        versions = [_VERSIONS[one] for one in named if one != "TLS"]
+        versions = [_VERSIONS[version] for version in named if version != "TLS"]
         context.minimum_version = min(versions, default=ssl.TLSVersion.TLSv1_2)
         context.maximum_version = max(versions, default=ssl.TLSVersion.MAXIMUM_SUPPORTED)
         self._trust(context)
@@ -172,9 +172,11 @@ def _pkcs12(content: bytes, password: str | None, name: str, path: str) -> tuple
     except ValueError:
         pass
     else:
-        found = [store.cert, *store.additional_certs]
+        entries = [store.cert, *store.additional_certs]
         pem = "\n".join(
-            one.certificate.public_bytes(serialization.Encoding.PEM).decode() for one in found if one is not None
+            entry.certificate.public_bytes(serialization.Encoding.PEM).decode()
+            for entry in entries
+            if entry is not None
         )
         if store.key is None:
             return None, pem
@@ -187,7 +189,7 @@ def _pkcs12(content: bytes, password: str | None, name: str, path: str) -> tuple
 
 
 def _list(text: str | None) -> list[str]:
-    return [one.strip() for one in (text or "").split(",") if one.strip()]
+    return [item.strip() for item in (text or "").split(",") if item.strip()]
 
 
 def _wrong(name: str, why: str, advice: str) -> ConfigurationError:

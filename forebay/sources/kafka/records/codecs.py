@@ -74,28 +74,28 @@ def _zstd(data: memoryview, limit: int) -> memoryview:
     if size > limit:
         raise TooLargeError
     try:
-        mine = _idle.pop()
+        decompressor = _idle.pop()
     except IndexError:
-        mine = zstandard.ZstdDecompressor()
+        decompressor = zstandard.ZstdDecompressor()
     try:
         likely = min(limit, max(1 << 16, _ZSTD_USUAL_RATIO * len(data)))  # Java's producers do not write the size
         with suppress(zstandard.ZstdError):
-            return memoryview(mine.decompress(data, max_output_size=likely, allow_extra_data=False))
-        return _joined(_zstd_pieces(mine, data), limit)
+            return memoryview(decompressor.decompress(data, max_output_size=likely, allow_extra_data=False))
+        return _joined(_zstd_pieces(decompressor, data), limit)
     finally:
-        _idle.append(mine)
+        _idle.append(decompressor)
 
 
-def _zstd_pieces(mine: zstandard.ZstdDecompressor, data: memoryview) -> Iterator[bytes]:
-    rest: bytes | memoryview = data
-    while rest:
-        frame = mine.decompressobj()
-        while rest and not frame.eof:
-            yield frame.decompress(rest[:_ZSTD_PIECE])
-            rest = rest[_ZSTD_PIECE:]
+def _zstd_pieces(decompressor: zstandard.ZstdDecompressor, data: memoryview) -> Iterator[bytes]:
+    remaining: bytes | memoryview = data
+    while remaining:
+        frame = decompressor.decompressobj()
+        while remaining and not frame.eof:
+            yield frame.decompress(remaining[:_ZSTD_PIECE])
+            remaining = remaining[_ZSTD_PIECE:]
         if not frame.eof:
             raise ValueError("the data ends inside a frame")
-        rest = frame.unused_data + bytes(rest)
+        remaining = frame.unused_data + bytes(remaining)
 
 
 def _gzip(data: memoryview, limit: int) -> memoryview:
@@ -105,13 +105,13 @@ def _gzip(data: memoryview, limit: int) -> memoryview:
 
 
 def _gzip_pieces(data: memoryview, limit: int) -> Iterator[bytes]:
-    rest: bytes | memoryview = data
-    while rest:
+    remaining: bytes | memoryview = data
+    while remaining:
         member = zlib.decompressobj(wbits=31)
-        yield member.decompress(rest, limit + 1)
+        yield member.decompress(remaining, limit + 1)
         if not member.eof and not member.unconsumed_tail:
             raise ValueError("the data ends inside a member")
-        rest = member.unused_data
+        remaining = member.unused_data
 
 
 def _lz4(data: memoryview, limit: int) -> memoryview:
@@ -150,13 +150,13 @@ def _lz4_bound(data: memoryview, most: int) -> int:
 
 
 def _joined(pieces: Iterable[bytes], limit: int) -> memoryview:
-    found, size = [], 0
+    parts, size = [], 0
     for piece in pieces:
         size += len(piece)
         if size > limit:
             raise TooLargeError
-        found.append(piece)
-    return memoryview(found[0] if len(found) == 1 else b"".join(found))
+        parts.append(piece)
+    return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
 _CODECS: Mapping[int, Callable[[memoryview, int], memoryview]] = {1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}

@@ -169,10 +169,10 @@ class Constants:
 
     def column(self, value: int | str, rows: int) -> pa.Array:
         """Return a column of `rows` equal values: a string or a 32-bit number."""
-        kept = self._kept.get(value)
-        if kept is None or len(kept) < rows:
-            kept = self._kept[value] = _repeated(value, rows)
-        return kept.slice(0, rows)
+        cached = self._kept.get(value)
+        if cached is None or len(cached) < rows:
+            cached = self._kept[value] = _repeated(value, rows)
+        return cached.slice(0, rows)
 
 
 def _repeated(value: int | str, rows: int) -> pa.Array:
@@ -248,14 +248,14 @@ class ColumnarDecoder(FetchDecoder):
 
     def _fields(self, taken: _Records) -> dict[str, pa.Array]:
         """Return the columns of the schema that come from the bytes of the records: key, value and headers."""
-        found: dict[str, pa.Array] = {}
+        fields: dict[str, pa.Array] = {}
         source, at = taken.source, taken.at
         if not self._wanted & {"key", "value", "headers"}:
-            return found
+            return fields
         for name in ("key", "value"):
             lengths, nulls, at = _lengths(source, at, taken.stops)
             if name in self._wanted:
-                found[name] = binary(source, at, lengths, nulls)
+                fields[name] = binary(source, at, lengths, nulls)
             at += lengths
         if (at >= taken.stops).any():
             raise MalformedError("a record has no header count")
@@ -264,30 +264,30 @@ class ColumnarDecoder(FetchDecoder):
         if not (at[plain] + 1 == taken.stops[plain]).all():
             raise MalformedError("bytes are left after a record's headers")
         if "headers" in self._wanted:
-            found["headers"] = _headers_column(source, at, taken.stops, plain)
+            fields["headers"] = _headers_column(source, at, taken.stops, plain)
         elif not plain.all():
             _header_counts(source, at[~plain], taken.stops[~plain])
-        return found
+        return fields
 
     def _metadata(self, taken: _Records, group: Sequence[Body], fetch: RawFetch) -> dict[str, pa.Array]:
         """Return the columns of the schema that come from metadata: offset, timestamp, topic and partition."""
         rows = len(taken.offsets)
-        found: dict[str, pa.Array] = {}
+        columns: dict[str, pa.Array] = {}
         if "offset" in self._wanted:
-            found["offset"] = column(taken.offsets, pa.int64())
+            columns["offset"] = column(taken.offsets, pa.int64())
         if "timestamp" in self._wanted:
-            found["timestamp"] = column(_times(taken, group), COLUMNS["timestamp"])
+            columns["timestamp"] = column(_times(taken, group), COLUMNS["timestamp"])
         if "timestampType" in self._wanted:
             kinds = np.array([body.header.timestamp_type for body in group], np.int32)
             mixed = kinds.any() and not kinds.all()
-            found["timestampType"] = (
+            columns["timestampType"] = (
                 column(kinds[taken.of], pa.int32()) if mixed else self._constants.column(int(kinds[0]), rows)
             )
         if "topic" in self._wanted:
-            found["topic"] = self._constants.column(fetch.topic, rows)
+            columns["topic"] = self._constants.column(fetch.topic, rows)
         if "partition" in self._wanted:
-            found["partition"] = self._constants.column(fetch.partition, rows)
-        return found
+            columns["partition"] = self._constants.column(fetch.partition, rows)
+        return columns
 
 
 class _Records(NamedTuple):
@@ -331,10 +331,10 @@ def _in_range(batch: pa.RecordBatch, offsets: Ints, fetch: RawFetch) -> pa.Recor
         low = int(np.searchsorted(offsets, fetch.start))
         high = len(offsets) if fetch.end is None else int(np.searchsorted(offsets, fetch.end))
         return batch.slice(low, max(0, high - low))
-    wanted = offsets >= fetch.start
+    in_range = offsets >= fetch.start
     if fetch.end is not None:
-        wanted &= offsets < fetch.end
-    return batch.filter(pa.array(wanted.tolist(), pa.bool_()))
+        in_range &= offsets < fetch.end
+    return batch.filter(pa.array(in_range.tolist(), pa.bool_()))
 
 
 def _times(taken: _Records, group: Sequence[Body]) -> Ints:
@@ -486,10 +486,10 @@ def starts(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints,
     # A record ends at the begin of the next; the last one at the end of its batch.
     stops[:-1] = at[1:]
     stops[firsts + counts - 1] = ends
-    for batch, found in _long_ones(source, begins, ends, np.where(whole, 0, counts)):
+    for batch, positions in _long_ones(source, begins, ends, np.where(whole, 0, counts)):
         first, whole[batch] = int(firsts[batch]), True
-        body[first : first + len(found)] = found
-        stops[first : first + len(found) - 1] = found[1:]
+        body[first : first + len(positions)] = positions
+        stops[first : first + len(positions) - 1] = positions[1:]
     good = np.repeat(whole, counts)
     body[good] += 1 + (source.u8[body[good]] >= 0x80)
     for batch in np.flatnonzero(~whole).tolist():
@@ -552,24 +552,24 @@ def _walk(source: Bytes, begin: int, end: int, body: Ints, stops: Ints) -> None:
 def _long_ones(source: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Iterator[tuple[int, Ints]]:
     """Walk long batches in pieces. Yield the index of each completed batch, with the positions of its records."""
     left = {
-        one: _guesses(source, int(begins[one]), int(ends[one]), int(counts[one]))
-        for one in np.flatnonzero(counts >= _LONG).tolist()
+        index: _guesses(source, int(begins[index]), int(ends[index]), int(counts[index]))
+        for index in np.flatnonzero(counts >= _LONG).tolist()
     }
     for _ in range(_ROUNDS):
         if not left:
             return
-        limits = [np.append(guess[1:], ends[one]) for one, guess in left.items()]
+        limits = [np.append(guess[1:], ends[index]) for index, guess in left.items()]
         walked, right = _pieces(source, np.concatenate([*left.values()]), np.concatenate(limits))
         first, again = 0, {}
-        for one, guess in left.items():
+        for index, guess in left.items():
             pieces = slice(first, first + len(guess))
             first += len(guess)
-            found = walked[pieces]
-            found = found[found >= 0]
-            if right[pieces].all() and len(found) == counts[one]:
-                yield one, found
+            positions = walked[pieces]
+            positions = positions[positions >= 0]
+            if right[pieces].all() and len(positions) == counts[index]:
+                yield index, positions
             else:  # drop each guess that the piece before it does not lead to
-                again[one] = guess[np.append(True, right[pieces][:-1])]
+                again[index] = guess[np.append(True, right[pieces][:-1])]
         left = again
 
 
@@ -609,6 +609,6 @@ def _guesses(source: Bytes, begin: int, end: int, count: int) -> Ints:
         likely &= (step >= LEAST_RECORD) & (after == 0)
     row, position = row[likely], position[likely]
     _, firsts = np.unique(row, return_index=True)
-    found = np.concatenate([np.array([begin], np.int64), position[firsts]])
-    ascending: Ints = found[np.append(True, found[1:] > np.maximum.accumulate(found)[:-1])]
+    positions = np.concatenate([np.array([begin], np.int64), position[firsts]])
+    ascending: Ints = positions[np.append(True, positions[1:] > np.maximum.accumulate(positions)[:-1])]
     return ascending

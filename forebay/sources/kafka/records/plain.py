@@ -39,12 +39,16 @@ class PlainDecoder(FetchDecoder):
 
     def _rows(self, body: Body, fetch: RawFetch) -> list[Record]:
         with_headers = "headers" in self._schema.names
-        found: Iterable[Record]
+        unfiltered: Iterable[Record]
         if body.header.magic == 2:
-            found = records(body, fetch.topic_partition, with_headers=with_headers)
+            unfiltered = records(body, fetch.topic_partition, with_headers=with_headers)
         else:
-            found = _old_records(body, fetch.topic_partition, self._limit, check_crcs=self._check)
-        return [one for one in found if one.offset >= fetch.start and (fetch.end is None or one.offset < fetch.end)]
+            unfiltered = _old_records(body, fetch.topic_partition, self._limit, check_crcs=self._check)
+        return [
+            record
+            for record in unfiltered
+            if record.offset >= fetch.start and (fetch.end is None or record.offset < fetch.end)
+        ]
 
     def table(self, rows: list[Record], fetch: RawFetch) -> pa.RecordBatch:
         """Return records as an Arrow record batch.

@@ -173,8 +173,8 @@ class Selection:
             if header.base >= end and header.magic == 2:
                 yield None, end
                 return
-            wanted = (header.magic < 2 or self._wanted(header)) and header.last >= fetch.start
-            body = self._body(header) if wanted else None
+            selected = (header.magic < 2 or self._wanted(header)) and header.last >= fetch.start
+            body = self._body(header) if selected else None
             reached = max(reached, min(header.last + 1, end))
             yield body, reached
             if reached >= end:

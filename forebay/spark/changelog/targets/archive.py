@@ -89,10 +89,10 @@ class ArchiveTarget(Target):
 
     def _check_sidecar(self, schema: StructType, changes: Changes) -> None:
         """Check keys and schema against `_schema.json`, which is written first for a new archive."""
-        wanted = {"format": _FORMAT, "keys": list(changes.keys), "schema": schema.jsonValue()}
+        sidecar = {"format": _FORMAT, "keys": list(changes.keys), "schema": schema.jsonValue()}
         self._root.mkdir(parents=True, exist_ok=True)
         temporary = self._root / f".{_SIDECAR}.{uuid.uuid4().hex}"
-        temporary.write_text(json.dumps(wanted, indent=1))
+        temporary.write_text(json.dumps(sidecar, indent=1))
         with suppress(FileExistsError):
             os.link(temporary, self._root / _SIDECAR)  # the linked file is complete at once
         temporary.unlink()
@@ -202,7 +202,7 @@ def _nullable(schema: StructType) -> StructType:
             return MapType(whole(kind.keyType), whole(kind.valueType))
         return _nullable(kind) if isinstance(kind, StructType) else kind
 
-    return StructType([StructField(one.name, whole(one.dataType), True, one.metadata) for one in schema])
+    return StructType([StructField(field.name, whole(field.dataType), True, field.metadata) for field in schema])
 
 
 def _sidecar(root: Path) -> tuple[list[str], StructType]:
@@ -212,13 +212,13 @@ def _sidecar(root: Path) -> tuple[list[str], StructType]:
             option="path",
             advice="give a path to which an ArchiveTarget has written",
         )
-    with _reading(root, _SIDECAR) as found:
-        if found["format"] != _FORMAT:
+    with _reading(root, _SIDECAR) as sidecar:
+        if sidecar["format"] != _FORMAT:
             raise ConfigurationError(
-                f"the archive {root} has format {found['format']}; this version of forebay reads format {_FORMAT}",
+                f"the archive {root} has format {sidecar['format']}; this version of forebay reads format {_FORMAT}",
                 advice="read it with the version of forebay that wrote it",
             )
-        keys, types = found["keys"], [found["schema"]]
+        keys, types = sidecar["keys"], [sidecar["schema"]]
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
             raise ValueError("its keys are no list of names")
         while types:
@@ -229,13 +229,13 @@ def _sidecar(root: Path) -> tuple[list[str], StructType]:
                 types += part.values()
             elif isinstance(part, list):
                 types += part
-        return keys, _nullable(StructType.fromJson(found["schema"]))
+        return keys, _nullable(StructType.fromJson(sidecar["schema"]))
 
 
 def _versions(root: Path) -> list[int]:
     if not root.is_dir():
         return []
-    versions = {int(found[1]): entry for entry in os.scandir(root) if (found := _VERSION.fullmatch(entry.name))}
+    versions = {int(match[1]): entry for entry in os.scandir(root) if (match := _VERSION.fullmatch(entry.name))}
     for entry in versions.values():
         _unlinked(Path(entry))
     return sorted(versions)
@@ -257,8 +257,8 @@ def _unlinked(directory: Path) -> Path:
 
 
 def _applied(root: Path, version: int) -> dict[str, Any]:
-    with _reading(root, f"{COMMIT_VERSION}={version:010d}/{_APPLIED}") as found:
-        return {"query": str(found["query"]), "batch": int(found["batch"])}
+    with _reading(root, f"{COMMIT_VERSION}={version:010d}/{_APPLIED}") as applied:
+        return {"query": str(applied["query"]), "batch": int(applied["batch"])}
 
 
 @contextmanager

@@ -89,11 +89,13 @@ class DeltaTarget(Target):
             raise ConfigurationError(
                 f"the table {self._table} is not a Delta table", option="table", advice="give the name of a Delta table"
             )
-        found = {field.name: field.dataType for field in spark.table(self._table).schema}
-        wanted = {field.name: field.dataType for field in changes.fields}
-        for name in [*wanted, *found]:
-            if found.get(name) != wanted.get(name):
-                shown = [kind.simpleString() if (kind := kinds.get(name)) else "missing" for kinds in (found, wanted)]
+        stored = {field.name: field.dataType for field in spark.table(self._table).schema}
+        expected = {field.name: field.dataType for field in changes.fields}
+        for name in [*expected, *stored]:
+            if stored.get(name) != expected.get(name):
+                shown = [
+                    kind.simpleString() if (kind := kinds.get(name)) else "missing" for kinds in (stored, expected)
+                ]
                 raise ConfigurationError(
                     f"the column {name!r} is {shown[0]} in the table {self._table}, and {shown[1]} in the changes",
                     advice="cast, add or leave out the column (except_column_list), or alter the table",

@@ -173,7 +173,9 @@ class PostgresTarget(Target):
         """Stage the changes. Return the ids of the task attempts whose rows are merged, and the number of deletes."""
         # `mapInArrow` does not take names with dots; COPY goes by position.
         arrays = {name for name, column in statements.info.columns.items() if column.element}
-        columns = [copied(quoted(one.name), one.dataType, to_array=one.name in arrays) for one in changes.df.schema]
+        columns = [
+            copied(quoted(field.name), field.dataType, to_array=field.name in arrays) for field in changes.df.schema
+        ]
         frame = changes.df.select(*(column.alias(f"c{number}") for number, column in enumerate(columns)))
         results = self._run(frame, self._copier(statements))
         return [task for task, _, _ in results], sum(deletes for _, _, deletes in results)
@@ -282,14 +284,14 @@ class CopyPartition:
         """Run one COPY, and return its rows. They are kept to find the one that PostgreSQL refuses."""
         import psycopg
 
-        kept = [first]
+        batches = [first]
         rows, size = first.num_rows, first.nbytes
         try:
             with connection.cursor() as cursor, cursor.copy(self._statement([*self.columns, TASK])) as copy:
                 self._check_times(first)
                 copy.write(_as_csv(first, task))
                 while rows < _ROWS and size < _BYTES and (batch := next(more, None)) is not None:
-                    kept.append(batch)
+                    batches.append(batch)
                     rows, size = rows + batch.num_rows, size + batch.nbytes
                     self._check_times(batch)
                     copy.write(_as_csv(batch, task))
@@ -297,8 +299,8 @@ class CopyPartition:
             refused = typed_error(error, self.table)
             if not isinstance(refused, DataError):
                 raise
-            raise self._located(connection, pa.Table.from_batches(kept), refused) from error
-        return pa.Table.from_batches(kept)
+            raise self._located(connection, pa.Table.from_batches(batches), refused) from error
+        return pa.Table.from_batches(batches)
 
     def _located(self, connection: psycopg.Connection[Any], rows: pa.Table, refused: DataError) -> DataError:
         """Find a row and the column that COPY refuses, by copying parts of the rows again."""

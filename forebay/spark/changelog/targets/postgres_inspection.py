@@ -223,9 +223,9 @@ def inspect_table(connection: psycopg.Connection[Any], statements: Statements) -
         inexact |= set() if deterministic else {name}
     _check_columns(statements, columns, filled)
     inexact |= {
-        one.name
-        for one in statements.changes.fields
-        if postgres_type(one) == "text" != columns[one.name].kind and not columns[one.name].is_enum
+        field.name
+        for field in statements.changes.fields
+        if postgres_type(field) == "text" != columns[field.name].kind and not columns[field.name].is_enum
     }
     immediate, others = [], set()
     for name, at_each_row, indexed in connection.execute(_INDEXES, (table,)):
@@ -246,7 +246,7 @@ def inspect_table(connection: psycopg.Connection[Any], statements: Statements) -
 def _check_columns(statements: Statements, columns: Mapping[str, TableColumn], filled: set[str]) -> None:
     """Check that the table has the columns of the changes, and that the others are `filled` by defaults."""
     table, definitions, sequence = statements.target, statements.definitions(), statements.changes.sequence
-    fields = {one.name: one for one in statements.changes.fields}
+    fields = {field.name: field for field in statements.changes.fields}
     for name, definition in definitions.items():
         if name not in columns:
             raise ConfigurationError(
@@ -254,11 +254,11 @@ def _check_columns(statements: Statements, columns: Mapping[str, TableColumn], f
                 advice=f"ALTER TABLE {table} ADD COLUMN {quoted_name(name)} {definition}, or name the column in "
                 "except_column_list",
             )
-        one = fields.get(name) or StructField(name, sequence or NullType())
-        if not fits(one, columns[name]):
+        field = fields.get(name) or StructField(name, sequence or NullType())
+        if not fits(field, columns[name]):
             raise ConfigurationError(
                 f"the column {name!r} is {columns[name].kind} in the table {table}, and "
-                f"{one.dataType.simpleString()} in the changes, which need {postgres_type(one)}",
+                f"{field.dataType.simpleString()} in the changes, which need {postgres_type(field)}",
                 advice="cast the column first, or change the type of the table's column",
             )
     for name, column in columns.items():

@@ -123,8 +123,8 @@ def fits(field: StructField, column: TableColumn) -> bool:
 
     PostgreSQL checks strings for enums, arrays and types such as `uuid` when they are copied.
     """
-    wanted, kind = postgres_type(field), field.dataType
-    if wanted == column.kind:
+    needed, kind = postgres_type(field), field.dataType
+    if needed == column.kind:
         return True
     if isinstance(kind, StringType) and (column.is_enum or column.element or column.kind in _READ_FROM_TEXT):
         return True
@@ -137,7 +137,7 @@ def fits(field: StructField, column: TableColumn) -> bool:
             return column.kind == "numeric"
         precision, scale = (int(part) for part in modifier.rstrip(")").split(","))
         return scale >= kind.scale and precision - scale >= kind.precision - kind.scale
-    return base in _WIDER.get(wanted, set()) and (base != "numeric" or not modifier)
+    return base in _WIDER.get(needed, set()) and (base != "numeric" or not modifier)
 
 
 def copied(column: Column, kind: DataType, *, to_array: bool = False) -> Column:
@@ -269,10 +269,10 @@ class Statements:
 
     def definitions(self) -> dict[str, str]:
         """Return the SQL type of each column of the target, also of `__SEQUENCE`, `__START_AT` and `__END_AT`."""
-        found = {field.name: postgres_type(field) for field in self.changes.fields}
+        definitions = {field.name: postgres_type(field) for field in self.changes.fields}
         if self.changes.history:
-            return {**found, START_AT: self._sequence_type, END_AT: self._sequence_type}
-        return {**found, SEQUENCE: self._sequence_type} if self.changes.sequence else found
+            return {**definitions, START_AT: self._sequence_type, END_AT: self._sequence_type}
+        return {**definitions, SEQUENCE: self._sequence_type} if self.changes.sequence else definitions
 
     @property
     def identity(self) -> list[str]:
@@ -298,7 +298,7 @@ class Statements:
 
         Its columns have the types of the target, so that COPY finds every value that does not fit.
         """
-        columns = [f"{quoted_name(one.name)} {self._types[one.name]}" for one in self.changes.fields]
+        columns = [f"{quoted_name(column.name)} {self._types[column.name]}" for column in self.changes.fields]
         if self.changes.sequence:
             columns.append(f"{quoted_name(SEQUENCE)} {self._sequence_type}")
         columns += [f"{quoted_name(DELETED)} boolean", f"{quoted_name(TASK)} bigint"]
@@ -401,7 +401,7 @@ class Statements:
         def touched(of: str) -> str:
             return f"EXISTS (SELECT FROM {self._staged} k WHERE {_same(self.changes.keys, 'k', of)})"
 
-        nulls = ", ".join(quoted_name(one) if one in self.changes.keys else "NULL" for one in self.changes.names)
+        nulls = ", ".join(quoted_name(name) if name in self.changes.keys else "NULL" for name in self.changes.names)
         events = (
             f"SELECT {self._compared(self.changes.names, 't')}, {start}, false AS {deleted}, 1 AS {precedence} "
             f"FROM {self.target} t WHERE {touched('t')} "
@@ -448,8 +448,8 @@ def staging_name(table: str, query_id: str) -> tuple[str, str]:
     return name, name.removesuffix(unique)
 
 
-def _same(names: Sequence[str], one: str, other: str) -> str:
-    return " AND ".join(f"{one}.{quoted_name(name)} = {other}.{quoted_name(name)}" for name in names)
+def _same(names: Sequence[str], left: str, right: str) -> str:
+    return " AND ".join(f"{left}.{quoted_name(name)} = {right}.{quoted_name(name)}" for name in names)
 
 
 def _list(names: Sequence[str], of: str = "") -> str:

@@ -90,10 +90,10 @@ def apply_folded(
         if _INTERRUPTED.search(str(error)):
             # StreamingQuery.stop. Spark matches a pattern against the text, and a long text overflows its stack.
             raise RuntimeError(f"{_SPARK_STOPPED} a micro-batch: java.lang.InterruptedException") from None
-        found = unwrap(error)
-        if found is None or found is error:
+        unwrapped = unwrap(error)
+        if unwrapped is None or unwrapped is error:
             raise
-        raise found from error
+        raise unwrapped from error
 
 
 def check_owner(target: str, owner: str | None, query_id: str, *, adopt: bool) -> None:
@@ -196,15 +196,15 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
 def _query_id(batch: DataFrame) -> str:
     """Return the id of the streaming query that calls `foreachBatch` on this thread."""
     try:
-        found = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
     except Exception as error:  # Spark Connect has no SparkContext, and says so by an error of its own
         raise ConfigurationError(
             "on Spark Connect, foreachBatch does not get the id of its query",
             advice="in foreachBatch, call target.apply(batch, batch_id, query_id, keys=…) with an id of your own that "
             "is the same after each restart",
         ) from error
-    if found is None:
+    if query_id is None:
         raise ConfigurationError(
             "this thread does not run foreachBatch of a streaming query", advice="call target.apply with a query id"
         )
-    return str(found)
+    return str(query_id)

@@ -90,9 +90,9 @@ def check_flag(flag: str, booleans: Mapping[str, bool]) -> None:
         ConfigurationError: The column does not exist, or is not boolean.
     """
     if not booleans.get(flag):
-        found = "is not boolean" if flag in booleans else "does not exist"
+        problem = "is not boolean" if flag in booleans else "does not exist"
         raise ConfigurationError(
-            f"the deletion flag {flag!r} {found}",
+            f"the deletion flag {flag!r} {problem}",
             option="deleted",
             advice=f"give a boolean column; the columns are {', '.join(booleans)}",
         )

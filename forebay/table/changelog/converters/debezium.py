@@ -81,27 +81,27 @@ Mask = npt.NDArray[np.bool_]
 def placeholders(column: pa.Array) -> Mask:
     """Return for each value of a column whether it is Debezium's placeholder, or has it in it."""
     kind = column.type
-    found = np.zeros(len(column), np.bool_)
+    mask = np.zeros(len(column), np.bool_)
     if pa.types.is_string(kind):
         return np.array(pc.match_substring_regex(column, f"^(?:{_TEXT})$").fill_null(False), np.bool_)
     if pa.types.is_binary(kind):
         return np.array(pc.is_in(column, _BYTE_SET), np.bool_)
     if isinstance(kind, pa.StructType):
         for inner in children(column):
-            found |= placeholders(inner)
+            mask |= placeholders(inner)
     elif isinstance(kind, pa.MapType):
         pairs = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
         return placeholders(column.cast(pa.list_(pairs)))
     elif isinstance(kind, pa.ListType):
         inside = placeholders(cast("pa.ListArray", column).flatten())
-        found[pc.list_parent_indices(column).to_numpy(zero_copy_only=False)[inside]] = True
+        mask[pc.list_parent_indices(column).to_numpy(zero_copy_only=False)[inside]] = True
         numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_string
         if any(test(kind.value_type) for test in numbers):
             # An array of numbers has the bytes of the placeholder.
             lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
             for row in np.flatnonzero(lengths == len(_RAW)).tolist():
-                found[row] |= _is_raw(column[row].as_py())
-    return found
+                mask[row] |= _is_raw(column[row].as_py())
+    return mask
 
 
 def _is_raw(values: list[Any]) -> bool:
@@ -133,9 +133,9 @@ def filled(before: pa.Array, after: pa.Array, rows: pa.Schema) -> tuple[pa.Array
 
 def precise_decimals(texts: pa.Array, names: Sequence[str]) -> dict[str, Mask]:
     """Return for each of the columns `names` the events whose schema of Kafka Connect says that it is a `Decimal`."""
-    found = {name: np.zeros(len(texts), np.bool_) for name in names}
+    masks = {name: np.zeros(len(texts), np.bool_) for name in names}
     if not names:
-        return found
+        return masks
     known: dict[bytes, set[str]] = {}
     for row in pc.indices_nonzero(pc.match_substring(texts, _DECIMAL.decode()).fill_null(False)).to_pylist():
         text: bytes = texts[row].as_py()
@@ -143,9 +143,9 @@ def precise_decimals(texts: pa.Array, names: Sequence[str]) -> dict[str, Mask]:
         head = head if _DECIMAL in head else text
         if head not in known:
             known[head] = _decimal_columns(text)
-        for name in known[head] & found.keys():
-            found[name][row] = True
-    return found
+        for name in known[head] & masks.keys():
+            masks[name][row] = True
+    return masks
 
 
 def _decimal_columns(text: bytes) -> set[str]:
@@ -189,13 +189,13 @@ def _cause(value: Any, kind: pa.DataType) -> str:  # noqa: ANN401 - any value of
     whole = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     if whole in _TEXTS:
         return f"is the placeholder {PLACEHOLDER} (TOAST) in a form that is no {kind}"
-    for leaf, wanted in _leaves(value, kind):
-        if pa.types.is_temporal(wanted) and isinstance(leaf, (int, float)):
+    for leaf, leaf_type in _leaves(value, kind):
+        if pa.types.is_temporal(leaf_type) and isinstance(leaf, (int, float)):
             return (
                 "is a number, whose unit the event does not say: declare it BIGINT and convert it in the query, or let "
                 "the producer write texts (Debezium: time.precision.mode=isostring, or a converter)"
             )
-        if pa.types.is_decimal(wanted) and isinstance(leaf, str) and leaf and _BASE64.fullmatch(leaf):
+        if pa.types.is_decimal(leaf_type) and isinstance(leaf, str) and leaf and _BASE64.fullmatch(leaf):
             return f"may be Base64: {PRECISE}"
     return ""
 
@@ -287,12 +287,12 @@ class DebeziumJsonReader:
     def read(self, batch: pa.RecordBatch) -> ChangeEvents:
         """Read the events of a record batch; see `EventReader`."""
         texts = batch.column("value").cast(pa.binary())
-        found = self._events.read(texts)
-        before, after, op = (found.fields[name] for name in ("before", "after", "op"))
+        parsed = self._events.read(texts)
+        before, after, op = (parsed.fields[name] for name in ("before", "after", "op"))
         codes = pc.index_in(op, _OPS).fill_null(len(_OPS)).to_numpy(zero_copy_only=False)
-        self._check(batch, found, codes)
+        self._check(batch, parsed, codes)
         kinds = _KINDS[codes]
-        kinds[found.bad] = EventKind.MALFORMED
+        kinds[parsed.bad] = EventKind.MALFORMED
         kinds[~valid(texts)] = EventKind.SKIP
         after, unavailable = filled(before, after, self.payload)
         before = self._with_key(before)
@@ -310,7 +310,7 @@ class DebeziumJsonReader:
         for name, precise in precise_decimals(texts, self._decimals).items():
             old, new = (columns_of(structs, [name])[0] for structs in (before, after))
             problems[f"value: {name} is bytes: {PRECISE}"] = precise & (valid(old) | valid(new))
-        columns = self._columns(found)
+        columns = self._columns(parsed)
         lost = np.where(kinds == EventKind.DELETE, ~valid(before), ~valid(after))
         if self._sequence is not None:
             lost |= ~valid(columns[SEQUENCE])
@@ -319,18 +319,18 @@ class DebeziumJsonReader:
         kinds[lost & (kinds != EventKind.SKIP)] = EventKind.MALFORMED
 
         def reason(row: int) -> str:
-            if found.bad[row]:
-                rows = {name: found.fields[name] for name in ("before", "after")}
-                return f"value: {found.reason(row)}{cause(texts[row].as_py(), rows, row)}"
+            if parsed.bad[row]:
+                rows = {name: parsed.fields[name] for name in ("before", "after")}
+                return f"value: {parsed.reason(row)}{cause(texts[row].as_py(), rows, row)}"
             return next((text for text, mask in problems.items() if mask[row]), None) or self._reason(
-                found, before, row
+                parsed, before, row
             )
 
         return ChangeEvents(kinds, before, after, columns, reason)
 
-    def _check(self, batch: pa.RecordBatch, found: Texts, codes: npt.NDArray[np.int32]) -> None:
-        op = found.fields["op"]
-        unknown = np.flatnonzero((codes == len(_OPS)) & valid(op) & ~found.bad)
+    def _check(self, batch: pa.RecordBatch, parsed: Texts, codes: npt.NDArray[np.int32]) -> None:
+        op = parsed.fields["op"]
+        unknown = np.flatnonzero((codes == len(_OPS)) & valid(op) & ~parsed.bad)
         if len(unknown):
             raise refuse_event(
                 batch,
@@ -338,7 +338,7 @@ class DebeziumJsonReader:
                 f"unknown op {op[int(unknown[0])].as_py()!r} in a Debezium event",
                 "filter out such events first, such as logical decoding messages (op m); known are c, r, u, d and t",
             )
-        truncates = np.flatnonzero((codes == _TRUNCATE) & ~found.bad)
+        truncates = np.flatnonzero((codes == _TRUNCATE) & ~parsed.bad)
         if len(truncates) and self._truncate == "error":
             raise refuse_event(
                 batch,
@@ -392,8 +392,8 @@ class DebeziumJsonReader:
         changes = ~np.isin(kinds, (EventKind.SKIP, EventKind.MALFORMED))
         deletes = kinds == EventKind.DELETE
         row_there = np.where(deletes, valid(before), valid(after))
-        both = zip(columns_of(before, self._key), columns_of(after, self._key), strict=True)
-        rows = [pc.if_else(pa.array(deletes), old, new) for old, new in both]
+        pairs = zip(columns_of(before, self._key), columns_of(after, self._key), strict=True)
+        rows = [pc.if_else(pa.array(deletes), old, new) for old, new in pairs]
         same = equal_rows(rows, [keys.fields[name] for name in self._key])
         absent = changes & ~valid(texts)
         other = (row_there & ~keys.bad & ~same) | (kinds == EventKind.KEY_UPDATE)
@@ -420,11 +420,11 @@ class DebeziumJsonReader:
         places[empty] += len(kinds)
         return pa.concat_arrays([before, key_rows(keys, self.payload)]).take(pa.array(places))
 
-    def _columns(self, found: Texts) -> dict[str, pa.Array]:
+    def _columns(self, parsed: Texts) -> dict[str, pa.Array]:
         names = [*_LOG_FIELDS[self._sequence], "ts_ms"]
-        source = dict(zip(names, children(found.fields["source"]), strict=True))
+        source = dict(zip(names, children(parsed.fields["source"]), strict=True))
         columns = {
-            TRANSACTION: children(found.fields["transaction"])[0],
+            TRANSACTION: children(parsed.fields["transaction"])[0],
             COMMIT_TIMESTAMP: timestamps(source["ts_ms"], 1000),
         }
         if self._sequence == "lsn":
@@ -436,13 +436,13 @@ class DebeziumJsonReader:
             columns[LOG] = pc.if_else(snapshot, None, log_names(source["name"], source["server_id"]))
         return columns
 
-    def _reason(self, found: Texts, before: pa.Array, row: int) -> str:
-        op = found.fields["op"][row].as_py()
+    def _reason(self, parsed: Texts, before: pa.Array, row: int) -> str:
+        op = parsed.fields["op"][row].as_py()
         if op is None:
             return "value: it has no field op"
         if op == "d" and not before[row].is_valid:
             return "value: a delete has no field before, and the message key has no columns"
-        if op != "d" and not found.fields["after"][row].is_valid:
+        if op != "d" and not parsed.fields["after"][row].is_valid:
             return f"value: an event with op {op} has no field after"
         return f"value: it has no {_SEQUENCE_FIELDS[self._sequence or 'lsn']}, which _sequence comes from"
 
@@ -488,5 +488,5 @@ class DebeziumJsonWriter:
                 made.append((keys[row], dump(event)))
                 if deleted and self._tombstones:
                     made.append((keys[row], None))
-            columns = [pa.array([one[place] for one in made], pa.string()) for place in (0, 1)]
+            columns = [pa.array([pair[place] for pair in made], pa.string()) for place in (0, 1)]
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)

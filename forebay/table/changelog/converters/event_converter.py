@@ -92,8 +92,8 @@ def paired(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[Pa
         DataError: A kind is unknown or NULL.
     """
     held: pa.RecordBatch | None = None
-    for one in batches:
-        batch = one if held is None else pa.concat_batches([held, one])
+    for incoming in batches:
+        batch = incoming if held is None else pa.concat_batches([held, incoming])
         kinds = _kinds(batch)
         held = None
         if batch.num_rows and kinds[-1] == RowKind.UPDATE_BEFORE:
@@ -270,10 +270,10 @@ class EventConverter:
     ) -> dict[str, pa.Array]:
         added = np.isin(kinds, (RowKind.INSERT, RowKind.UPDATE_AFTER))
         places = pa.array(np.where(added, rows + len(events.before), rows), mask=kinds == _NO_KIND)
-        both = zip(self._reader.payload.names, children(events.before), children(events.after), strict=True)
+        pairs = zip(self._reader.payload.names, children(events.before), children(events.after), strict=True)
         return {
             name: pa.concat_arrays([before, after]).take(places)
-            for name, before, after in both
+            for name, before, after in pairs
             if name in self.schema.names
         }
 
@@ -282,10 +282,10 @@ class EventConverter:
         bad = np.flatnonzero(kinds == _NO_KIND)
         if not len(bad):
             return pa.nulls(len(rows), self._corrupt_type)
-        found = batch.take(pa.array(rows[bad]))
+        reported = batch.take(pa.array(rows[bad]))
         reasons = pa.array([events.reason(int(row)) for row in rows[bad]], pa.string())
         names = [field.name for field in self._corrupt_type][:-1]
-        values = [*(found.column(name) for name in names), reasons]
+        values = [*(reported.column(name) for name in names), reasons]
         corrupt = pa.StructArray.from_arrays(values, fields=list(self._corrupt_type))
         places = np.full(len(rows), -1)
         places[bad] = np.arange(len(bad))

@@ -80,11 +80,11 @@ class EventOptions:
         names = list(self.key or (key or pa.schema([])).names)
         # Changed keys show in the columns of the key, and whole rows in all columns.
         pruned = columns is not None and self.missing_before == "postimage"
-        wanted = wanted_fields(list(payload), [*(columns or ()), *names] if pruned else None)
-        found: dict[str, Any] = {"key": names, "sequence": self.sequence, "missing_before": self.missing_before}
+        fields = wanted_fields(list(payload), [*(columns or ()), *names] if pruned else None)
+        arguments: dict[str, Any] = {"key": names, "sequence": self.sequence, "missing_before": self.missing_before}
         if self.form == "maxwell-json":
-            return MaxwellJsonReader(wanted, options, **found)
-        return DebeziumJsonReader(wanted, options, message_key=key, truncate=self.truncate, **found)
+            return MaxwellJsonReader(fields, options, **arguments)
+        return DebeziumJsonReader(fields, options, message_key=key, truncate=self.truncate, **arguments)
 
     def key_names(self, options: JsonOptions) -> list[str]:
         """Return the columns of the key, if `key_schema` gives them."""

@@ -91,16 +91,16 @@ class TextReader:
                 self._first = 1 - self._first if 2 * len(rows) > count else self._first
 
         def reason(row: int) -> str:
-            found: str = self._readers[form[row]].reason(texts[row].as_py())
-            return found
+            text: str = self._readers[form[row]].reason(texts[row].as_py())
+            return text
 
         return Texts(dict(zip(self._names, children(values), strict=True)), bad, reason)
 
     def _read_as(self, form: int, texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-        found = self._readers[form].read(texts)
+        parsed = self._readers[form].read(texts)
         bad = np.zeros(len(texts), np.bool_)
-        bad[found.bad] = True
-        return (children(found.values)[0] if form else found.values), bad
+        bad[parsed.bad] = True
+        return (children(parsed.values)[0] if form else parsed.values), bad
 
     def _is_missing(self, values: pa.Array) -> npt.NDArray[np.bool_]:
         missing = np.ones(len(values), np.bool_)
@@ -195,8 +195,8 @@ def json_objects(columns: dict[str, pa.Array]) -> list[dict[str, Any]]:
 def json_texts(columns: dict[str, pa.Array], there: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """Return each row as the text of a JSON object; NULL for rows where `there` is False."""
     rows = json_objects(columns)
-    kept: Sequence[bool] = [True] * len(rows) if there is None else there.tolist()
-    return pa.array([dump(row) if keep else None for row, keep in zip(rows, kept, strict=True)], pa.string())
+    mask: Sequence[bool] = [True] * len(rows) if there is None else there.tolist()
+    return pa.array([dump(row) if keep else None for row, keep in zip(rows, mask, strict=True)], pa.string())
 
 
 def dump(value: object) -> str:
@@ -221,7 +221,7 @@ def _lists(array: pa.ListArray | pa.MapArray) -> list[Any]:
 
 
 def _masked(values: list[Any], array: pa.Array) -> list[Any]:
-    return [one if there else None for one, there in zip(values, array.is_valid().to_pylist(), strict=True)]
+    return [value if there else None for value, there in zip(values, array.is_valid().to_pylist(), strict=True)]
 
 
 def _special(value: float) -> str:

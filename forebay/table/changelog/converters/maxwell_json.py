@@ -89,10 +89,10 @@ class MaxwellJsonReader:
     def read(self, batch: pa.RecordBatch) -> ChangeEvents:
         """Read the events of a record batch; see `EventReader`."""
         texts = batch.column("value").cast(pa.binary())
-        found = self._events.read(texts)
-        data, old, form = (found.fields[name] for name in ("data", "old", "type"))
+        parsed = self._events.read(texts)
+        data, old, form = (parsed.fields[name] for name in ("data", "old", "type"))
         codes = pc.index_in(form, _TYPES).fill_null(len(_TYPES)).to_numpy(zero_copy_only=False)
-        unknown = np.flatnonzero((codes == len(_TYPES)) & valid(form) & ~found.bad)
+        unknown = np.flatnonzero((codes == len(_TYPES)) & valid(form) & ~parsed.bad)
         if len(unknown):
             raise refuse_event(
                 batch,
@@ -102,12 +102,12 @@ class MaxwellJsonReader:
                 f"{', '.join(_TYPES.to_pylist())}",
             )
         kinds = _KINDS[codes]
-        columns = self._columns(found)
+        columns = self._columns(parsed)
         lost = ~valid(data)
         if self._sequence is not None:
-            named = valid(found.fields["server_id"]) | (codes == _BOOTSTRAP)
+            named = valid(parsed.fields["server_id"]) | (codes == _BOOTSTRAP)
             lost |= ~valid(columns[SEQUENCE]) | ~named
-        kinds[found.bad | (lost & (kinds != EventKind.SKIP))] = EventKind.MALFORMED
+        kinds[parsed.bad | (lost & (kinds != EventKind.SKIP))] = EventKind.MALFORMED
         kinds[~valid(texts)] = EventKind.SKIP
         kinds[(kinds == EventKind.UPDATE) & ~valid(old)] = EventKind.UPSERT
         if self._missing_before == "error":
@@ -116,7 +116,7 @@ class MaxwellJsonReader:
         mark_key_updates(kinds, self._key, before, data)
 
         def reason(row: int) -> str:
-            return _reason(found, row) + (cause(texts[row].as_py(), {"data": data}, row) if found.bad[row] else "")
+            return _reason(parsed, row) + (cause(texts[row].as_py(), {"data": data}, row) if parsed.bad[row] else "")
 
         return ChangeEvents(kinds, before, data, columns, reason)
 
@@ -167,27 +167,27 @@ class MaxwellJsonReader:
             columns.append(pc.if_else(pa.array(changed & updates), earlier, new))
         return pa.StructArray.from_arrays(columns, fields=list(self.payload))
 
-    def _columns(self, found: Texts) -> dict[str, pa.Array]:
-        seconds = found.fields["ts"]
+    def _columns(self, parsed: Texts) -> dict[str, pa.Array]:
+        seconds = parsed.fields["ts"]
         columns = {
-            TRANSACTION: found.fields["xid"].cast(pa.string()),
+            TRANSACTION: parsed.fields["xid"].cast(pa.string()),
             COMMIT_TIMESTAMP: timestamps(seconds, 1_000_000),
         }
         if self._sequence is not None:
-            columns[SEQUENCE] = binlog_texts(found.fields["position"], found.fields["xoffset"])
-            columns[LOG] = found.fields["server_id"].cast(pa.string())
+            columns[SEQUENCE] = binlog_texts(parsed.fields["position"], parsed.fields["xoffset"])
+            columns[LOG] = parsed.fields["server_id"].cast(pa.string())
         return columns
 
 
-def _reason(found: Texts, row: int) -> str:
-    if found.bad[row]:
-        return f"value: {found.reason(row)}"
-    form = found.fields["type"][row].as_py()
+def _reason(parsed: Texts, row: int) -> str:
+    if parsed.bad[row]:
+        return f"value: {parsed.reason(row)}"
+    form = parsed.fields["type"][row].as_py()
     if form is None:
         return "value: it has no field type"
-    if not found.fields["data"][row].is_valid:
+    if not parsed.fields["data"][row].is_valid:
         return f"value: an event with type {form} has no field data"
-    if found.fields["server_id"][row].is_valid or form == "bootstrap-insert":
+    if parsed.fields["server_id"][row].is_valid or form == "bootstrap-insert":
         return "value: it has no position such as master.000006:800911, which _sequence comes from"
     return "value: it has no server_id, which _log comes from; set output_server_id=true in Maxwell"
 

@@ -36,8 +36,8 @@ class UpsertJsonReader:
         every = [*(field for field in key if field.name not in payload.names), *payload]
         self.payload = wanted_fields(every, columns)
         self._keys = TextReader(key, options)
-        wanted = [field for field in self.payload if field.name not in key.names]
-        self._values = TextReader(pa.schema(wanted), options) if wanted else None
+        fields = [field for field in self.payload if field.name not in key.names]
+        self._values = TextReader(pa.schema(fields), options) if fields else None
 
     def read(self, batch: pa.RecordBatch) -> ChangeEvents:
         """Read the events of a record batch; see `EventReader`."""
@@ -89,7 +89,7 @@ class UpsertJsonWriter:
             DataError: A kind is unknown.
         """
         for batch in paired(batches, self._key):
-            kept = batch.filter(~((batch.kinds == RowKind.UPDATE_BEFORE) & batch.pairs))
-            keys = json_texts(kept.columns(self._key))
-            values = json_texts(kept.payload(), ~np.isin(kept.kinds, (RowKind.DELETE, RowKind.UPDATE_BEFORE)))
+            rows = batch.filter(~((batch.kinds == RowKind.UPDATE_BEFORE) & batch.pairs))
+            keys = json_texts(rows.columns(self._key))
+            values = json_texts(rows.payload(), ~np.isin(rows.kinds, (RowKind.DELETE, RowKind.UPDATE_BEFORE)))
             yield pa.RecordBatch.from_arrays([keys, values], schema=self.schema)

@@ -28,8 +28,8 @@ Bools = npt.NDArray[np.bool_]
 def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Bools:
     """Return for each index whether the two rows are equal in all columns. Both sides have equal types and lengths."""
     result = np.ones(len(left[0]) if left else 0, np.bool_)
-    for one, other in zip(left, right, strict=True):
-        result &= _equal(one, other)
+    for left_column, right_column in zip(left, right, strict=True):
+        result &= _equal(left_column, right_column)
     return result
 
 
@@ -125,15 +125,15 @@ def last_of(codes: Ints, size: int, which: Ints, *order: Ints) -> Ints:
         which: The indexes of the elements that count.
         order: Columns over all elements; the first one decides first.
     """
-    found = np.full(size, -1)
+    newest = np.full(size, -1)
     chosen = codes[which]
     if len(which) > 1 and len(np.unique(chosen)) < len(chosen):
         arranged = np.lexsort((*(column[which] for column in reversed(order)), chosen))
         which, chosen = which[arranged], chosen[arranged]
         last = np.append(chosen[1:] != chosen[:-1], True)
         which, chosen = which[last], chosen[last]
-    found[chosen] = which
-    return found
+    newest[chosen] = which
+    return newest
 
 
 _MIX: Final = tuple(np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
@@ -230,7 +230,7 @@ def collect(batches: Iterable[pa.RecordBatch], layout: Layout) -> Events:
     payload = pa.schema(layout.payload)
     if not batches:
         empty = np.empty(0, np.int64)
-        rows = pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in payload], schema=payload)
+        rows = pa.RecordBatch.from_arrays([pa.nulls(0, column.type) for column in payload], schema=payload)
         orders = [pa.nulls(0, kind) for kind in layout.orders]
         return Events(layout, rows, empty, empty, empty, orders, empty if layout.timed else None)
     whole = pa.concat_batches(batches)
@@ -241,7 +241,7 @@ def collect(batches: Iterable[pa.RecordBatch], layout: Layout) -> Events:
 
     events = Events(
         layout,
-        pa.RecordBatch.from_arrays([whole.column(one.name).cast(one.type) for one in payload], schema=payload),
+        pa.RecordBatch.from_arrays([whole.column(column.name).cast(column.type) for column in payload], schema=payload),
         ints(KEY_HASH),
         ints(ROW_HASH),
         ints(KIND),
@@ -256,9 +256,9 @@ def _check(events: Events, whole: pa.RecordBatch) -> None:
     unknown = np.flatnonzero(events.kinds < 0)
     if len(unknown):
         place = int(unknown[0])
-        found = whole.column(f"{PREFIX}word")[place].as_py()
+        word = whole.column(f"{PREFIX}word")[place].as_py()
         raise DataError(
-            f"unknown change kind {found!r} of the key {shown_key(events, place)}",
+            f"unknown change kind {word!r} of the key {shown_key(events, place)}",
             position=shown_position(whole, place),
             advice=f"{CHANGE_TYPE} is one of {', '.join(CHANGE_TYPES)}; convert other words first",
         )
@@ -329,9 +329,9 @@ class TouchedKeys:
         ]
         if not stored.any():
             return arriving
-        kept = self.entries.take(members[stored], self.events.layout.fields(names))
+        stored_values = self.entries.take(members[stored], self.events.layout.fields(names))
         places = pa.array(mixed_places(stored))
-        return [pa.concat_arrays([one, other]).take(places) for one, other in zip(kept, arriving, strict=True)]
+        return [pa.concat_arrays([one, other]).take(places) for one, other in zip(stored_values, arriving, strict=True)]
 
     def orders(self, members: Ints, stored: Sequence[pa.Array], arriving: Sequence[pa.Array]) -> list[pa.Array]:
         """Return the ordering columns of some members. `stored` has those of all entries, `arriving` of all events."""
@@ -352,7 +352,7 @@ def touched_keys(events: Events, entries: Entries) -> TouchedKeys:
     stored = len(entries)
     hashes, codes = np.unique(np.concatenate([entries.key_hashes, events.key_hashes]), return_inverse=True)
     codes = codes.astype(np.int64)
-    found = TouchedKeys(events, entries, codes, hashes, np.zeros(len(hashes), np.int64))
+    touched = TouchedKeys(events, entries, codes, hashes, np.zeros(len(hashes), np.int64))
     entry_keys = entries.ordinals // KEY
     # If all key ordinals are 0, all entries of a hash have one key, so only the first entry of each hash is compared.
     if not entry_keys.any():
@@ -361,12 +361,12 @@ def touched_keys(events: Events, entries: Entries) -> TouchedKeys:
         leaders[codes[spoken[::-1]]] = spoken[::-1]  # the first member of each key
         others = spoken[spoken != leaders[codes[spoken]]]
         if not len(others):
-            return found
+            return touched
         names = events.layout.keys
-        equal = equal_rows(found.take(others, names), found.take(leaders[codes[others]], names))
+        equal = equal_rows(touched.take(others, names), touched.take(leaders[codes[others]], names))
         if equal.all():
-            return found
-    return _told_apart(found, entry_keys)
+            return touched
+    return _told_apart(touched, entry_keys)
 
 
 def _firsts(codes: Ints) -> Ints:
@@ -376,18 +376,18 @@ def _firsts(codes: Ints) -> Ints:
     return np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
 
 
-def _told_apart(found: TouchedKeys, entry_keys: Ints) -> TouchedKeys:
+def _told_apart(touched: TouchedKeys, entry_keys: Ints) -> TouchedKeys:
     """Give keys with equal hashes codes of their own. Rare, so key by key in Python."""
-    stored = len(found.entries)
-    keys = row_keys(found.take(np.arange(len(found.codes)), found.events.layout.keys))
+    stored = len(touched.entries)
+    keys = row_keys(touched.take(np.arange(len(touched.codes)), touched.events.layout.keys))
     known: dict[tuple[int, Hashable], int] = {}
     hashes: list[int] = []
     ordinals: list[int] = []
     of_hash: dict[int, int] = {}
     codes = np.empty(len(keys), np.int64)
     # Entries first, then events by their keys: a replay with the events in another order gives the same ordinals.
-    for member, key in sorted(enumerate(keys), key=lambda one: (one[0] >= stored, repr(one[1]))):
-        key_hash = int(found.hashes[found.codes[member]])
+    for member, key in sorted(enumerate(keys), key=lambda entry: (entry[0] >= stored, repr(entry[1]))):
+        key_hash = int(touched.hashes[touched.codes[member]])
         code = known.get((key_hash, key))
         if code is None:
             ordinal = int(entry_keys[member]) if member < stored else of_hash.get(key_hash, 0)
@@ -396,4 +396,4 @@ def _told_apart(found: TouchedKeys, entry_keys: Ints) -> TouchedKeys:
             hashes.append(key_hash)
             ordinals.append(ordinal)
         codes[member] = code
-    return TouchedKeys(found.events, found.entries, codes, np.array(hashes, np.int64), np.array(ordinals, np.int64))
+    return TouchedKeys(touched.events, touched.entries, codes, np.array(hashes, np.int64), np.array(ordinals, np.int64))

@@ -62,15 +62,15 @@ class Expiry:
     def candidates(self, runs: Sequence[Sequence[Segment]], manifest: Manifest, events: Events) -> Ints:
         """Return the hashes of keys that may have expired. Only segments with old entries are read."""
         cutoff = self.cutoff(events)
-        found = [np.empty(0, np.int64)]
+        hashes = [np.empty(0, np.int64)]
         if cutoff is not None:
             for run, infos in zip(runs, manifest.runs, strict=True):
                 for segment, info in zip(run, infos, strict=True):
                     if info.oldest is not None and info.oldest <= cutoff:
                         old = (segment.ints(TOUCHED) <= cutoff) & (segment.ints(COUNT) != 0)
-                        found.append(segment.hashes[old])
+                        hashes.append(segment.hashes[old])
                         segment.unload()
-        return np.unique(np.concatenate(found))
+        return np.unique(np.concatenate(hashes))
 
     def expired(self, codes: Ints, entries: Entries, events: Events) -> npt.NDArray[np.bool_]:
         """Return for each entry whether its key expires before the events of the micro-batch.

@@ -88,9 +88,9 @@ def _pairs(groups: EqualRows, left: Ints, right: Ints, before: Ints, after: Ints
     """Return the left and right rows of pairs whose count changes, and the change of each count."""
     moved = before != after
     live = (before > 0) | (after > 0)
-    one = _cross(groups.codes, left[moved[left]], right[live[right]])
-    two = _cross(groups.codes, left[(live & ~moved)[left]], right[moved[right]])
-    lefts, rights = (np.concatenate(column) for column in zip(one, two, strict=True))
+    left_moves = _cross(groups.codes, left[moved[left]], right[live[right]])
+    right_moves = _cross(groups.codes, left[(live & ~moved)[left]], right[moved[right]])
+    lefts, rights = (np.concatenate(column) for column in zip(left_moves, right_moves, strict=True))
     change = after[lefts] * after[rights] - before[lefts] * before[rights]
     chosen = np.flatnonzero(change)
     return lefts[chosen], rights[chosen], change[chosen]

@@ -130,9 +130,9 @@ class Latest:
         before = np.where((entry_of >= 0) & _at(entries.counts, entry_of, 1), entry_of, -1)
         after = np.where((last >= 0) & _at(adds, last, 1), last, -1)
         same = before == after
-        both = np.flatnonzero((before >= 0) & (after >= 0) & ~same)
+        in_both = np.flatnonzero((before >= 0) & (after >= 0) & ~same)
         names = tuple(events.layout.payload.names)
-        same[both] = equal_rows(keys.take(before[both], names), keys.take(after[both], names))
+        same[in_both] = equal_rows(keys.take(before[in_both], names), keys.take(after[in_both], names))
         changes = changes_of_winners(keys, before, after, same, version=version, preimages=self.preimages)
 
         gone = np.zeros(size, np.bool_)
@@ -156,10 +156,10 @@ class Latest:
         return OperatorResult(changes, batch, expiry.clock(events), {"expired": int(expired.sum())})
 
 
-def _at(values: Ints, places: Ints, wanted: int) -> npt.NDArray[np.bool_]:
-    """Return for each place whether `values` has `wanted` there; False for the place -1."""
-    found: npt.NDArray[np.bool_] = np.append(values, 0)[places] == wanted
-    return found
+def _at(values: Ints, places: Ints, value: int) -> npt.NDArray[np.bool_]:
+    """Return for each place whether `values` has `value` there; False for the place -1."""
+    equal: npt.NDArray[np.bool_] = np.append(values, 0)[places] == value
+    return equal
 
 
 def _refuse_unordered_deletes(keys: TouchedKeys, last: Ints) -> None:

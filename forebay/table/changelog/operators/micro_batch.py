@@ -97,7 +97,7 @@ def entry_batch(
     schema = entry_schema(layout.payload, [order.type for order in orders], timed=layout.timed)
     fixed = [pa.array(column) for column in numbers if column is not None]
     arrays: Iterable[pa.Array] = [*fixed, *orders, *columns]
-    cast = [pc.cast(array, wanted.type) for array, wanted in zip(arrays, schema, strict=True)]
+    cast = [pc.cast(array, target.type) for array, target in zip(arrays, schema, strict=True)]
     return pa.RecordBatch.from_arrays(cast, schema=schema)
 
 
@@ -157,21 +157,21 @@ def _check_schema(before: Manifest, layout: Layout) -> None:
     now = entry_schema(layout.payload, layout.order_types, timed=layout.timed)
     names = [*before.schema.names, *(name for name in now.names if name.startswith(PREFIX))]
     for name in dict.fromkeys(names):
-        was, found = _type_in(before.schema, name), _type_in(now, name)
-        if was == found:
+        was, current = _type_in(before.schema, name), _type_in(now, name)
+        if was == current:
             continue
         if name == TOUCHED:
             raise ConfigurationError(
-                f"the state was written {'without' if found else 'with'} a time to live, but the query "
-                f"{'has one' if found else 'has none'}",
+                f"the state was written {'without' if current else 'with'} a time to live, but the query "
+                f"{'has one' if current else 'has none'}",
                 option="state_ttl",
-                advice=f"{'leave state_ttl out' if found else 'give state_ttl'} as before, or {_NEW}",
+                advice=f"{'leave state_ttl out' if current else 'give state_ttl'} as before, or {_NEW}",
             )
         own = name.startswith(PREFIX)
         raise ConfigurationError(
             f"{'a column that orders changes' if own else f'the column {name!r}'} "
             f"{'does not exist' if was is None else f'has the type {was}'} in the state, and is "
-            f"{'missing' if found is None else f'of type {found}'} in the query",
+            f"{'missing' if current is None else f'of type {current}'} in the query",
             option="sequence_by" if own else None,
             advice=f"{'keep the columns that order changes' if own else _KEEP}, or {_NEW}",
         )

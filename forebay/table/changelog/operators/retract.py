@@ -90,23 +90,23 @@ def row_groups(keys: TouchedKeys) -> EqualRows:
     ordinals = np.zeros(len(leaders), np.int64)
     has = entries >= 0
     ordinals[has] = keys.entries.ordinals[entries[has]] % KEY
-    found = EqualRows(groups, keys.codes[leaders], hashes[leaders], ordinals, entries)
-    return _told_apart(keys, found, bad) if len(bad) else found
+    grouped = EqualRows(groups, keys.codes[leaders], hashes[leaders], ordinals, entries)
+    return _told_apart(keys, grouped, bad) if len(bad) else grouped
 
 
-def _told_apart(keys: TouchedKeys, found: EqualRows, bad: Ints) -> EqualRows:
+def _told_apart(keys: TouchedKeys, grouped: EqualRows, bad: Ints) -> EqualRows:
     """Divide groups whose rows have equal hashes but differ. Rare, so row by row in Python."""
     stored = len(keys.entries)
-    members = np.flatnonzero(np.isin(found.groups, bad))  # entries first
+    members = np.flatnonzero(np.isin(grouped.groups, bad))  # entries first
     rows = row_keys(keys.take(members, keys.events.layout.identity))
-    groups, codes, hashes = found.groups.copy(), found.codes.tolist(), found.row_hashes.tolist()
-    ordinals, entries = found.ordinals.tolist(), found.entries.tolist()
+    groups, codes, hashes = grouped.groups.copy(), grouped.codes.tolist(), grouped.row_hashes.tolist()
+    ordinals, entries = grouped.ordinals.tolist(), grouped.entries.tolist()
     known: dict[tuple[int, Hashable], int] = {}
     taken: dict[int, set[int]] = {}
     # Entries first, then events by their rows: a replay with the events in another order gives the same ordinals.
-    by_row = sorted(zip(members.tolist(), rows, strict=True), key=lambda one: (one[0] >= stored, repr(one[1])))
+    by_row = sorted(zip(members.tolist(), rows, strict=True), key=lambda entry: (entry[0] >= stored, repr(entry[1])))
     for member, row in by_row:
-        shared = int(found.groups[member])
+        shared = int(grouped.groups[member])
         group = known.get((shared, row))
         if group is None:
             used = taken.setdefault(shared, set())
@@ -275,9 +275,11 @@ class Retract:
         source_after = np.where(after >= 0, counted.source[after], -1)
         same = before == after
         if events.layout.identity != tuple(events.layout.payload.names):
-            both = np.flatnonzero(same & (before >= 0) & (source_before != source_after))
+            in_both = np.flatnonzero(same & (before >= 0) & (source_before != source_after))
             names = tuple(events.layout.payload.names)
-            same[both] = equal_rows(keys.take(source_before[both], names), keys.take(source_after[both], names))
+            same[in_both] = equal_rows(
+                keys.take(source_before[in_both], names), keys.take(source_after[in_both], names)
+            )
         changes = changes_of_winners(keys, source_before, source_after, same, version=version, preimages=self.preimages)
         counts = {
             UNMATCHED: self._unmatched(counted),

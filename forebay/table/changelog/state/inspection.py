@@ -70,27 +70,29 @@ class OperatorReport:
     @property
     def total(self) -> ShardReport:
         """All shards together: the sums, and the versions that all of them have."""
-        ends = [(one.first, one.last) for one in self.shards if one.first is not None and one.last is not None]
-        hidden = [one.tombstones for one in self.shards if one.tombstones is not None]
+        ends = [
+            (shard.first, shard.last) for shard in self.shards if shard.first is not None and shard.last is not None
+        ]
+        hidden = [shard.tombstones for shard in self.shards if shard.tombstones is not None]
         counts: Counter[str] = Counter()
-        for one in self.shards:
-            counts.update(one.counts)
+        for shard in self.shards:
+            counts.update(shard.counts)
         return ShardReport(
             len(self.shards),
             max((first for first, _ in ends), default=None),
             min((last for _, last in ends), default=None),
-            sum(one.entries for one in self.shards),
+            sum(shard.entries for shard in self.shards),
             sum(hidden) if len(hidden) == len(self.shards) else None,
-            sum(one.size for one in self.shards),
-            sum(one.runs for one in self.shards),
-            sum(one.segments for one in self.shards),
+            sum(shard.size for shard in self.shards),
+            sum(shard.runs for shard in self.shards),
+            sum(shard.segments for shard in self.shards),
             dict(counts),
         )
 
     @property
     def skew(self) -> float:
         """The entries of the largest shard, as a multiple of the mean; 1 for an empty state."""
-        entries = [one.entries for one in self.shards]
+        entries = [shard.entries for shard in self.shards]
         return max(entries) * len(entries) / sum(entries) if sum(entries) else 1.0
 
 
@@ -113,8 +115,8 @@ class StateVerification:
 
 def operators(state: OperatorState) -> list[str]:
     """Return the names of the operators below a location; `state.name` does not matter."""
-    found = [name.rstrip("/") for name in state.store().directories("")]
-    return [name for name in found if replace(state, name=name).info() is not None]
+    names = [name.rstrip("/") for name in state.store().directories("")]
+    return [name for name in names if replace(state, name=name).info() is not None]
 
 
 def report(state: OperatorState, version: int | None = None) -> OperatorReport:
@@ -133,11 +135,11 @@ def report(state: OperatorState, version: int | None = None) -> OperatorReport:
     versions = [shard.versions() for shard in shards]
     version = _version(state, versions, version)
     manifests = [None if version is None else shard.newest(version) for shard in shards]
-    found = [
+    reports = [
         _shard(number, has, manifest) for number, (has, manifest) in enumerate(zip(versions, manifests, strict=True))
     ]
     schema = next((manifest.schema for manifest in manifests if manifest and manifest.schema.names), pa.schema([]))
-    return OperatorReport(state.name, info, version, [(one.name, str(one.type)) for one in schema], found)
+    return OperatorReport(state.name, info, version, [(column.name, str(column.type)) for column in schema], reports)
 
 
 def opened(state: OperatorState) -> tuple[OperatorState, OperatorInfo]:
@@ -157,18 +159,18 @@ def opened(state: OperatorState) -> tuple[OperatorState, OperatorInfo]:
     return state.at(info), info
 
 
-def _version(state: OperatorState, versions: Sequence[Sequence[int]], wanted: int | None) -> int | None:
+def _version(state: OperatorState, versions: Sequence[Sequence[int]], version: int | None) -> int | None:
     common = set.intersection(*map(set, versions))
-    if wanted is None:
+    if version is None:
         return max(common, default=None)
-    if wanted not in common:
-        kept = f"{min(common)} to {max(common)}" if common else "there is none yet"
+    if version not in common:
+        readable = f"{min(common)} to {max(common)}" if common else "there is none yet"
         raise ConfigurationError(
-            f"not all shards of {state.name!r} have the version {wanted}",
+            f"not all shards of {state.name!r} have the version {version}",
             option="--version",
-            advice=f"give a version that can be read: {kept}",
+            advice=f"give a version that can be read: {readable}",
         )
-    return wanted
+    return version
 
 
 def _shard(number: int, versions: Sequence[int], manifest: Manifest | None) -> ShardReport:
@@ -217,7 +219,7 @@ def verify(state: OperatorState) -> StateVerification:
             except ForebayError as error:
                 problems.append(f"{manifest_name(prefix, version)}: {error.message}")
                 continue
-            for segment in (one for run in manifest.runs for one in run) if manifest else ():
+            for segment in (segment for run in manifest.runs for segment in run) if manifest else ():
                 if segment.name not in read:
                     read[segment.name] = segment
                     problems += [f"{segment.name}: {wrong}" for wrong in _wrong(store, segment)]
@@ -297,17 +299,17 @@ def _rows(state: OperatorState, version: int | None, key: Mapping[str, str]) -> 
         manifest = None if version is None else shard.newest(version)
         if manifest is None or not manifest.runs:
             continue
-        wanted = {name: _value(manifest.schema, name, text) for name, text in key.items()}
+        key_values = {name: _value(manifest.schema, name, text) for name, text in key.items()}
         runs = shard.open(manifest)
-        for hashes in [_matching(runs, wanted)] if wanted else _all_hashes(runs):
-            found = lookup(runs, hashes, timed=manifest.schema.get_field_index(TOUCHED) >= 0)
-            yield from _of_entries(found, manifest.schema, wanted)
+        for hashes in [_matching(runs, key_values)] if key_values else _all_hashes(runs):
+            entries = lookup(runs, hashes, timed=manifest.schema.get_field_index(TOUCHED) >= 0)
+            yield from _of_entries(entries, manifest.schema, key_values)
 
 
 def _value(schema: pa.Schema, name: str, text: str) -> pa.Scalar:
     place = schema.get_field_index(name)
     if place < 0 or name.startswith(PREFIX):
-        names = [one for one in schema.names if not one.startswith(PREFIX)]
+        names = [column for column in schema.names if not column.startswith(PREFIX)]
         raise ConfigurationError(
             f"the state has no column {name!r}", option="--key", advice=f"give one of {', '.join(names)}"
         )
@@ -319,20 +321,20 @@ def _value(schema: pa.Schema, name: str, text: str) -> pa.Scalar:
         ) from error
 
 
-def _matching(runs: Sequence[Sequence[Segment]], wanted: Mapping[str, pa.Scalar]) -> Ints:
+def _matching(runs: Sequence[Sequence[Segment]], key_values: Mapping[str, pa.Scalar]) -> Ints:
     """Return the key hashes of entries with these values."""
-    found = [
-        segment.hashes[_mask([segment.batch.column(name) for name in wanted], wanted)]
+    hashes = [
+        segment.hashes[_mask([segment.batch.column(name) for name in key_values], key_values)]
         for run in runs
         for segment in run
-        if all(segment.batch.schema.get_field_index(name) >= 0 for name in wanted)
+        if all(segment.batch.schema.get_field_index(name) >= 0 for name in key_values)
     ]
-    return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+    return np.unique(np.concatenate([np.empty(0, np.int64), *hashes]))
 
 
-def _mask(columns: Sequence[pa.Array], wanted: Mapping[str, pa.Scalar]) -> Ints:
+def _mask(columns: Sequence[pa.Array], key_values: Mapping[str, pa.Scalar]) -> Ints:
     same = np.ones(len(columns[0]), np.bool_)
-    for column, value in zip(columns, wanted.values(), strict=True):
+    for column, value in zip(columns, key_values.values(), strict=True):
         same &= pc.fill_null(pc.equal(column, value), fill_value=False).to_numpy(zero_copy_only=False)
     return np.flatnonzero(same)
 
@@ -342,14 +344,14 @@ def _all_hashes(runs: Sequence[Sequence[Segment]]) -> Iterator[Ints]:
     segments = [segment for run in runs for segment in run]
     after: int | None = None
     while True:
-        found, end = [np.empty(0, np.int64)], None
+        parts, end = [np.empty(0, np.int64)], None
         for segment in segments:
             start = 0 if after is None else int(np.searchsorted(segment.hashes, after, side="right"))
             some = segment.hashes[start : start + _KEYS]
-            found.append(some)
+            parts.append(some)
             if len(some) == _KEYS:  # its next keys may precede keys of other segments
                 end = int(some[-1]) if end is None else min(end, int(some[-1]))
-        hashes = np.unique(np.concatenate(found))
+        hashes = np.unique(np.concatenate(parts))
         if end is not None:
             hashes = hashes[hashes <= end]
         if not len(hashes):
@@ -358,19 +360,19 @@ def _all_hashes(runs: Sequence[Sequence[Segment]]) -> Iterator[Ints]:
         after = int(hashes[-1])
 
 
-def _of_entries(found: Entries, schema: pa.Schema, wanted: Mapping[str, pa.Scalar]) -> Iterator[StoredRow]:
-    payload = [one for one in schema if not one.name.startswith(PREFIX)]
-    orders = [one for one in schema if one.name.startswith(ORDER)]
-    which = np.arange(len(found))
-    if wanted:
-        which = _mask(found.take(which, [schema.field(name) for name in wanted]), wanted)
-    names = [one.name for one in payload]
-    columns = [column.to_pylist() for column in found.take(which, [*payload, *orders])]
+def _of_entries(entries: Entries, schema: pa.Schema, key_values: Mapping[str, pa.Scalar]) -> Iterator[StoredRow]:
+    payload = [column for column in schema if not column.name.startswith(PREFIX)]
+    orders = [column for column in schema if column.name.startswith(ORDER)]
+    which = np.arange(len(entries))
+    if key_values:
+        which = _mask(entries.take(which, [schema.field(name) for name in key_values]), key_values)
+    names = [column.name for column in payload]
+    columns = [column.to_pylist() for column in entries.take(which, [*payload, *orders])]
     for place, entry in enumerate(which.tolist()):
         values = [column[place] for column in columns]
         yield StoredRow(
             dict(zip(names, values[: len(names)], strict=True)),
-            int(found.counts[entry]),
+            int(entries.counts[entry]),
             values[len(names) :],
-            None if found.touched is None else int(found.touched[entry]),
+            None if entries.touched is None else int(entries.touched[entry]),
         )

@@ -70,8 +70,8 @@ class _Versions:
 
     @property
     def last(self) -> int:
-        found = self.after or self.before or []
-        return found[0].version
+        manifests = self.after or self.before or []
+        return manifests[0].version
 
 
 def reshard(state: OperatorState, shards: int, progress: Callable[[int], None] = lambda _: None) -> Resharded:
@@ -128,18 +128,18 @@ def _newest(state: OperatorState, shards: int) -> list[int]:
     Raises:
         FatalError: The shards are more than one micro-batch apart, or a shard has no version.
     """
-    found = [max(state.shard(number).versions(), default=-1) for number in range(shards)]
-    if min(found) < 0 or max(found) - min(found) > 1:
-        behind = found.index(min(found))
-        at = "has no version" if min(found) < 0 else f"is at micro-batch {min(found)}"
-        ahead = f"shard {found.index(max(found))} is at micro-batch {max(found)}"
+    versions = [max(state.shard(number).versions(), default=-1) for number in range(shards)]
+    if min(versions) < 0 or max(versions) - min(versions) > 1:
+        behind = versions.index(min(versions))
+        at = "has no version" if min(versions) < 0 else f"is at micro-batch {min(versions)}"
+        ahead = f"shard {versions.index(max(versions))} is at micro-batch {max(versions)}"
         raise FatalError(
-            f"shard {behind} {at}, and {'no other shard has one' if max(found) < 0 else ahead}",
+            f"shard {behind} {at}, and {'no other shard has one' if max(versions) < 0 else ahead}",
             option=OPTION,
             advice="start the query and let it finish its micro-batch, then stop it and call reshard again; if the "
             "query refuses its state, restore the state location and the checkpoint from one backup",
         )
-    return found
+    return versions
 
 
 def _versions(state: OperatorState, info: OperatorInfo, newest: Sequence[int]) -> _Versions:
@@ -157,13 +157,13 @@ def _versions(state: OperatorState, info: OperatorInfo, newest: Sequence[int]) -
 
 
 def _manifests(state: OperatorState, shards: int, version: int) -> list[Manifest]:
-    found = []
+    manifests = []
     for number in range(shards):
         manifest = state.shard(number).newest(version)
         if manifest is None:
             raise damaged(manifest_name(shard_prefix(_directory(state), number), version), "it does not exist")
-        found.append(manifest)
-    return found
+        manifests.append(manifest)
+    return manifests
 
 
 def _write_shard(
@@ -176,21 +176,23 @@ def _write_shard(
     step = math.gcd(old, new.shards)
     sources = [place for place in range(old) if (place - number) % step == 0]  # only these have its keys
     names = [(versions.before, manifest_name), (versions.after, reshard_name)]
-    both = [(manifests, name) for manifests, name in names if manifests is not None]
-    shared = [_common([manifests[place].runs for manifests, _ in both]) for place in range(old)]
+    present = [(manifests, name) for manifests, name in names if manifests is not None]
+    shared = [_common([manifests[place].runs for manifests, _ in present]) for place in range(old)]
 
     def written(manifests: Sequence[Manifest], *, tail: bool) -> tuple[SegmentInfo, ...]:
         chosen = [manifests[place].runs[shared[place] :] if tail else manifests[place].runs[: shared[place]]
                   for place in sources]  # fmt: skip
-        parts = [[_part(files, one, new.shards, number) for one in run] for runs in chosen for run in reversed(runs)]
+        parts = [
+            [_part(files, segment, new.shards, number) for segment in run] for runs in chosen for run in reversed(runs)
+        ]
         start = f"{prefix}{manifests[0].version:012d}-"
         write = partial(files.write, start)
         return merge(parts, _widest(manifests), write, keep_tombstones=tail) if parts else ()
 
-    base = written(both[0][0], tail=False)
+    base = written(present[0][0], tail=False)
     segments = dict.fromkeys(base)
     dropped: tuple[tuple[int, str], ...] = ()
-    for manifests, name in both:
+    for manifests, name in present:
         version = manifests[0].version
         last = written(manifests, tail=True)
         clocks = [manifests[place].clock for place in sources]
@@ -219,9 +221,9 @@ def _part(files: StoredSegments, segment: SegmentInfo, shards: int, number: int)
     """Return the entries of a segment that belong to a new shard, selected when they are read."""
 
     def opened() -> Segment:
-        found = files.open(segment)
-        mine = np.flatnonzero(found.hashes % shards == number)
-        return Segment(found.batch.take(pa.array(mine)))
+        whole = files.open(segment)
+        rows = np.flatnonzero(whole.hashes % shards == number)
+        return Segment(whole.batch.take(pa.array(rows)))
 
     return MergeInput(segment.first, segment.last, opened)
 
@@ -256,13 +258,13 @@ def _switch(state: OperatorState, store: StateStore, new: OperatorInfo, newest: 
 
 def _remove_others(store: StateStore, directory: str, current: OperatorInfo) -> None:
     """Remove the shards of older generations, and the files that killed reshards up to this generation left behind."""
-    for found in store.directories(directory):
-        inside = found.removeprefix(directory)
+    for subdirectory in store.directories(directory):
+        inside = subdirectory.removeprefix(directory)
         match = _GENERATION.match(inside)
         generation = int(match[1]) if match else 0
         of_current = inside == current.directory or (generation == 0 and not current.directory)
         if generation <= current.generation and not of_current:
-            _remove_directory(store, found)
+            _remove_directory(store, subdirectory)
 
 
 def _remove_directory(store: StateStore, directory: str) -> None:

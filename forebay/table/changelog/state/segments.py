@@ -120,12 +120,12 @@ class Segment:
             hashes: Sorted, without duplicates.
         """
         first, last = np.searchsorted(hashes, self.hashes[[0, -1]], side="left")
-        wanted = hashes[first : last + 1]
-        left = np.searchsorted(self.hashes, wanted, side="left")
-        there = np.flatnonzero(self.hashes[np.minimum(left, len(self.hashes) - 1)] == wanted)
-        counts = np.zeros(len(wanted), np.int64)
-        counts[there] = np.searchsorted(self.hashes, wanted[there], side="right") - left[there]
-        owners = np.repeat(np.arange(len(wanted)), counts)
+        candidates = hashes[first : last + 1]
+        left = np.searchsorted(self.hashes, candidates, side="left")
+        there = np.flatnonzero(self.hashes[np.minimum(left, len(self.hashes) - 1)] == candidates)
+        counts = np.zeros(len(candidates), np.int64)
+        counts[there] = np.searchsorted(self.hashes, candidates[there], side="right") - left[there]
+        owners = np.repeat(np.arange(len(candidates)), counts)
         starts = np.cumsum(counts) - counts
         places = np.arange(len(owners)) - np.repeat(starts - left, counts)
         return places, owners + first

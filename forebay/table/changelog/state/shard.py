@@ -94,29 +94,29 @@ def lookup(runs: Sequence[Sequence[Segment]], hashes: Ints, *, timed: bool) -> E
     names = [KEY_HASH, ROW_HASH, ORDINAL, COUNT, *([TOUCHED] if timed else [])]
     empty = np.empty(0, np.int64)
     segments: list[Segment] = []
-    found: list[list[Ints]] = [[empty] for _ in range(len(names) + 2)]
+    parts: list[list[Ints]] = [[empty] for _ in range(len(names) + 2)]
     for segment in (segment for run in reversed(runs) for segment in run):
         places = segment.find(hashes)[0] if len(hashes) else empty
         if len(places):
             columns = [segment.ints(name)[places] for name in names]
-            for column, part in zip(found, [np.full(len(places), len(segments)), places, *columns], strict=True):
+            for column, part in zip(parts, [np.full(len(places), len(segments)), places, *columns], strict=True):
                 column.append(part)
             segments.append(segment)
         segment.unload()
     owners, places, keys, rows, ordinals, counts, *touched = (
-        np.concatenate(column).astype(np.int64, copy=False) for column in found
+        np.concatenate(column).astype(np.int64, copy=False) for column in parts
     )
-    kept = newest(keys, rows, ordinals)
-    kept = kept[counts[kept] != 0]
+    live = newest(keys, rows, ordinals)
+    live = live[counts[live] != 0]
     return Entries(
-        keys[kept],
-        rows[kept],
-        ordinals[kept],
-        counts[kept],
-        touched[0][kept] if timed else None,
+        keys[live],
+        rows[live],
+        ordinals[live],
+        counts[live],
+        touched[0][live] if timed else None,
         segments,
-        owners[kept],
-        places[kept],
+        owners[live],
+        places[live],
     )
 
 
@@ -183,9 +183,9 @@ def merge(
             waiting.clear()
 
     for low, high in key_ranges(runs):
-        kept = newest_entries(entries_between(runs, low, high, schema), keep_tombstones=keep_tombstones)
-        if kept.num_rows:
-            waiting.append(kept)
+        merged = newest_entries(entries_between(runs, low, high, schema), keep_tombstones=keep_tombstones)
+        if merged.num_rows:
+            waiting.append(merged)
         if sum(part.num_rows for part in waiting) >= ROWS or sum(part.nbytes for part in waiting) >= BYTES:
             flush()
     flush()
@@ -229,10 +229,10 @@ def entries_between(
 def newest_entries(entries: pa.RecordBatch, *, keep_tombstones: bool) -> pa.RecordBatch:
     """Return the newest version of each entry, sorted. Newer entries come first in `entries`."""
     keys, rows, ordinals = (entries.column(name).to_numpy() for name in (KEY_HASH, ROW_HASH, ORDINAL))
-    kept = newest(keys, rows, ordinals)
+    places = newest(keys, rows, ordinals)
     if not keep_tombstones:
-        kept = kept[entries.column(COUNT).to_numpy()[kept] != 0]
-    return entries.take(pa.array(kept))
+        places = places[entries.column(COUNT).to_numpy()[places] != 0]
+    return entries.take(pa.array(places))
 
 
 def in_memory_run(entries: pa.RecordBatch) -> list[MergeInput]:
@@ -339,9 +339,9 @@ class Shard:
 
     def newest(self, version: int) -> Manifest | None:
         """Return the manifest after a micro-batch, or the one that a reshard wrote for that micro-batch, or None."""
-        found = self.manifest(version)
-        if found is not None or not self._resharded:
-            return found
+        manifest = self.manifest(version)
+        if manifest is not None or not self._resharded:
+            return manifest
         name = reshard_name(self._prefix, version)
         data = self._store.get(name)
         return None if data is None else Manifest.from_bytes(data, name)
@@ -355,8 +355,8 @@ class Shard:
     def versions(self) -> list[int]:
         """Return the sorted ids of the micro-batches after which there is a manifest."""
         names = self._store.names(self._prefix)
-        found = {version_of(name, self._prefix) for name in names if name.endswith(".json")}
-        return sorted(version for version in found if version is not None)
+        versions = {version_of(name, self._prefix) for name in names if name.endswith(".json")}
+        return sorted(version for version in versions if version is not None)
 
     def open(self, manifest: Manifest) -> list[list[Segment]]:
         """Return the segments of a version, memory-mapped, oldest run first.
@@ -425,14 +425,14 @@ class Shard:
             if self._store.put_if_absent(name, info.to_bytes()):
                 return info.first
             data = self._store.get(name) or b""
-        found = OperatorInfo.from_bytes(data, name)
-        check_info(found, info, self._store.location)
-        return found.first
+        stored = OperatorInfo.from_bytes(data, name)
+        check_info(stored, info, self._store.location)
+        return stored.first
 
     def _missing(self, version: int) -> FatalError:
         """Return the error for a micro-batch that finds no state of the micro-batch before it."""
         versions = self.versions()
-        before = max((found for found in versions if found < version), default=None)
+        before = max((earlier for earlier in versions if earlier < version), default=None)
         if before is not None:
             advice = (
                 "if the query uses foreachBatch, let its function read each micro-batch, because one that it does not "
@@ -624,14 +624,14 @@ class OperatorState:
 
     def info(self) -> OperatorInfo | None:
         """Return the `OperatorInfo` of the last generation: what the state belongs to. None: there is no state yet."""
-        store, found = self.store(), None
+        store, info = self.store(), None
         for generation in count():
             name = info_name(self.directory, generation)
             data = store.get(name)
             if data is None:
                 break
-            found = OperatorInfo.from_bytes(data, name)
-        return found
+            info = OperatorInfo.from_bytes(data, name)
+        return info
 
     def at(self, info: OperatorInfo) -> OperatorState:
         """Return the same state with the shards of the generation that `info` describes."""
