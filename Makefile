@@ -154,6 +154,7 @@ dist: $(STAMPS)/builder ## Build wheel and sdist into dist/, and check that both
 
 clean: ## Remove what the other targets made
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	@find tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 	@if [ -d $(STAMPS) ]; then rm -rf $(VENV); fi
 
 # -- set-up
