@@ -122,7 +122,7 @@ class _Field(NamedTuple):
 
 def _fields_at(name: str, fields: Sequence[pa.Field]) -> list[_Field]:
     """Return the fields with this name; if there are none, the fields with this dotted path. Names may contain dots."""
-    matches = [_Field([index], one.type) for index, one in enumerate(fields) if one.name == name]
+    matches = [_Field([index], own_field.type) for index, own_field in enumerate(fields) if own_field.name == name]
     if matches:
         return matches
     for index, outer in enumerate(fields):
