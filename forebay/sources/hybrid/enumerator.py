@@ -41,7 +41,7 @@ class HybridEnumerator(DiscoveryEnumerator):
         self._at_once = source.bounded or context.reads_once
         self._enumerators: dict[int, DiscoveryEnumerator] = {}
         self._leg = 0
-        self._found = False  # whether leg number `_leg` has been discovered
+        self._discovered = False  # whether leg number `_leg` has been discovered
         self._state: Json = None  # the state of the last leg's enumerator
         self._live: set[str] | None = None  # ids of all splits of the last leg ever known; None = take from `known`
         live = self._enumerator(self._last)
@@ -57,14 +57,14 @@ class HybridEnumerator(DiscoveryEnumerator):
         if self._at_once:
             return Discovered(self._all_legs(), state=self._snapshot())
         if first:
-            self._leg, self._found, self._state, self._live = 0, False, None, None
+            self._leg, self._discovered, self._state, self._live = 0, False, None, None
         if not isinstance(known, KnownSplits):
             known = KnownSplits(known, {})
-        if self._leg < self._last and self._found and known.unfinished:
+        if self._leg < self._last and self._discovered and known.unfinished:
             return Discovered(list(known.unfinished.values()), state=self._snapshot())
         while self._leg < self._last:
-            if not self._found and (splits := self._history(self._leg)):
-                self._found = True
+            if not self._discovered and (splits := self._history(self._leg)):
+                self._discovered = True
                 return Discovered(splits, state=self._snapshot())
             self._begin(self._leg + 1, known)
         return self._discover_live(known)
@@ -76,7 +76,7 @@ class HybridEnumerator(DiscoveryEnumerator):
             ConfigurationError: The checkpoint belongs to a hybrid with other sources or another order of sources.
         """
         stored: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
-        self._leg, self._found = int(stored.get("leg", 0)), bool(stored.get("found", False))
+        self._leg, self._discovered = int(stored.get("leg", 0)), bool(stored.get("found", False))
         self._state, self._live = stored.get("state"), None
         before = [str(name) for name in stored.get("sources", ())]
         if before != self._names:
@@ -86,11 +86,11 @@ class HybridEnumerator(DiscoveryEnumerator):
                 source=self._source.name,
                 advice="give the hybrid the same sources in the same order as before, or use a new checkpoint",
             )
-        if self._leg == self._last and self._found:
+        if self._leg == self._last and self._discovered:
             self._enumerator(self._last).restore_state(self._state)
 
     def _snapshot(self) -> Json:
-        stored: dict[str, Json] = {"sources": self._names, "leg": self._leg, "found": self._found}
+        stored: dict[str, Json] = {"sources": self._names, "leg": self._leg, "found": self._discovered}
         return stored if self._state is None else {**stored, "state": self._state}
 
     def _history(self, leg: int) -> list[HybridSplit]:
@@ -118,14 +118,14 @@ class HybridEnumerator(DiscoveryEnumerator):
         """Begin to read this leg. If it is the last one, first call the switch function with the finished splits."""
         if leg == self._last and self._source.switch is not None:
             self._switch([self._mapping.inner(split) for split in known.values() if own_split(split).leg == leg - 1])
-        self._leg, self._found = leg, False
+        self._leg, self._discovered = leg, False
         _log.info("%s: begins to read source %d of %d", self._source.name, leg + 1, self._last + 1)
 
     def _discover_live(self, known: KnownSplits) -> Discovered:
         """Run the discovery of the last leg, and return its splits as splits of the hybrid."""
         own = self._known_live(known)
-        discovered = self._enumerator(self._last).discover(own, not self._found)
-        self._found, self._state = True, discovered.state
+        discovered = self._enumerator(self._last).discover(own, not self._discovered)
+        self._discovered, self._state = True, discovered.state
         splits = [self._mapping.outer(self._last, split) for split in discovered.splits]
         assert self._live is not None  # noqa: S101 - set by `_known_live`
         self._live.update(split.id for split in splits)
