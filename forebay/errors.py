@@ -184,10 +184,10 @@ def unwrap(error: BaseException) -> ForebayError | None:
         if isinstance(link, ForebayError):
             return link
         texts.append(str(link))
-        if (found := parse_text(texts[-1])) is not None:
-            return found
+        if (parsed := parse_text(texts[-1])) is not None:
+            return parsed
         link = link.__cause__ or link.__context__
-    return next((found for text in texts if (found := _spark_error(text)) is not None), None)
+    return next((parsed for text in texts if (parsed := _spark_error(text)) is not None), None)
 
 
 def _spark_error(text: str) -> ForebayError | None:
@@ -213,7 +213,7 @@ def parse_text(text: str) -> ForebayError | None:
     heads = list(_HEAD.finditer(text))
     if not heads:
         return None
-    head = next((one for one in reversed(heads) if not _inside(text, one.start())), heads[-1])
+    head = next((candidate for candidate in reversed(heads) if not _inside(text, candidate.start())), heads[-1])
     first, *lines = text[head.end() :].split("\n")
     end = next((number for number, line in enumerate(lines) if _ends_message(line)), len(lines))
     message = "\n".join([first, *(line.removeprefix(INDENT) for line in lines[:end])]).rstrip()
@@ -224,7 +224,9 @@ def parse_text(text: str) -> ForebayError | None:
             break
         shown = match.group(1)
         label = next((known for known, printed in _PRINTED.items() if printed == shown), shown)
-        labels[label] = _ESCAPED.sub(lambda found: _ESCAPES.get(found[1]) or chr(int(found[1][1:], 16)), match.group(2))
+        labels[label] = _ESCAPED.sub(
+            lambda escape: _ESCAPES.get(escape[1]) or chr(int(escape[1][1:], 16)), match.group(2)
+        )
     error = _BY_NAME[head.group(1)](message, **labels)
     error.__cause__ = _remote_cause(lines[end + len(labels) :])
     return error

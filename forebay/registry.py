@@ -195,17 +195,17 @@ def _scan(group: str) -> tuple[list[Registration], list[str]]:
     """Return the entries of the installed packages, sorted by package name, and a text for each unreadable package."""
     from importlib.metadata import distributions  # keeps `import forebay` fast
 
-    found: dict[str, list[Registration]] = {}
+    by_distribution: dict[str, list[Registration]] = {}
     broken: list[str] = []
     for distribution in distributions():
         try:
             entries = _offered(distribution, group)
             if entries:
-                found[re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()] = entries
+                by_distribution[re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()] = entries
         except Exception as error:  # noqa: BLE001 - a damaged package must not affect the others
             path = getattr(distribution, "_path", "an unknown path")
             broken.append(f"the entry points of the package at {path} cannot be read: {type(error).__name__}: {error}")
-    return [entry for key in sorted(found) for entry in found[key]], broken
+    return [entry for key in sorted(by_distribution) for entry in by_distribution[key]], broken
 
 
 def _offered(distribution: Distribution, group: str) -> list[Registration]:
@@ -233,9 +233,9 @@ def _load(entry: Registration, kind: str) -> type:
         return entry.target
     module, _, path = entry.target.partition(":")
     try:
-        found: object = importlib.import_module(module)
+        loaded: object = importlib.import_module(module)
         for attribute in path.split("."):
-            found = getattr(found, attribute)
+            loaded = getattr(loaded, attribute)
     except ModuleNotFoundError as error:
         raise _missing(f"the {kind} {entry.name!r} ({entry.origin})", entry, module, error) from error
     except (Exception, SystemExit) as error:
@@ -245,13 +245,13 @@ def _load(entry: Registration, kind: str) -> type:
             source=entry.name,
             advice="repair or update the package; the chained error shows where it failed",
         ) from error
-    if not isinstance(found, type):
+    if not isinstance(loaded, type):
         raise ConfigurationError(
-            f"the {kind} {entry.name!r} ({entry.origin}) is not a class: {entry.target} is {type(found).__name__}",
+            f"the {kind} {entry.name!r} ({entry.origin}) is not a class: {entry.target} is {type(loaded).__name__}",
             source=entry.name,
             advice=f"write the entry point as package.module:Class, where Class is the class of the {kind}",
         )
-    return found
+    return loaded
 
 
 def _missing(what: str, entry: Registration, module: str, error: ModuleNotFoundError) -> ConfigurationError:

@@ -81,8 +81,8 @@ def report(
 @app.command()
 def describe(target: Target, option: Options = None) -> None:
     """Show the options of a source; if options are given, also its schema."""
-    given = option_texts(option)
-    say(str(description(target_source(target, given) if given else target_class(target))))
+    options = option_texts(option)
+    say(str(description(target_source(target, options) if options else target_class(target))))
 
 
 @app.command()

@@ -32,9 +32,9 @@ def target_source(target: str, given: Mapping[str, str]) -> Source:
         ConfigurationError: There is no such source, or an option is unknown, missing or invalid.
         ForebayError: The source's own `check()` failed.
     """
-    found = target_class(target)
-    with wrap_errors(found.name, "check()"):
-        return found.from_options(given)
+    cls = target_class(target)
+    with wrap_errors(cls.name, "check()"):
+        return cls.from_options(given)
 
 
 def target_class(target: str) -> type[Source]:
@@ -45,10 +45,10 @@ def target_class(target: str) -> type[Source]:
     """
     if ":" not in target:
         return source_class(target)
-    found = imported(target)
-    if not (isinstance(found, type) and issubclass(found, Source)):
+    cls = imported(target)
+    if not (isinstance(cls, type) and issubclass(cls, Source)):
         raise ConfigurationError(f"{target} is not a source class", advice="derive it from forebay.Source")
-    return found
+    return cls
 
 
 def imported(target: str) -> object:
@@ -91,15 +91,15 @@ def option_texts(given: Iterable[str] | None) -> dict[str, str]:
         typer.BadParameter: A text has no `=`, or a name is repeated. The error does not show the value, which may be
         secret.
     """
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for text in given or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise typer.BadParameter("an option is written NAME=VALUE", param_hint="-o")
-        if name in found:
+        if name in options:
             raise typer.BadParameter(f"{name} is given twice", param_hint="-o")
-        found[name] = value
-    return found
+        options[name] = value
+    return options
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -63,8 +63,8 @@ index = typer.Typer(help="Objects of several datasources: commit, look, prove, e
 @index.command("status")
 def show_status(location: _Location, name: _Name, *, option: _Storage = None, as_json: Json = False) -> None:
     """Show the datasources of an object type, the log, and the index of each pipeline."""
-    found = status(_index(location, name, option))
-    say(_status_json(found) if as_json else str(found))
+    index_status = status(_index(location, name, option))
+    say(_status_json(index_status) if as_json else str(index_status))
 
 
 @index.command()
@@ -134,9 +134,9 @@ def show_plan(
     location: _Location, name: _Name, definition: _Definition, *, drop_edits: _DropEdits = None, option: _Storage = None
 ) -> None:
     """Say what a definition needs: INCREMENTAL, FULL, REPLACEMENT, or REFUSED with exit code 1."""
-    found = make_plan(_index(location, name, option), _definition(definition, name), FullRule(), drop_edits or ())
-    say(f"{name} {found}")
-    if found.kind == "REFUSED":
+    plan = make_plan(_index(location, name, option), _definition(definition, name), FullRule(), drop_edits or ())
+    say(f"{name} {plan}")
+    if plan.kind == "REFUSED":
         raise typer.Exit(1)
 
 
@@ -153,10 +153,10 @@ def replace_definition(
     """Build an index with another definition, prove it, and let it serve. Exit code 1: commit datasources first."""
     from forebay.spark.index.funnel import replace_index
 
-    store, given = _index(location, name, option), _definition(definition, name)
-    found = replace_index(store, given, drop_edits=drop_edits or (), swap=swap)
-    say(f"{name}: {found}")
-    if found.waits:
+    store, new_definition = _index(location, name, option), _definition(definition, name)
+    replacement = replace_index(store, new_definition, drop_edits=drop_edits or (), swap=swap)
+    say(f"{name}: {replacement}")
+    if replacement.waits:
         raise typer.Exit(1)
 
 
@@ -175,12 +175,12 @@ def prove(
     """Compare the index with the states of all datasources, by a scan of both. Exit code 1 if they differ."""
     store = _index(location, name, option)
     if cache is None:
-        found = verify(store, replacement=replacement)
+        verification = verify(store, replacement=replacement)
     else:
         with SearchNode(location, name, cache=cache, storage=store.storage) as node:
-            found = verify(store, node.view())
-    say(json.dumps(asdict(found), indent=2) if as_json else f"{name} {found}")
-    if not found.is_equal:
+            verification = verify(store, node.view())
+    say(json.dumps(asdict(verification), indent=2) if as_json else f"{name} {verification}")
+    if not verification.is_equal:
         raise typer.Exit(1)
 
 
@@ -216,9 +216,9 @@ def opensearch(  # noqa: PLR0913 - options of a command
         version = second.catch_up(full=full)
         say(json.dumps(asdict(version)) if as_json else f"{name}: OpenSearch has fact {version.data} of the log")
         return
-    found = second.verify()
-    say(json.dumps(asdict(found), indent=2) if as_json else f"{name} in OpenSearch: {found}")
-    if not found.is_equal:
+    verification = second.verify()
+    say(json.dumps(asdict(verification), indent=2) if as_json else f"{name} in OpenSearch: {verification}")
+    if not verification.is_equal:
         raise typer.Exit(1)
 
 
@@ -235,8 +235,8 @@ def why(
 ) -> None:
     """Explain an object: its row in each datasource, the rule, and the segment that answers. Reads files of a shard."""
     store = _index(location, name, option)
-    found = explain(store, _key(key, store.definition(store.head().serving).codec.columns))
-    say(json.dumps(asdict(found), indent=2, default=str) if as_json else str(found))
+    explanation = explain(store, _key(key, store.definition(store.head().serving).codec.columns))
+    say(json.dumps(asdict(explanation), indent=2, default=str) if as_json else str(explanation))
 
 
 @index.command()
@@ -250,11 +250,11 @@ def gc(
     option: _Storage = None,
 ) -> None:
     """Remove old facts and versions, and files that nothing names. Writers and nodes may go on meanwhile."""
-    found = collect(_index(location, name, option), keep=keep, versions=versions, dry_run=dry_run)
+    garbage = collect(_index(location, name, option), keep=keep, versions=versions, dry_run=dry_run)
     if dry_run:
-        say("\n".join([*found.facts, *found.files]) or "nothing to remove")
+        say("\n".join([*garbage.facts, *garbage.files]) or "nothing to remove")
         return
-    say(f"{name}: removed {len(found.facts):,} facts and {len(found.files):,} files")
+    say(f"{name}: removed {len(garbage.facts):,} facts and {len(garbage.files):,} files")
 
 
 @index.command("run")
@@ -315,12 +315,12 @@ def show_runs(
     as_json: Json = False,
 ) -> None:
     """Show the last runs of the jobs of an object type, oldest first."""
-    found = [run for run in runs(_index(location, name, option)) if job in (None, run.job)]
-    found = [run for run in found if run.error or not failed]
+    matching = [run for run in runs(_index(location, name, option)) if job in (None, run.job)]
+    matching = [run for run in matching if run.error or not failed]
     if as_json:
-        say(json.dumps([asdict(run) for run in found], indent=2))
+        say(json.dumps([asdict(run) for run in matching], indent=2))
         return
-    say(text_table(RUN_HEADER, [run_cells(run) for run in found], right={0, 3, 4}))
+    say(text_table(RUN_HEADER, [run_cells(run) for run in matching], right={0, 3, 4}))
 
 
 @index.command()
@@ -333,14 +333,14 @@ def show(
 ) -> None:
     """Show what became of the data of a run, from the datasource to each database, with the error of a failed job."""
     known = runs(_index(location, name, option))
-    found = next((each for each in known if each.number == run), None)
-    if found is None:
+    chosen = next((each for each in known if each.number == run), None)
+    if chosen is None:
         raise ConfigurationError(
             f"{name!r} has no run {run}",
             option="run",
             advice=f"give one that `forebay index runs {location} {name}` shows",
         )
-    say(graph_text(found, known, name))
+    say(graph_text(chosen, known, name))
 
 
 @index.command("report")
@@ -391,14 +391,14 @@ def _index(location: str, name: str, option: list[str] | None) -> IndexStore:
 
 
 def _definition(target: str, name: str) -> ObjectType:
-    found = imported(target)
-    if not isinstance(found, ObjectType) or found.name != name:
+    definition = imported(target)
+    if not isinstance(definition, ObjectType) or definition.name != name:
         raise ConfigurationError(
-            f"{target} is {found!r:.100}, not the definition of {name!r}",
+            f"{target} is {definition!r:.100}, not the definition of {name!r}",
             option="definition",
             advice="write the module and the name of an ObjectType, such as shop.orders:order",
         )
-    return found
+    return definition
 
 
 def _key(texts: list[str], kinds: Mapping[str, SparkType]) -> Any:  # noqa: ANN401 - a value of any key type
@@ -423,7 +423,7 @@ def _value(text: str, kind: SparkType) -> Any:  # noqa: ANN401 - a value of any 
         raise ConfigurationError(f"{text!r} is no {kind.text}", option="key") from error
 
 
-def _status_json(found: Status) -> str:
+def _status_json(index_status: Status) -> str:
     pipelines = [
         {
             "pipeline": each.version.pipeline,
@@ -438,13 +438,13 @@ def _status_json(found: Status) -> str:
             "reason": each.version.reason,
             "bytes": each.size,
         }
-        for each in found.pipelines
+        for each in index_status.pipelines
     ]
     facts = {
-        "object_type": found.object_type,
-        "head": found.head.number,
-        "datasources": [asdict(each) for each in found.datasources],
+        "object_type": index_status.object_type,
+        "head": index_status.head.number,
+        "datasources": [asdict(each) for each in index_status.datasources],
         "pipelines": pipelines,
-        "edits": asdict(found.edits),
+        "edits": asdict(index_status.edits),
     }
     return json.dumps(facts, indent=2)

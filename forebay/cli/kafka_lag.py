@@ -41,7 +41,7 @@ class LagReport:
     lag: Lag
 
     def __str__(self) -> str:
-        rows = [_row(one) for one in self.lag.partitions]
+        rows = [_row(partition) for partition in self.lag.partitions]
         total = f"{len(rows):,} partition{'' if len(rows) == 1 else 's'}"
         rows.append(("total", total, "", "", f"{self.lag.total:,}", ""))
         columns = 6 if any(row[-1] for row in rows) else 5  # without notes, no column of notes
@@ -50,7 +50,7 @@ class LagReport:
 
     def to_json(self) -> str:
         """Return the report as one line of JSON."""
-        partitions = [asdict(one) for one in self.lag.partitions]
+        partitions = [asdict(partition) for partition in self.lag.partitions]
         return json.dumps(
             {
                 "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -96,20 +96,20 @@ def lag(
         name = group
         asked.append(lambda: LagReport("group", name, reader.servers, reader.of_group(name)))
     try:
-        found = _shown(lambda: [ask() for ask in asked], LagReport.to_json if as_json else str, watch)
+        reports = _shown(lambda: [ask() for ask in asked], LagReport.to_json if as_json else str, watch)
     finally:
         reader.close()
     if max_lag is not None:
-        _check_lag(found, max_lag)
+        _check_lag(reports, max_lag)
 
 
-def _check_lag(found: Sequence[LagReport], most: int) -> None:
-    worst = max((one.lag.total for one in found), default=0)
-    unknown = [one for report in found for one in report.lag.partitions if one.lag is None]
+def _check_lag(reports: Sequence[LagReport], most: int) -> None:
+    worst = max((report.lag.total for report in reports), default=0)
+    unknown = [partition for report in reports for partition in report.lag.partitions if partition.lag is None]
     if worst > most:
         say(f"forebay: the total lag is {worst:,}, above --max-lag {most:,}", err=True)
-    for one in unknown:
-        say(f"forebay: the lag of {one.topic}/{one.partition} is unknown: {one.note}", err=True)
+    for partition in unknown:
+        say(f"forebay: the lag of {partition.topic}/{partition.partition} is unknown: {partition.note}", err=True)
     if worst > most or unknown:
         raise typer.Exit(_LAG_EXCEEDED)
 
@@ -149,9 +149,9 @@ def _positions(directory: str) -> list[ReadPosition]:
     """
     from forebay.sources.kafka.lag import ReadPosition
 
-    found = offsets_of(directory)
+    offsets = offsets_of(directory)
     positions = []
-    for each in found.splits:
+    for each in offsets.splits:
         if each.source.partition(" ")[0] == _FORMAT and isinstance(each.position, int):
             topic_id = each.fields.get("topic_id")
             positions.append(
@@ -160,20 +160,22 @@ def _positions(directory: str) -> list[ReadPosition]:
                 )
             )
     if not positions:
-        raise _without_positions(directory, found)
+        raise _without_positions(directory, offsets)
     return positions
 
 
-def _without_positions(directory: str, found: Offsets) -> ConfigurationError:
-    if any(_of_sparks_source(other) for other in found.others):
+def _without_positions(directory: str, offsets: Offsets) -> ConfigurationError:
+    if any(_of_sparks_source(other) for other in offsets.others):
         return ConfigurationError(
             f"{directory} is a checkpoint of Spark's own Kafka source, whose lag forebay does not show",
             option="--checkpoint",
             advice='start the query with format("forebay_kafka"): the query continues at these offsets, and this '
             "command then shows the lag",
         )
-    why = "; ".join([] if found.micro_batch is not None else ["no micro-batch is planned yet"])
-    why = why or "; ".join(found.notes or [f"it reads {', '.join(sorted({one.source for one in found.splits}))}"])
+    why = "; ".join([] if offsets.micro_batch is not None else ["no micro-batch is planned yet"])
+    why = why or "; ".join(
+        offsets.notes or [f"it reads {', '.join(sorted({split.source for split in offsets.splits}))}"]
+    )
     return ConfigurationError(
         f"{directory} has no position of {_FORMAT}: {why}",
         option="--checkpoint",
@@ -207,20 +209,20 @@ def _shown(
 
     `words` makes the text of a report.
     """
-    found = ask()  # an error of the first request ends the command
+    reports = ask()  # an error of the first request ends the command
     with _screen(watching=every is not None and words is str) as show:
         try:
-            show("\n".join(map(words, found)))
+            show("\n".join(map(words, reports)))
             while every is not None:
                 time.sleep(every)
                 try:
-                    found = ask()
-                    show("\n".join(map(words, found)))
+                    reports = ask()
+                    show("\n".join(map(words, reports)))
                 except RetriableError as error:  # wait for the brokers
                     show(str(error)) if words is str else say(f"forebay: {error}", err=True)
         except KeyboardInterrupt:  # ends `--watch`
             pass
-    return found
+    return reports
 
 
 @contextmanager
@@ -246,6 +248,6 @@ def _screen(*, watching: bool) -> Iterator[Callable[[str], None]]:
         yield draw
 
 
-def _row(one: PartitionLag) -> tuple[str, str, str, str, str, str]:
-    end, behind = ("?" if number is None else f"{number:,}" for number in (one.end, one.lag))
-    return one.topic, str(one.partition), f"{one.position:,}", end, behind, one.note
+def _row(partition: PartitionLag) -> tuple[str, str, str, str, str, str]:
+    end, behind = ("?" if number is None else f"{number:,}" for number in (partition.end, partition.lag))
+    return partition.topic, str(partition.partition), f"{partition.position:,}", end, behind, partition.note

@@ -18,8 +18,8 @@ from forebay.text_tables import text_table
 
 def sources(*, as_json: Json = False) -> None:
     """List the installed formats; with --json, also their options."""
-    found = installed_sources()
-    say(json.dumps([one.to_json() for one in found], indent=2) if as_json else sources_table(found))
+    installed = installed_sources()
+    say(json.dumps([source.to_json() for source in installed], indent=2) if as_json else sources_table(installed))
 
 
 def doctor(
@@ -34,31 +34,31 @@ def doctor(
 
     The exit code is 1 if something is wrong.
     """
-    found = check_environment()
+    diagnoses = check_environment()
     if name is not None:
-        given = option_texts(option)
-        found.append(check_source(name, lambda: _reached(name, given)))
+        options = option_texts(option)
+        diagnoses.append(check_source(name, lambda: _reached(name, options)))
     if as_json:
-        say(json.dumps([asdict(one) for one in found], indent=2))
+        say(json.dumps([asdict(diagnosis) for diagnosis in diagnoses], indent=2))
     else:
-        say(_findings(found))
-    if any(one.state == "wrong" for one in found):
+        say(_findings(diagnoses))
+    if any(diagnosis.state == "wrong" for diagnosis in diagnoses):
         raise typer.Exit(1)
 
 
-def _reached(name: str, given: dict[str, str]) -> str:
-    found = peek(target_source(name, given), 1)
-    return f"reached; columns: {', '.join(found.table.schema.names)}"
+def _reached(name: str, options: dict[str, str]) -> str:
+    peeked = peek(target_source(name, options), 1)
+    return f"reached; columns: {', '.join(peeked.table.schema.names)}"
 
 
-def _findings(found: list[Diagnosis]) -> str:
-    rows = [(one.check, one.state, one.found) for one in found]
+def _findings(diagnoses: list[Diagnosis]) -> str:
+    rows = [(diagnosis.check, diagnosis.state, diagnosis.found) for diagnosis in diagnoses]
     table = text_table(("check", "state", "found"), rows, whole=(2,))
-    wrong = [one for one in found if one.state == "wrong"]
-    missing = [one for one in found if one.state == "missing"]
-    steps = [f"{one.check}: next step: {one.advice}" for one in wrong]
-    optional = [f"{one.check}: {one.advice}" for one in missing]
-    return "\n".join([table, *steps, *(["optional:", *(f"  {one}" for one in optional)] if optional else [])])
+    wrong = [diagnosis for diagnosis in diagnoses if diagnosis.state == "wrong"]
+    missing = [diagnosis for diagnosis in diagnoses if diagnosis.state == "missing"]
+    steps = [f"{diagnosis.check}: next step: {diagnosis.advice}" for diagnosis in wrong]
+    optional = [f"{diagnosis.check}: {diagnosis.advice}" for diagnosis in missing]
+    return "\n".join([table, *steps, *(["optional:", *(f"  {line}" for line in optional)] if optional else [])])
 
 
 def verify(
@@ -86,7 +86,7 @@ def verify(
         except ConformanceError as error:
             report = error.report
     if as_json:
-        results = [asdict(one) for one in report.results]
+        results = [asdict(result) for result in report.results]
         head = {"source": report.source, "verdict": report.verdict, "seed": report.seed}
         say(json.dumps({**head, "headline": report.headline, "checks": results}, indent=2))
     else:

@@ -66,30 +66,30 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show the operators of a state location: shards, versions, sizes, counts, rows."""
-    given = _state(location, name or "", option)
-    wanted = option_texts(key)
-    names = [name] if name is not None else operators(given)
+    operator_state = _state(location, name or "", option)
+    key_values = option_texts(key)
+    names = [name] if name is not None else operators(operator_state)
     if not names:
         raise ConfigurationError(
             f"there is no state below {location!r}", advice="give the state_location of a query that was started"
         )
-    if wanted and rows == 0:
+    if key_values and rows == 0:
         rows = 100
-    found: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     damaged = False
     for each in names:
-        of = replace(given, name=each)
+        of = replace(operator_state, name=each)
         # Verify before `report`, which raises at the first damaged manifest: `verify` lists all damaged files.
         verified = verify(of) if check else None
         damaged |= bool(verified and verified.problems)
         shown = None if verified and verified.problems else report(of, version)
-        some = stored_rows(of, shown.version, rows, wanted) if shown and rows else None
+        some = stored_rows(of, shown.version, rows, key_values) if shown and rows else None
         if as_json:
-            found.append(_json(each, shown, some, verified))
+            reports.append(_json(each, shown, some, verified))
         else:
             say("\n".join(_texts(each, shown, some, verified)))
     if as_json:
-        say(json.dumps({"location": location, "operators": found}, indent=2, default=str))
+        say(json.dumps({"location": location, "operators": reports}, indent=2, default=str))
     if damaged:
         raise typer.Exit(1)
 
@@ -145,7 +145,7 @@ def _report(shown: OperatorReport) -> list[str]:
     keys = ", ".join(f"{key} {kind}" for key, kind in info.keys)
     at = "no version can be read" if shown.version is None else f"after micro-batch {shown.version:,}"
     head = f"{shown.name}: {info.operator} by {keys}, {at}"
-    body = [_cells(str(one.number), one) for one in shown.shards]
+    body = [_cells(str(shard.number), shard) for shard in shown.shards]
     if len(shown.shards) > 1:
         body.append(_cells("total", shown.total))
     counts = ", ".join(f"{what} {many:,}" for what, many in shown.total.counts.items()) or "none"
@@ -157,15 +157,15 @@ def _report(shown: OperatorReport) -> list[str]:
     ]
 
 
-def _cells(shard: str, one: ShardReport) -> list[str]:
+def _cells(shard: str, shard_report: ShardReport) -> list[str]:
     return [
         shard,
-        "none" if one.first is None else f"{one.first:,} to {one.last:,}",
-        f"{one.entries:,}",
-        "unknown" if one.tombstones is None else f"{one.tombstones:,}",
-        f"{one.size:,}",
-        f"{one.runs:,}",
-        f"{one.segments:,}",
+        "none" if shard_report.first is None else f"{shard_report.first:,} to {shard_report.last:,}",
+        f"{shard_report.entries:,}",
+        "unknown" if shard_report.tombstones is None else f"{shard_report.tombstones:,}",
+        f"{shard_report.size:,}",
+        f"{shard_report.runs:,}",
+        f"{shard_report.segments:,}",
     ]
 
 
@@ -196,11 +196,11 @@ def _time(microseconds: int | None) -> str:
 def _json(
     name: str, shown: OperatorReport | None, rows: Sequence[StoredRow] | None, verified: StateVerification | None
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": name}
+    facts: dict[str, Any] = {"name": name}
     if shown is not None:
-        found |= asdict(shown) | {"total": asdict(shown.total), "skew": shown.skew}
+        facts |= asdict(shown) | {"total": asdict(shown.total), "skew": shown.skew}
     if rows is not None:
-        found["rows"] = [asdict(row) for row in rows]
+        facts["rows"] = [asdict(row) for row in rows]
     if verified is not None:
-        found["verified"] = asdict(verified)
-    return found
+        facts["verified"] = asdict(verified)
+    return facts

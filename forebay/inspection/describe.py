@@ -98,10 +98,10 @@ def source_class(name: str) -> type[Source]:
     Raises:
         ConfigurationError: No format has the name, or its class is not a source.
     """
-    found = default_registry.lookup(name)
-    if not issubclass(found, Source):
-        raise ConfigurationError(f"{found!r} is not a source", source=name, advice="derive it from forebay.Source")
-    return found
+    cls = default_registry.lookup(name)
+    if not issubclass(cls, Source):
+        raise ConfigurationError(f"{cls!r} is not a source", source=name, advice="derive it from forebay.Source")
+    return cls
 
 
 def _description(cls: type[Source], source: Source | None) -> Description:
@@ -183,21 +183,23 @@ class InstalledSource:
 
 def installed_sources() -> list[InstalledSource]:
     """Return every installed format, sorted by name. A package that cannot be loaded is listed with its problem."""
-    found = []
+    sources = []
     for entry in default_registry.entries():
         try:
             shown = describe(entry.name)
         except ForebayError as error:
-            found.append(InstalledSource(entry.name, entry.path, entry.origin, problem=str(error)))
+            sources.append(InstalledSource(entry.name, entry.path, entry.origin, problem=str(error)))
         else:
-            found.append(InstalledSource(entry.name, entry.path, entry.origin, shown.summary, shown.options))
-    return found
+            sources.append(InstalledSource(entry.name, entry.path, entry.origin, shown.summary, shown.options))
+    return sources
 
 
 def sources_table(sources: list[InstalledSource]) -> str:
     """Return a table of the formats; the problems follow it."""
-    rows = [(one.name, one.origin, "cannot be loaded" if one.problem else one.summary) for one in sources]
-    problems = [f"\n{one.name}: {one.problem}" for one in sources if one.problem]
+    rows = [
+        (source.name, source.origin, "cannot be loaded" if source.problem else source.summary) for source in sources
+    ]
+    problems = [f"\n{source.name}: {source.problem}" for source in sources if source.problem]
     return "\n".join([text_table(("format", "from", "what it reads"), rows), *problems])
 
 

@@ -49,8 +49,8 @@ def check_environment(environ: Mapping[str, str] | None = None) -> list[Diagnosi
     Args:
         environ: The environment variables; by default those of this process.
     """
-    found = os.environ if environ is None else environ
-    return [_python(), _java(found), _pyspark(), _workers(found), *_extras()]
+    variables = os.environ if environ is None else environ
+    return [_python(), _java(variables), _pyspark(), _workers(variables), *_extras()]
 
 
 def _python() -> Diagnosis:
@@ -108,8 +108,8 @@ def _workers(environ: Mapping[str, str]) -> Diagnosis:
         return Diagnosis("Spark's workers", "wrong", f"{label} ({program}) cannot import forebay: {reason}", advice)
     major, minor, version = done.stdout.split()
     if (int(major), int(minor)) != sys.version_info[:2] or version != __version__:
-        found = f"{label} ({program}) is Python {major}.{minor} with forebay {version}"
-        return Diagnosis("Spark's workers", "wrong", f"{found}, unlike this process", advice)
+        workers = f"{label} ({program}) is Python {major}.{minor} with forebay {version}"
+        return Diagnosis("Spark's workers", "wrong", f"{workers}, unlike this process", advice)
     return Diagnosis("Spark's workers", "ok", f"{label} ({program})")
 
 
@@ -126,12 +126,12 @@ def _extras() -> list[Diagnosis]:
             extras.setdefault(needed[2], []).append(needed[1])
     findings = []
     for extra, packages in extras.items():
-        absent = [one for one in packages if not _is_installed(one)]
+        absent = [package for package in packages if not _is_installed(package)]
         if absent:
             advice = f'pip install "forebay[{extra}]"'
             findings.append(Diagnosis(f"extra {extra}", "missing", f"not installed: {', '.join(absent)}", advice))
         else:
-            versions = ", ".join(f"{one} {metadata.version(one)}" for one in packages)
+            versions = ", ".join(f"{package} {metadata.version(package)}" for package in packages)
             findings.append(Diagnosis(f"extra {extra}", "ok", versions))
     return findings
 

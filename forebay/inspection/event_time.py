@@ -71,10 +71,10 @@ class EventTimeState:
         if not isinstance(report, Mapping):
             return None
         slowest = report.get("slowest") or {}
-        found = [_split(each) for each in report.get("splits", ())]
+        reported = [_split(each) for each in report.get("splits", ())]
         # The slowest split sets the limit for all, also for itself, but waits for no other.
-        splits = [replace(each, held=each.held and each.split != slowest.get("split")) for each in found]
-        held = int(report["held"]) - sum(each.held for each in found) + sum(each.held for each in splits)
+        splits = [replace(each, held=each.held and each.split != slowest.get("split")) for each in reported]
+        held = int(report["held"]) - sum(each.held for each in reported) + sum(each.held for each in splits)
         return cls(
             watermark=_time(report["watermark"]) if "watermark" in report else None,
             drift=float(report.get("drift", 0.0)),
@@ -183,25 +183,29 @@ def dropped_rows_advice(report: Mapping[str, Any]) -> str | None:
     """
     if not dropped_rows(report):
         return None
-    sources = [found for each in report.get("sources") or () if (found := ours(each.get("latestOffset"))) is not None]
+    sources = [
+        progress for each in report.get("sources") or () if (progress := ours(each.get("latestOffset"))) is not None
+    ]
     if not sources:
         return None
     aligned = [(source, state) for source in sources if (state := EventTimeState.of(source.get("eventTime")))]
     if len(aligned) < len(sources):
         return _unaligned([source for source in sources if not source.get("eventTime")])
-    source, state = min(aligned, key=lambda one: one[1].watermark.timestamp() if one[1].watermark else float("inf"))
+    source, state = min(
+        aligned, key=lambda entry: entry[1].watermark.timestamp() if entry[1].watermark else float("inf")
+    )
     return _aligned(source, state, _spark_watermark(report))
 
 
 def _unaligned(sources: list[Mapping[str, Any]]) -> str:
     """Return the advice for sources that do not align their splits. The advice names the split with the largest lag."""
-    found = [
+    candidates = [
         (int(each.get("behind") or each.get("bytes") or 0), source, each)
         for source in sources
         for each in source["worst"]
     ]
     nothing: Mapping[str, Any] = {}
-    behind, source, worst = max(found, key=lambda one: one[0], default=(0, sources[0], nothing))
+    behind, source, worst = max(candidates, key=lambda candidate: candidate[0], default=(0, sources[0], nothing))
     name = _name(source["source"])
     advice = "set alignmentMaxDrift, and a withWatermark delay of at least alignmentMaxDrift + watermarkDelay"
     if not behind:

@@ -38,8 +38,8 @@ def index_page(indexes: Sequence[IndexStore]) -> str:
 
 
 def _section(index: IndexStore) -> str:
-    found, known, raised = status(index), runs(index), alerts(index)
-    parts = [f"<h1>{_text(index.object_type)}</h1><p>{_text(_summary(found))}</p>"]
+    state, known, raised = status(index), runs(index), alerts(index)
+    parts = [f"<h1>{_text(index.object_type)}</h1><p>{_text(_summary(state))}</p>"]
     broken = open_of(raised)
     parts.append(f"<h2>Alerts: {len(broken):,} open</h2>")
     parts += [
@@ -57,7 +57,7 @@ def _section(index: IndexStore) -> str:
         parts.append(f"<h2>Jobs</h2>{spans(rows, min(first, last), last)}{legend}")
         parts.append(_delay(index, known, first, last))
         parts.append(html_table(RUN_HEADER, [run_cells(run) for run in known[:-_SHOWN:-1]]))
-    parts.append(f"<h2>Versions</h2>{_versions(index, found)}")
+    parts.append(f"<h2>Versions</h2>{_versions(index, state)}")
     return "".join(parts)
 
 
@@ -77,9 +77,9 @@ def _delay(index: IndexStore, known: Sequence[Run], first: datetime, last: datet
     return f'<h2>Delay</h2><p class="note">{note}</p>{chart}' if chart else ""
 
 
-def _versions(index: IndexStore, found: Status) -> str:
+def _versions(index: IndexStore, state: Status) -> str:
     rows = []
-    for pipeline in found.pipelines:
+    for pipeline in state.pipelines:
         name = pipeline.version.pipeline
         for number in reversed(index.versions(name)):
             version = index.version(name, number)
@@ -107,10 +107,10 @@ def _alert_cells(alert: Alert) -> tuple[str, ...]:
     return (alert.at, "breach" if alert.breach else "recovered", f"{alert.rule} of {alert.subject}", alert.text)
 
 
-def _summary(found: Status) -> str:
-    sources = ", ".join(f"{each.name} {each.rows:,} rows" for each in found.datasources)
-    pending = f"{found.edits.pending:,} edits pending" + (f" since {found.edits.oldest}" if found.edits.oldest else "")
-    live = next((each for each in found.pipelines if each.serving), None)
+def _summary(state: Status) -> str:
+    sources = ", ".join(f"{each.name} {each.rows:,} rows" for each in state.datasources)
+    pending = f"{state.edits.pending:,} edits pending" + (f" since {state.edits.oldest}" if state.edits.oldest else "")
+    live = next((each for each in state.pipelines if each.serving), None)
     behind = (
         f"{live.version.count:,} objects in version {live.version.number:,}, {live.behind:,} facts behind"
         if live
@@ -119,10 +119,10 @@ def _summary(found: Status) -> str:
     built = [
         f"{each.version.pipeline} is built behind it"
         + (f", before it can serve: {', '.join(each.waits)}" if each.waits else f", {each.behind:,} facts behind")
-        for each in found.pipelines
+        for each in state.pipelines
         if each.role == "is built"
     ]
-    return "; ".join([f"fact {found.head.number:,} of the log", sources, behind, *built, pending])
+    return "; ".join([f"fact {state.head.number:,} of the log", sources, behind, *built, pending])
 
 
 def _at(seconds: float) -> datetime:

@@ -231,11 +231,11 @@ class QueryMetrics:
 
     def progressed(self, report: Mapping[str, Any]) -> None:
         """Record a progress report of a query, as Spark's JSON. A query without a source of forebay is ignored."""
-        found = [(number, each, ours(each.get("latestOffset"))) for number, each in enumerate(report["sources"])]
+        sources = [(number, each, ours(each.get("latestOffset"))) for number, each in enumerate(report["sources"])]
         query = {"forebay.query": str(report.get("name") or report["id"])}
-        if not any(state for _, _, state in found):
+        if not any(state for _, _, state in sources):
             return
-        for number, source, state in found:
+        for number, source, state in sources:
             if state is not None:
                 self._source(report["runId"], number, source, state, query)
         for stage, milliseconds in report.get("durationMs", {}).items():

@@ -154,8 +154,8 @@ def offsets(checkpoint_directory: str) -> Offsets:
     splits: list[SplitOffset] = []
     notes: list[str] = []
     for name, entry in _named(entries):
-        found, remarks = _source(name, entry, done=done == last)
-        splits += found
+        source_splits, remarks = _source(name, entry, done=done == last)
+        splits += source_splits
         notes += remarks
     when, watermark = (_time(metadata.get(name)) for name in ("batchTimestampMs", "batchWatermarkMs"))
     others = tuple(entry for _, entry in _named(entries) if isinstance(entry, str) and entry != _NOTHING)
@@ -184,18 +184,18 @@ def _text(store: Store, path: str) -> str:
 
 def _parsed(text: str, path: str) -> tuple[Mapping[str, Any], list[str]]:
     """Parse Spark's offset file: return its metadata, and the entry of each source. `path` is for errors."""
-    version, *rest = text.split("\n")
-    if version != "v1" or not rest:
+    version, *lines = text.split("\n")
+    if version != "v1" or not lines:
         raise ConfigurationError(
             f"the last offset in {path} has the format {version[:20]!r}, and this release supports only 'v1'",
             option="checkpointLocation",
             advice="read the file below 'offsets', or use a newer forebay, which may support this format",
         )
     try:
-        metadata = json.loads(rest[0]) if rest[0] else {}
+        metadata = json.loads(lines[0]) if lines[0] else {}
     except ValueError:
         metadata = {}
-    return metadata if isinstance(metadata, dict) else {}, [line for line in rest[1:] if line]
+    return metadata if isinstance(metadata, dict) else {}, [line for line in lines[1:] if line]
 
 
 def _time(at: object) -> datetime | None:
@@ -208,21 +208,21 @@ def _time(at: object) -> datetime | None:
 
 def _named(entries: list[str]) -> list[tuple[str, Any]]:
     """Return the name and the offset of each source. Offsets of other sources than forebay's stay texts."""
-    found: list[Any] = [_ours(entry) for entry in entries]
-    names = [entry["source"] if isinstance(entry, dict) else "" for entry in found]
+    parsed: list[Any] = [_ours(entry) for entry in entries]
+    names = [entry["source"] if isinstance(entry, dict) else "" for entry in parsed]
     return [
         (f"{name} ({index})" if names.count(name) > 1 or not name else name, entry)
-        for index, (name, entry) in enumerate(zip(names, found, strict=True))
+        for index, (name, entry) in enumerate(zip(names, parsed, strict=True))
     ]
 
 
 def _ours(entry: str) -> dict[str, Any] | str:
     try:
-        found = json.loads(entry)
+        parsed = json.loads(entry)
     except ValueError:
         return entry
-    ours = isinstance(found, dict) and {"v", "source", "n"} <= found.keys() and isinstance(found["source"], str)
-    return found if ours else entry
+    ours = isinstance(parsed, dict) and {"v", "source", "n"} <= parsed.keys() and isinstance(parsed["source"], str)
+    return parsed if ours else entry
 
 
 # ---- one source
@@ -267,8 +267,8 @@ def _source(name: str, entry: dict[str, Any] | str, *, done: bool) -> tuple[list
         claims = _claims(offset, entry.get("claims"))
     except ForebayError as error:
         notes.append(f"{name}: the negotiated ends cannot be read: {error}")
-    found = [_words(name, each, claims.get(each.split.id), done=done) for each in offset.splits]
-    return [replace(each, event_time=times.get(each.split)) for each in found], notes
+    split_offsets = [_words(name, each, claims.get(each.split.id), done=done) for each in offset.splits]
+    return [replace(each, event_time=times.get(each.split)) for each in split_offsets], notes
 
 
 def _event_time_of(offset: Offset) -> EventTimeState | None:

@@ -369,8 +369,8 @@ def lines(state: QueryProgress) -> list[str]:
 
 def one_line(state: QueryProgress) -> str:
     """Return one line for a log, without the splits."""
-    sources = [f"{one.name} {_percent(one)}{_words(one)}" for one in state.sources]
-    remarks = [remark for one in state.sources for remark in _remarks(one)]
+    sources = [f"{source.name} {_percent(source)}{_words(source)}" for source in state.sources]
+    remarks = [remark for source in state.sources for remark in _remarks(source)]
     return "; ".join([_title(state), *sources, *remarks, *([_dropped(state)] if state.dropped else [])])
 
 

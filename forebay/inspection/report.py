@@ -67,13 +67,13 @@ def histories(given: object) -> list[History]:
     """Return the history of a query object, or of all queries in a directory of reports or a checkpoint directory."""
     recent = getattr(given, "recentProgress", None)
     if recent is not None:
-        found = [of_reports([json.loads(one.json) if hasattr(one, "json") else one for one in recent])]
+        candidates = [of_reports([json.loads(entry.json) if hasattr(entry, "json") else entry for entry in recent])]
     elif isinstance(given, (str, Path)) and Path(given).is_dir():
         files = sorted(Path(given).glob("*.jsonl"))
-        found = [of_reports(_lines(file)) for file in files] if files else [_of_checkpoint(Path(given))]
+        candidates = [of_reports(_lines(file)) for file in files] if files else [_of_checkpoint(Path(given))]
     else:
         return []
-    return [history for history in found if history.times]
+    return [history for history in candidates if history.times]
 
 
 def of_reports(reports: Iterable[Mapping[str, Any]]) -> History:
@@ -112,11 +112,11 @@ def _add(history: History, index: int, at: datetime, report: Mapping[str, Any] |
 def _lines(file: Path) -> Iterable[Mapping[str, Any]]:
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found = json.loads(line)
+            parsed = json.loads(line)
         except ValueError:
             continue  # the last line may be half written
-        if isinstance(found, dict):
-            yield found
+        if isinstance(parsed, dict):
+            yield parsed
 
 
 def _of_checkpoint(directory: Path) -> History:
@@ -126,7 +126,7 @@ def _of_checkpoint(directory: Path) -> History:
     """
     history = History(directory.name)
     files = [file for file in (directory / "offsets").glob("*") if file.name.isdecimal()]
-    for file in sorted(files, key=lambda one: int(one.name)):
+    for file in sorted(files, key=lambda path: int(path.name)):
         try:
             _, metadata, *entries = file.read_text(encoding="utf-8").splitlines()
             spark = json.loads(metadata)
@@ -164,8 +164,8 @@ def report(query_or_directory: object, file: str | os.PathLike[str] = "forebay-r
     Raises:
         ConfigurationError: The query or directory has no progress, or the file cannot be written.
     """
-    found = histories(query_or_directory)
-    if not found:
+    all_histories = histories(query_or_directory)
+    if not all_histories:
         raise ConfigurationError(
             f"{query_or_directory!r} has no progress to report",
             advice="give a streaming query after its first micro-batch, a directory that forebay.record_progress "
@@ -173,7 +173,7 @@ def report(query_or_directory: object, file: str | os.PathLike[str] = "forebay-r
         )
     path = Path(file)
     try:
-        path.write_text(page(found), encoding="utf-8")
+        path.write_text(page(all_histories), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"the report cannot be written: {error}", advice="give another file") from error
     return str(path)
@@ -266,14 +266,16 @@ def _source(history: History, source: SourceHistory, first: datetime, last: date
         chart = lines([Line("behind", "c0", source.lag)], first, last, _number)
         parts.append(f"<h3>Lag, in {escape(source.unit)}</h3>{chart}")
     if source.states and (final := source.states[-1][1].splits):
-        table = [(one.split, moment(one.watermark), "held" * one.held or "idle" * one.idle) for one in final]
+        table = [(split.split, moment(split.watermark), "held" * split.held or "idle" * split.idle) for split in final]
         parts.append(html_table(("split", "watermark", "state"), table))
     return "".join(parts)
 
 
 def _watermarks(history: History, source: SourceHistory, splits: Sequence[str]) -> list[Line]:
     """Return the lines of the watermark chart: splits, the limit of files and, above the others, Spark's watermark."""
-    drawn = _by_split(source, splits, [{one.split: one.watermark.timestamp() for one in s.splits} for s in _of(source)])
+    drawn = _by_split(
+        source, splits, [{split.split: split.watermark.timestamp() for split in s.splits} for s in _of(source)]
+    )
     if not splits:
         limits = [(at, state.limit.timestamp() if state.limit else None) for at, state in source.states]
         drawn.append(Line("limit: splits whose first record is later wait", "limit", limits))
@@ -288,7 +290,7 @@ def _ahead(source: SourceHistory, splits: Sequence[str]) -> list[Line]:
     if len(splits) < 2:
         return []
     values = [
-        {one.split: (one.watermark - state.watermark).total_seconds() for one in state.splits if not one.idle}
+        {split.split: (split.watermark - state.watermark).total_seconds() for split in state.splits if not split.idle}
         if state.watermark
         else {}
         for state in _of(source)
@@ -304,10 +306,10 @@ def _by_split(source: SourceHistory, splits: Sequence[str], values: Sequence[Map
     """
     behind: dict[str, float] = dict.fromkeys(splits, 0.0)
     for state in _of(source):
-        fastest = max((one.watermark for one in state.splits), default=None)
-        for one in state.splits:
+        fastest = max((split.watermark for split in state.splits), default=None)
+        for split in state.splits:
             if fastest is not None:
-                behind[one.split] = max(behind[one.split], (fastest - one.watermark).total_seconds())
+                behind[split.split] = max(behind[split.split], (fastest - split.watermark).total_seconds())
     named = sorted(sorted(splits, key=behind.__getitem__, reverse=True)[:_NAMED], key=_natural)
     others = [name for name in splits if name not in named]
     count = f"{len(others):,} other split{'' if len(others) == 1 else 's'}"
@@ -337,7 +339,7 @@ def _spans(source: SourceHistory, name: str, last: datetime) -> list[tuple[datet
     report.
     """
     longest = longest_interval([at for at, _ in source.states])
-    found: list[tuple[datetime, datetime, str]] = []
+    bars: list[tuple[datetime, datetime, str]] = []
     for index, (at, state) in enumerate(source.states):
         until = source.states[index + 1][0] if index + 1 < len(source.states) else last
         until = until if (until - at).total_seconds() <= longest else at
@@ -345,11 +347,11 @@ def _spans(source: SourceHistory, name: str, last: datetime) -> list[tuple[datet
             if split.split != name or not (split.held or split.idle):
                 continue
             kind = "held" if split.held else "idle"
-            if found and found[-1][1:] == (at, kind):  # one bar, not one for each report
-                found[-1] = (found[-1][0], until, kind)
+            if bars and bars[-1][1:] == (at, kind):  # one bar, not one for each report
+                bars[-1] = (bars[-1][0], until, kind)
             else:
-                found.append((at, until, kind))
-    return found
+                bars.append((at, until, kind))
+    return bars
 
 
 def _number(value: float) -> str:

@@ -96,9 +96,9 @@ def _read_str(value: object) -> str:
 
 
 def _read_bool(value: object) -> bool:
-    found = {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else value
-    if isinstance(found, bool):
-        return found
+    flag = {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else value
+    if isinstance(flag, bool):
+        return flag
     raise InvalidValue
 
 
@@ -191,9 +191,9 @@ class Choice(Kind):
 
     def parse(self, value: object, key: str = "") -> Any:
         if isinstance(value, str) and not isinstance(value, Enum):
-            wanted = value if value in self._by_text else value.strip().lower()
-            if wanted in self._by_text:
-                return self._by_text[wanted]
+            text = value if value in self._by_text else value.strip().lower()
+            if text in self._by_text:
+                return self._by_text[text]
             near = difflib.get_close_matches(value, self.texts, 1)
             raise InvalidValue(f"did you mean {near[0]!r}?" if near else "")
         if self.owns(value):
@@ -419,14 +419,14 @@ def _between_commas(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _json(text: str, wanted: type) -> Any:
+def _json(text: str, expected: type) -> Any:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidValue(f"the value is not JSON: {error}") from error
-    if not isinstance(found, wanted):
-        raise InvalidValue("the value is JSON, but not " + ("an array" if wanted is list else "an object"))
-    return found
+    if not isinstance(parsed, expected):
+        raise InvalidValue("the value is JSON, but not " + ("an array" if expected is list else "an object"))
+    return parsed
 
 
 # -- Resolves the annotations of a class to types, even if the class was defined in a notebook cell or in a function.
@@ -488,13 +488,13 @@ def _names_around(base: type) -> dict[str, object]:
 
 
 def _enclosed(method: types.FunctionType) -> dict[str, object]:
-    found = {}
+    cells = {}
     for name, cell in zip(method.__code__.co_freevars, method.__closure__ or (), strict=True):
         try:
-            found[name] = cell.cell_contents
+            cells[name] = cell.cell_contents
         except ValueError:  # the enclosing function has not assigned it yet
             continue
-    return found
+    return cells
 
 
 def resolve_annotations(cls: type) -> None:
@@ -537,7 +537,7 @@ _ENTRY = re.compile(r"(\s+)(\w+)(?: \([^)]*\))?:\s+(.*)")
 
 def documented(cls: type) -> Mapping[str, str]:
     """Return the descriptions of attributes in a class's docstring, under "Args:", "Attributes:" or "Options:"."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     section, indent, name = False, 0, ""
     for line in inspect.cleandoc(vars(cls).get("__doc__") or "").splitlines():
         entry = _ENTRY.fullmatch(line)
@@ -547,7 +547,7 @@ def documented(cls: type) -> Mapping[str, str]:
             section = False
         elif section and entry and len(entry[1]) <= (indent or len(entry[1])):
             indent, name = len(entry[1]), entry[2]
-            found[name] = entry[3].strip()
+            descriptions[name] = entry[3].strip()
         elif section and name and line.strip():
-            found[name] += " " + line.strip()
-    return found
+            descriptions[name] += " " + line.strip()
+    return descriptions

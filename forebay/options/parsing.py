@@ -97,8 +97,8 @@ def explain_names(cls: type[T]) -> type[T]:
 
 def given_options(specs: Iterable[OptionSpec], given: Mapping[str, object]) -> frozenset[str]:
     """Return the Python names of the options that occur in `given`. Unknown names are ignored."""
-    found, _ = sort_out(tuple(specs), given)
-    return frozenset(found)
+    by_name, _ = sort_out(tuple(specs), given)
+    return frozenset(by_name)
 
 
 def coerce_fields(instance: object, *, source: str | None = None) -> None:
@@ -129,7 +129,9 @@ def sort_out(specs: Sequence[OptionSpec], given: Mapping[str, object]) -> tuple[
         prefix = max((p for p in prefixes if name.startswith(p) and name != p), key=len, default=None)
         if name in by_spelling:
             spec = by_spelling[name]
-            shown = next(one for one in (spec.name, spec.python_name, *spec.aliases) if one.lower() == name)
+            shown = next(
+                spelling for spelling in (spec.name, spec.python_name, *spec.aliases) if spelling.lower() == name
+            )
             sorted_out.setdefault(spec.python_name, []).append(Given(written, value, shown=shown))
         elif prefix is not None:
             spec, key = prefixes[prefix], written[len(prefix) :]
@@ -147,18 +149,18 @@ def value_of(spec: OptionSpec, found: Sequence[Given], source: str) -> Any:
         ConfigurationError: A value is invalid, or two entries for the same name differ.
     """
     if spec.prefix is None:
-        values = [spec.convert(one.value, written=one.shown, source=source) for one in found]
-        for one, value in zip(found, values, strict=True):
+        values = [spec.convert(item.value, written=item.shown, source=source) for item in found]
+        for item, value in zip(found, values, strict=True):
             if value != values[0]:
-                raise _disagreement(spec, found[0], one, source)
+                raise _disagreement(spec, found[0], item, source)
         return values[0]
     entries: dict[str, tuple[Given, object]] = {}
-    for one in found:
-        value = spec.convert(one.value, written=one.shown, source=source, key=one.key)
-        for key, entry in {one.key: value}.items() if one.key else value.items():
+    for item in found:
+        value = spec.convert(item.value, written=item.shown, source=source, key=item.key)
+        for key, entry in {item.key: value}.items() if item.key else value.items():
             if key in entries and entries[key][1] != entry:
-                raise _disagreement(spec, entries[key][0], one, source)
-            entries[key] = (one, entry)
+                raise _disagreement(spec, entries[key][0], item, source)
+            entries[key] = (item, entry)
     return {key: entry for key, (_, entry) in entries.items()}
 
 
@@ -182,7 +184,7 @@ def _unknown(
     *,
     in_python: bool = False,
 ) -> ConfigurationError:
-    plain = [found for name in unknown if owner is not None and (found := plain_attribute(owner, name))]
+    plain = [attribute for name in unknown if owner is not None and (attribute := plain_attribute(owner, name))]
     if plain and owner is not None:
         value = getattr(owner, plain[0])
         return ConfigurationError(
@@ -213,9 +215,9 @@ def _unknown_name(name: str, specs: Sequence[OptionSpec], answers: Mapping[str, 
         return f"{name!r}, did you mean {answers[near[0]]!r}?"
     # kafaka.group.id: compare the part before the dot with the prefixes.
     heads = {spec.prefix.lower(): spec.prefix for spec in specs if spec.prefix}
-    head, dot, rest = name.partition(".")
+    head, dot, tail = name.partition(".")
     near = difflib.get_close_matches(head.lower() + dot, heads, 1)
-    return f"{name!r}, did you mean {heads[near[0]] + rest!r}?" if near else repr(name)
+    return f"{name!r}, did you mean {heads[near[0]] + tail!r}?" if near else repr(name)
 
 
 def _missing(missing: Collection[OptionSpec], source: str, *, in_python: bool = False) -> ConfigurationError:

@@ -86,10 +86,10 @@ def _secrets_in(value: object, spec: OptionSpec, *, hidden: bool) -> Iterator[st
 
 
 def _forms(value: str) -> Iterator[str]:
-    for one in {value, value.strip()}:
-        if len(one) < (_WORD if one.isalpha() else _LEAST):
+    for form in {value, value.strip()}:
+        if len(form) < (_WORD if form.isalpha() else _LEAST):
             continue
-        yield one
-        if not _PLAIN.fullmatch(one):
-            yield from (quote(one, errors="replace"), quote(one, safe="", errors="replace"))
-            yield from (quote_plus(one, errors="replace"), repr(one)[1:-1], json.dumps(one)[1:-1])
+        yield form
+        if not _PLAIN.fullmatch(form):
+            yield from (quote(form, errors="replace"), quote(form, safe="", errors="replace"))
+            yield from (quote_plus(form, errors="replace"), repr(form)[1:-1], json.dumps(form)[1:-1])

@@ -67,14 +67,14 @@ class Secret:
             ConfigurationError: The environment variable or the file of a reference does not exist.
         """
         if match := _ENV.fullmatch(self._text):
-            found = _from_environment(match.group(1), self._text)
+            revealed = _from_environment(match.group(1), self._text)
         elif match := _FILE.fullmatch(self._text):
-            found = _from_file(match.group(1), self._text)
+            revealed = _from_file(match.group(1), self._text)
         else:
             return self._text
         # `redact` must know the value even after the file has changed. It is never pickled.
-        object.__setattr__(self, "_revealed", found)
-        return found
+        object.__setattr__(self, "_revealed", revealed)
+        return revealed
 
     def __repr__(self) -> str:
         return f"Secret({self.reference or REDACTED!r})"
@@ -112,7 +112,7 @@ def live_secrets() -> list[str]:
 
     The value of a reference is the one that `reveal` returned last; a reference that was never revealed has none.
     """
-    alive = [secret for found in _live.valuerefs() if (secret := found()) is not None]
+    alive = [secret for reference in _live.valuerefs() if (secret := reference()) is not None]
     texts = [secret._revealed if secret.reference else secret._text for secret in alive]  # noqa: SLF001 - its own module
     return [text for text in texts if text]
 
@@ -205,17 +205,17 @@ def secrets_in(text: str, *, secret: bool) -> Iterator[str]:
         text: The text of the option.
         secret: Whether the whole text is secret. If so, parts that are only likely to be secret are included.
     """
-    found: list[str] = []
+    texts: list[str] = []
     if "@" in text:
-        found += [match[2] for match in _USER_INFO.finditer(text)]
+        texts += [match[2] for match in _USER_INFO.finditer(text)]
     if "=" in text:
-        found += [_plain(match[3]) for match in _PAIR.finditer(text) if _names_secret(match[2])]
-        found += [match[3] for match in _QUERY.finditer(text) if _names_secret(match[2])]
+        texts += [_plain(match[3]) for match in _PAIR.finditer(text) if _names_secret(match[2])]
+        texts += [match[3] for match in _QUERY.finditer(text) if _names_secret(match[2])]
     if secret:
-        found += _likely(text)
-    for one in found:
-        if one and one != REDACTED:
-            yield from {one, unquote(one), unquote_plus(one), _END.split(one, maxsplit=1)[0]}
+        texts += _likely(text)
+    for part in texts:
+        if part and part != REDACTED:
+            yield from {part, unquote(part), unquote_plus(part), _END.split(part, maxsplit=1)[0]}
 
 
 def _likely(text: str) -> Iterator[str]:

@@ -190,10 +190,10 @@ class OptionSpec:
         except ValueError as error:
             hidden = self.hides(key) or self.kind.holds_secret
             why = f" ({error})" if str(error) else ""
-            given = "" if hidden else f", not {_shown(value)}{why}"
+            actual = "" if hidden else f", not {_shown(value)}{why}"
         # Raised outside the handler, because the error there may contain a secret.
         raise ConfigurationError(
-            f"{name!r} takes {kind.expects}{given}",
+            f"{name!r} takes {kind.expects}{actual}",
             option=name,
             source=source,
             advice=f"write for example {kind.example}",
@@ -321,10 +321,10 @@ def _derive(cls: type) -> tuple[OptionSpec, ...]:
 def _field(base: type, name: str) -> dataclasses.Field[Any] | None:
     """Return the dataclass field of an annotated attribute; None if it is not a constructor argument."""
     fields: Mapping[str, Any] = vars(base).get("__dataclass_fields__", {})
-    found = fields.get(name, vars(base).get(name, dataclasses.MISSING))
-    if not isinstance(found, dataclasses.Field):
-        found = dataclasses.field() if _is_missing(found) else dataclasses.field(default=found)
-    return found if found.init else None
+    declared = fields.get(name, vars(base).get(name, dataclasses.MISSING))
+    if not isinstance(declared, dataclasses.Field):
+        declared = dataclasses.field() if _is_missing(declared) else dataclasses.field(default=declared)
+    return declared if declared.init else None
 
 
 def _is_missing(value: object) -> bool:

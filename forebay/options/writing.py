@@ -162,14 +162,16 @@ def _map_texts(
     spec: OptionSpec, value: Mapping[Any, Any], specs: Sequence[OptionSpec], *, masked: bool
 ) -> Iterator[tuple[str, str]]:
     hidden = [key for key, entry in value.items() if not isinstance(entry, Secret) and spec.hides(str(key))]
-    kept = {key: entry for key, entry in value.items() if key not in hidden and (masked or not _contains_secret(entry))}
+    shown = {
+        key: entry for key, entry in value.items() if key not in hidden and (masked or not _contains_secret(entry))
+    }
     if spec.prefix is None:
-        text = _text(spec, kept, masked=masked)
+        text = _text(spec, shown, masked=masked)
         if masked and hidden:
             text = json.dumps(json.loads(text) | dict.fromkeys(map(str, hidden), REDACTED))
         yield spec.name, text
         return
-    for key, entry in kept.items():
+    for key, entry in shown.items():
         name = f"{spec.prefix}{key}"
         parsed = sort_out(specs, {name: ""})[0].get(spec.python_name)
         if not masked and (not key or parsed != [Given(name, "", key)]):
@@ -225,25 +227,25 @@ def _changes(
     return changes | {name: f"{name} (a secret)" for name in _secret_names(specs, changes)}
 
 
-def _canonical(specs: Sequence[OptionSpec], given: Mapping[str, str], source: str) -> dict[str, str]:
+def _canonical(specs: Sequence[OptionSpec], options: Mapping[str, str], source: str) -> dict[str, str]:
     """Return the texts of all options, defaults included, each in one fixed spelling.
 
     An invalid text is returned unchanged.
     """
     values: dict[str, Any] = {}
     invalid: dict[str, str] = {}
-    sorted_out, _ = sort_out(specs, given)
+    sorted_out, _ = sort_out(specs, options)
     for spec in specs:
-        found = sorted_out.get(spec.python_name)
-        if found is None and spec.required:
+        occurrences = sorted_out.get(spec.python_name)
+        if occurrences is None and spec.required:
             continue
-        if found and found[0].value == NONE_TEXT and spec.prefix is None:
+        if occurrences and occurrences[0].value == NONE_TEXT and spec.prefix is None:
             values[spec.python_name] = None
             continue
         try:
-            values[spec.python_name] = value_of(spec, found, source) if found else spec.fresh_default()
+            values[spec.python_name] = value_of(spec, occurrences, source) if occurrences else spec.fresh_default()
         except ConfigurationError:
-            invalid |= {one.written: str(one.value) for one in found or ()}
+            invalid |= {occurrence.written: str(occurrence.value) for occurrence in occurrences or ()}
     return _separate_texts(specs, specs, values) | invalid
 
 
@@ -277,8 +279,8 @@ def _shown(text: str) -> str:
 def _secret_names(specs: Sequence[OptionSpec], names: Iterable[str]) -> set[str]:
     sorted_out, _ = sort_out(specs, dict.fromkeys(names, ""))
     return {
-        one.written
+        occurrence.written
         for spec in specs
-        for one in sorted_out.get(spec.python_name, ())
-        if spec.hides(one.key) or spec.kind.holds_secret
+        for occurrence in sorted_out.get(spec.python_name, ())
+        if spec.hides(occurrence.key) or spec.kind.holds_secret
     }

@@ -87,7 +87,7 @@ class RateSource(Source):
         Raises:
             ConfigurationError: An option is out of its range, such as a rate of 0. The error names the option.
         """
-        for name, value, good, wanted in (
+        for name, value, good, rule in (
             ("rowsPerSecond", self.rows_per_second, self.rows_per_second > 0, "above 0"),
             ("numSplits", self.num_splits, self.num_splits >= 1, "1 or more"),
             ("rows", self.rows, self.rows is None or self.rows >= 0, "0 or more"),
@@ -95,10 +95,10 @@ class RateSource(Source):
         ):
             if not good:
                 raise ConfigurationError(
-                    f"the option {name} is {value}, but must be {wanted}",
+                    f"the option {name} is {value}, but must be {rule}",
                     source=self.name,
                     option=name,
-                    advice=f"set {name} to a number that is {wanted}",
+                    advice=f"set {name} to a number that is {rule}",
                 )
 
     def schema(self) -> pa.Schema:
@@ -133,9 +133,9 @@ class RateSource(Source):
         at = max(start, math.floor((event_time - split.started_at) / self._step(split)) - 1)
         while at < stop:
             rows = pa.array(range(at, min(at + _SEARCHED, stop)), pa.int64())
-            found = pc.index(pc.greater_equal(self._times(split, rows), event_time), True).as_py()
-            if found >= 0:
-                return at + cast("int", found)
+            index = pc.index(pc.greater_equal(self._times(split, rows), event_time), True).as_py()
+            if index >= 0:
+                return at + cast("int", index)
             at += len(rows)
         return stop
 
@@ -200,22 +200,22 @@ class RateEnumerator(DiscoveryEnumerator):
         """Return the event time (µs since 1970) of each split's next row, or of its last row if no row follows."""
         if column != self._source.event_time:
             return None
-        found: dict[str, int] = {}
+        times: dict[str, int] = {}
         for split in cast("Sequence[RateSplit]", splits):
             start, end = _range(split)
             row = start if end is None or start < end else start - 1
             if row >= 0:
-                found[split.id] = self._source.event_time_of(split, row)
-        return found
+                times[split.id] = self._source.event_time_of(split, row)
+        return times
 
     def positions_at(self, event_time: int, splits: Sequence[Split]) -> Mapping[str, Position] | None:
         """Return for each split the first unread row with an event time ≥ `event_time` (µs since 1970), or its end."""
-        found: dict[str, Position] = {}
+        positions: dict[str, Position] = {}
         for split in cast("Sequence[RateSplit]", splits):
             start, end = _range(split)
             stop = self._source.due(split, self._clock.now()) if end is None else end
-            found[split.id] = self._source.row_at(split, event_time, start, max(start, stop))
-        return found
+            positions[split.id] = self._source.row_at(split, event_time, start, max(start, stop))
+        return positions
 
     def size(self, split: Split) -> int | None:
         """Return the size of a split's unread rows in bytes; None if the split has no end."""

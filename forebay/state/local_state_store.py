@@ -71,16 +71,16 @@ class LocalStateStore:
         """Return the directories below a prefix; see `StateStore.directories`."""
         return [f"{name}/" for name in self._listed(prefix, lambda entry: entry.is_dir(follow_symlinks=False))]
 
-    def _listed(self, prefix: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+    def _listed(self, prefix: str, accepts: Callable[[os.DirEntry[str]], bool]) -> list[str]:
         directory = self._root / checked_prefix(prefix, self.location)
         self._refuse_links(directory)
         with self._wrap_errors(directory, "list"):
             try:
                 with os.scandir(directory) as entries:
-                    found = [entry.name for entry in entries if wanted(entry) and not entry.name.startswith(".")]
+                    names = [entry.name for entry in entries if accepts(entry) and not entry.name.startswith(".")]
             except FileNotFoundError:
                 return []
-        return sorted(prefix + name for name in found)
+        return sorted(prefix + name for name in names)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete facts, and directories that become empty.

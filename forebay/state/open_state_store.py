@@ -20,8 +20,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")
 
 def scheme_of(location: str) -> str:
     """Return the scheme of a location in lower case; `file` for a plain path. For any thread."""
-    found = _SCHEME.match(location)
-    return found[1].lower() if found else "file"
+    match = _SCHEME.match(location)
+    return match[1].lower() if match else "file"
 
 
 def can_keep_state(location: str) -> bool:

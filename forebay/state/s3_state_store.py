@@ -218,20 +218,20 @@ class S3StateStore:
     def names(self, prefix: str) -> list[str]:
         """Return the names below a prefix; see `StateStore.names`."""
         checked_prefix(prefix, self.location)
-        found: list[str] = []
+        names: list[str] = []
         with self._wrap_errors("list"):
             for page in Listing(self._client, self._bucket, "s3").pages(self._prefix + prefix, delimiter="/"):
-                found.extend(each["Key"][len(self._prefix) :] for each in page.objects)
-        return sorted(name for name in found if name != prefix)
+                names.extend(each["Key"][len(self._prefix) :] for each in page.objects)
+        return sorted(name for name in names if name != prefix)
 
     def directories(self, prefix: str) -> list[str]:
         """Return the directories below a prefix; see `StateStore.directories`."""
         checked_prefix(prefix, self.location)
-        found: list[str] = []
+        directories: list[str] = []
         with self._wrap_errors("list"):
             for page in Listing(self._client, self._bucket, "s3").pages(self._prefix + prefix, delimiter="/"):
-                found.extend(name[len(self._prefix) :] for name in page.prefixes)
-        return sorted(found)
+                directories.extend(name[len(self._prefix) :] for name in page.prefixes)
+        return sorted(directories)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete facts, many in one request, or one by one if the store does not support that."""
@@ -313,8 +313,8 @@ class S3StateStore:
 
 def _split_location(location: str, purpose: Purpose) -> tuple[str, str]:
     """Return the bucket and the prefix of an S3 URL; the prefix is empty or ends in a slash."""
-    _, separator, rest = location.partition("://")
-    bucket, _, prefix = rest.partition("/")
+    _, separator, tail = location.partition("://")
+    bucket, _, prefix = tail.partition("/")
     if not separator or not bucket:
         raise ConfigurationError(
             f"URL {location!r} names no bucket", option=purpose.option, advice="give s3://bucket/prefix"

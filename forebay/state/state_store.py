@@ -166,8 +166,8 @@ class RetryingStateStore:
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete facts; see `StateStore.delete`."""
-        wanted = list(names)
-        self._call(lambda: self._store.delete(wanted))
+        listed = list(names)
+        self._call(lambda: self._store.delete(listed))
 
     def local_path(self, name: str) -> Path | None:
         """Return the path of a fact, or None; see `StateStore.local_path`."""

@@ -127,9 +127,9 @@ class SparkCluster:
     def _wait_for(self, log: Path, pattern: str, began: float) -> str:
         while True:
             text = log.read_text(errors="replace")
-            if found := re.search(pattern, text):
-                return found[1]
-            ended = next(((one, process) for one, process in self._processes if process.poll() is not None), None)
+            if match := re.search(pattern, text):
+                return match[1]
+            ended = next(((name, process) for name, process in self._processes if process.poll() is not None), None)
             if ended or time.monotonic() - began > self._patience:
                 what = f"not ready after {self._patience:g} s"
                 if ended:

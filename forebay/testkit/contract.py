@@ -157,8 +157,8 @@ class SourceContract(ABC):
             held = [trace.rest(trace.last) for trace in subject.traces]
             later = {split_id: subject.rows_of(self._write(split_id, 3)) for split_id in rows}
             for split in subject.ended([split.slice(split.position, None) for split in held]):
-                wanted = {split.id: later[split.id]}
-                compare_written(subject, read(subject, [split]).rows, wanted, "read further after it had grown")
+                expected = {split.id: later[split.id]}
+                compare_written(subject, read(subject, [split]).rows, expected, "read further after it had grown")
 
     @_with_rows(1, 2, unbounded=True)
     def test_sr_2_an_old_end_stays_an_end(self, subject: Subject, rows: Written) -> None:
@@ -232,12 +232,12 @@ class SourceContract(ABC):
             subject.need_time()
         read_plain(subject)
         how = f"after these had failed, one at a time: {', '.join(dict.fromkeys(failed))}"
-        for split_id, wanted in rows.items():
+        for split_id, expected in rows.items():
             advice = (
                 "store records durably, then acknowledge them; and know those that are stored already by an id when "
                 "they are delivered again"
             )
-            subject.compare(split_id, sorted(subject.everything.get(split_id, [])), sorted(wanted), how, advice)
+            subject.compare(split_id, sorted(subject.everything.get(split_id, [])), sorted(expected), how, advice)
 
     # ---- how a test runs
 

@@ -201,9 +201,9 @@ class KafkaBroker:
             partitions: Number of partitions.
             config: Kafka's topic settings, for example ``{"cleanup.policy": "compact"}``.
         """
-        wanted = {name: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(config or {})}}
+        topics = {name: {"num_partitions": partitions, "replication_factor": 1, "configs": dict(config or {})}}
         with self.admin() as admin:
-            admin.create_topics(wanted, wait_for_metadata=True)
+            admin.create_topics(topics, wait_for_metadata=True)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
@@ -250,12 +250,12 @@ class KafkaBroker:
                         acks=-1, timeout_ms=30_000, topic_data=[topics(name=name, partition_data=data)], max_version=9
                     )
                     answer = manager.run(manager.send, request, node)
-                    for one in (part for topic in answer.responses for part in topic.partition_responses):
-                        error = for_code(one.error_code)
-                        if not one.error_code:
-                            del left[one.index]
+                    for partition in (part for topic in answer.responses for part in topic.partition_responses):
+                        error = for_code(partition.error_code)
+                        if not partition.error_code:
+                            del left[partition.index]
                         elif not getattr(error, "retriable", False) or time.monotonic() > deadline:
-                            raise error(one.error_message or "")
+                            raise error(partition.error_message or "")
                     if left:
                         time.sleep(_POLL_SECONDS)  # the leader of a new topic may not know the topic yet
 
@@ -269,12 +269,12 @@ class KafkaBroker:
         options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{library}/*"]
         settings = str(self._home / "server.properties")
         with (self._home / "broker.log").open("ab") as out:
-            data, given = self._home / "data", self._properties
-            node = given.get("node.id", _PROPERTIES["node.id"])
-            if not data.exists() and not copy_format(library, data, given, _CLUSTER, node):
+            data, properties = self._home / "data", self._properties
+            node = properties.get("node.id", _PROPERTIES["node.id"])
+            if not data.exists() and not copy_format(library, data, properties, _CLUSTER, node):
                 tool = [*options, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", settings]
                 subprocess.run(tool, stdout=out, stderr=out, check=False, timeout=self._patience)  # noqa: S603 - our own command
-                keep_format(library, data, given)
+                keep_format(library, data, properties)
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [sys.executable, "-I", str(_GUARD), str(self._home), *options, "kafka.Kafka", settings],
                 stdin=subprocess.PIPE,
@@ -344,9 +344,9 @@ def _free_ports(count: int) -> tuple[int, ...]:
     """Return different free ports. All are bound at the same time, so that no port is returned twice."""
     with ExitStack() as stack:
         held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in held:
-            one.bind((HOST, 0))
-        return tuple(int(one.getsockname()[1]) for one in held)
+        for listener in held:
+            listener.bind((HOST, 0))
+        return tuple(int(listener.getsockname()[1]) for listener in held)
 
 
 def _listens(port: int) -> bool:
@@ -376,11 +376,11 @@ def copy_format(library: Path, data: Path, given: Mapping[str, str], cluster: st
         cluster: The id of the cluster.
         node: The id of the node.
     """
-    kept = library / _FEATURES
-    if _OWN_FEATURES & given.keys() or not kept.exists():
+    features = library / _FEATURES
+    if _OWN_FEATURES & given.keys() or not features.exists():
         return False
     data.mkdir()
-    shutil.copyfile(kept, data / _FEATURES)
+    shutil.copyfile(features, data / _FEATURES)
     directory = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     text = f"version=1\ncluster.id={cluster}\nnode.id={node}\ndirectory.id={directory}\n"
     (data / "meta.properties").write_text(text, encoding="utf-8")

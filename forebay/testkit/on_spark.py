@@ -85,13 +85,13 @@ def _judge(reads: _Reads, check: Callable[[_Reads], None]) -> Result:
     except Finding as finding:
         return Result(finding.rule or rule, text, finding.outcome, finding.saw, finding.advice)
     except Exception as error:
-        found = unwrap(error)  # Spark wraps the errors of a connector
-        if isinstance(found, ConfigurationError):
-            raise found from error
-        if found is None and type(error).__module__.startswith(("pyspark.", "py4j.")):
+        unwrapped = unwrap(error)  # Spark wraps the errors of a connector
+        if isinstance(unwrapped, ConfigurationError):
+            raise unwrapped from error
+        if unwrapped is None and type(error).__module__.startswith(("pyspark.", "py4j.")):
             saw = f"Spark failed outside of the source: {error}"
             return Result(rule, text, "skipped", saw, "read the error, and run the check again")
-        cause = found or error
+        cause = unwrapped or error
         return Result(rule, text, "failed", f"{type(cause).__name__}: {cause}", "correct this error of a read on Spark")
     return Result(rule, text, "passed")
 
@@ -120,8 +120,8 @@ class _Reads:
     @cached_property
     def secrets(self) -> dict[str, str]:
         """The values of the source's secrets, by option."""
-        found = ((spec.name, getattr(self.source, spec.python_name)) for spec in class_options(type(self.source)))
-        return {name: value.reveal() for name, value in found if isinstance(value, Secret) and value.reveal()}
+        values = ((spec.name, getattr(self.source, spec.python_name)) for spec in class_options(type(self.source)))
+        return {name: value.reveal() for name, value in values if isinstance(value, Secret) and value.reveal()}
 
     def compare(self, frame: DataFrame, how: str, advice: str) -> None:
         """Raise `Broken` if a DataFrame has other rows than the read in this process. Their order may differ."""
@@ -213,8 +213,8 @@ class _Crashing:
             self.rows[number] = rows
             raise _Crashed
         if rows != self.rows[number]:
-            found = difference(rows, self.rows[number])
-            self.error = Broken(f"micro-batch {number} was replayed after a crash: {found}", _SAME)
+            problem = difference(rows, self.rows[number])
+            self.error = Broken(f"micro-batch {number} was replayed after a crash: {problem}", _SAME)
             raise self.error
 
 

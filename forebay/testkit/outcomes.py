@@ -96,8 +96,8 @@ class Report:
             more = sorted({result.rule for result in self.failed} - {first.rule})
             also = f" (also broken: {', '.join(more)})" if more else ""
             return f"{self.source} breaks {first.rule}: {first.line}{also} (seed {self.seed})"
-        passed, rest = len(self._of("passed")), len(self._of("n/a"))
-        counts = f"{_checks(passed)} passed, {rest} {'does' if rest == 1 else 'do'} not apply"
+        passed, not_applicable = len(self._of("passed")), len(self._of("n/a"))
+        counts = f"{_checks(passed)} passed, {not_applicable} {'does' if not_applicable == 1 else 'do'} not apply"
         if self.skipped:
             reasons: dict[str, str] = {}
             for result in self.skipped:

@@ -59,7 +59,7 @@ class CountingSplitReader(SplitReader):
     def fetch(self) -> Sequence[Fetched]:
         """Return the next records of the split whose turn it is."""
         self.on_fetch()
-        split_id = next((one for one in self._turns if one not in self._paused), None)
+        split_id = next((candidate for candidate in self._turns if candidate not in self._paused), None)
         if split_id is None:
             return []
         self._turns.remove(split_id)

@@ -73,16 +73,16 @@ class ColumnTimestamps:
 
     def __call__(self, batch: pa.RecordBatch, times: EventTimes | None) -> EventTimes | None:
         """Return the smallest and the largest value of the column, in microseconds; None if all values are null."""
-        found = self._find(batch.schema)
-        values = batch.column(found.indices[0])
-        if len(found.indices) > 1:
-            values = pc.struct_field(values, found.indices[1:])
+        event_field = self._find(batch.schema)
+        values = batch.column(event_field.indices[0])
+        if len(event_field.indices) > 1:
+            values = pc.struct_field(values, event_field.indices[1:])
         # Compare timestamps as integers; the view copies nothing.
         extremes = pc.min_max(values.view(pa.int64()))
         earliest, latest = extremes["min"].as_py(), extremes["max"].as_py()
         if earliest is None or latest is None:
             return None
-        unit = found.kind.unit if isinstance(found.kind, pa.TimestampType) else "us"
+        unit = event_field.kind.unit if isinstance(event_field.kind, pa.TimestampType) else "us"
         return EventTimes(_in_micros(earliest, unit), _in_micros(latest, unit))
 
     def check(self, schema: pa.Schema) -> str:
@@ -94,23 +94,23 @@ class ColumnTimestamps:
         return schema.names[self._find(schema).indices[0]]
 
     def _find(self, schema: pa.Schema) -> _Field:
-        found = _fields_at(self.column, list(schema))
-        if len(found) != 1:
-            what = "does not exist" if not found else f"exists {len(found)} times"
+        matches = _fields_at(self.column, list(schema))
+        if len(matches) != 1:
+            what = "does not exist" if not matches else f"exists {len(matches)} times"
             raise ConfigurationError(
                 f"the event time column {self.column!r} {what}; the columns are {', '.join(map(repr, schema.names))}",
                 option=self.option,
                 advice="name one existing column of a timestamp type or of int64 microseconds; write a field of a "
                 "struct as 'column.field'",
             )
-        kind = found[0].kind
+        kind = matches[0].kind
         if not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):
             raise ConfigurationError(
                 f"the event time column {self.column!r} is {kind}, which is neither a timestamp nor int64 microseconds",
                 option=self.option,
                 advice="name another column, or let the source convert this one to timestamp('us', tz='UTC')",
             )
-        return found[0]
+        return matches[0]
 
 
 class _Field(NamedTuple):
@@ -122,14 +122,14 @@ class _Field(NamedTuple):
 
 def _fields_at(name: str, fields: Sequence[pa.Field]) -> list[_Field]:
     """Return the fields with this name; if there are none, the fields with this dotted path. Names may contain dots."""
-    found = [_Field([index], one.type) for index, one in enumerate(fields) if one.name == name]
-    if found:
-        return found
+    matches = [_Field([index], own_field.type) for index, own_field in enumerate(fields) if own_field.name == name]
+    if matches:
+        return matches
     for index, outer in enumerate(fields):
         if name.startswith(f"{outer.name}.") and pa.types.is_struct(outer.type):
             inner = _fields_at(name[len(outer.name) + 1 :], list(outer.type))
-            found += [_Field([index, *one.indices], one.kind) for one in inner]
-    return found
+            matches += [_Field([index, *child.indices], child.kind) for child in inner]
+    return matches
 
 
 def micros(seconds: float, what: str) -> int:

@@ -185,7 +185,7 @@ class CsvReading:
         self._options = options
         self._file = file
         self._names = names
-        self._wanted = wanted
+        self._selected = wanted
         self._inferring = inferring
         self._without = without
         self._blocks = options.blocks()
@@ -195,7 +195,7 @@ class CsvReading:
         return self._of_records(position, end) if self._options.multi_line else self._of_lines(position, end)
 
     def _of_lines(self, position: int, end: int | None) -> TokenBlocks:
-        splitter = LineSplitter(self._options, len(self._names), self._wanted)
+        splitter = LineSplitter(self._options, len(self._names), self._selected)
         header = CsvHeader(self._options, self._blocks)
         awaited = self._options.header and self._without is None
         if awaited and position:
@@ -232,7 +232,7 @@ class CsvReading:
                 window.skip_to(position, seekable=self._blocks.seekable(self._file))
             else:
                 line_sep = self._begin(window)
-            splitter = RecordSplitter(options, len(self._names), self._wanted, line_sep)
+            splitter = RecordSplitter(options, len(self._names), self._selected, line_sep)
             if options.header and not position:
                 header, size = self._first_in(window, splitter)
                 if header is not None:

@@ -275,7 +275,7 @@ class ArrowSplitter:
 
     def __init__(self, rules: CsvRules, wanted: Sequence[int], *, newlines_in_quotes: bool) -> None:
         self._rules = rules
-        self._wanted = wanted
+        self._selected = wanted
         self._stray_starts = stray_starts(rules)
         self._trims = rules.trim_leading or rules.trim_trailing
         self._simple_nulls = not rules.null_value and not rules.empty_value
@@ -309,7 +309,7 @@ class ArrowSplitter:
             data = placeholders.hide_stray_quotes(data, self._stray_starts, self._rules.sep, self._rules.quote)
             quoting = Quoting.PLAIN
         if not data:
-            return ArrowRows([pa.nulls(0, pa.string()) for _ in self._wanted], 0, [], [])
+            return ArrowRows([pa.nulls(0, pa.string()) for _ in self._selected], 0, [], [])
         if not data.endswith(b"\n"):
             data = data + b"\n"  # else Arrow treats an empty value at the end as quoted if the value before it is
         read, convert = self._options_for(width)
@@ -322,7 +322,7 @@ class ArrowSplitter:
             self._tokens(table.column(f"f{index}"), placeholders, last=index == width - 1)
             if index < width
             else pa.nulls(table.num_rows, pa.string())
-            for index in self._wanted
+            for index in self._selected
         ]
         return ArrowRows(columns, table.num_rows, fallback_rows, [row.actual_columns for row in self._invalid])
 
@@ -337,7 +337,7 @@ class ArrowSplitter:
                     strings_can_be_null=True,
                     quoted_strings_can_be_null=self._simple_nulls,
                     # An empty list would mean all columns.
-                    include_columns=[names[index] for index in dict.fromkeys(self._wanted) if index < width]
+                    include_columns=[names[index] for index in dict.fromkeys(self._selected) if index < width]
                     or names[:1],
                 ),
             )

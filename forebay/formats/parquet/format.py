@@ -157,7 +157,7 @@ class ParquetFormat(FileFormat):
 class _Reader:
     def __init__(self, parquet: OpenParquet, file: pq.ParquetFile, schema: pa.Schema, items: list[Wanted]) -> None:
         self._schema = schema
-        self._wanted = items
+        self._items = items
         self._leaves = [leaf for item in items for leaf in item.leaves]
         self._starts = row_starts(parquet)
         self._open = parquet
@@ -251,7 +251,7 @@ class _Reader:
 
     def _converted(self, batch: pa.RecordBatch, position: int) -> pa.RecordBatch:
         arrays = []
-        for item, target in zip(self._wanted, self._schema, strict=True):
+        for item, target in zip(self._items, self._schema, strict=True):
             if item.source is None:
                 arrays.append(pa.nulls(batch.num_rows, target.type))
                 continue

@@ -407,7 +407,7 @@ class _Timestamps:
         wall: Callable[[pa.Array], pa.Array],
         parse: Callable[[str], int | None],
     ) -> None:
-        self._wanted = data_type
+        self._type = data_type
         self._wall = wall
         self._parse = parse
         self._zoned = False
@@ -424,9 +424,9 @@ class _Timestamps:
             # Spark truncates to microseconds.
             (rf"^{_DAY}[ T]{_CLOCK}\.[0-9]{{7,}}$", lambda plain: self._wall(pc.utf8_slice_codeunits(plain, 0, 26))),
         ]
-        if self._wanted.tz is not None:
-            plains.append((f"^{_DAY}{_TIME}{_OFFSET}$", lambda plain: plain.cast(_UTC).cast(self._wanted)))
-        return by_value(tokens, self._wanted, self._parse, plains)
+        if self._type.tz is not None:
+            plains.append((f"^{_DAY}{_TIME}{_OFFSET}$", lambda plain: plain.cast(_UTC).cast(self._type)))
+        return by_value(tokens, self._type, self._parse, plains)
 
     def _all_wall(self, tokens: pa.Array) -> pa.Array | None:
         try:
@@ -437,10 +437,10 @@ class _Timestamps:
             return None
 
     def _all_zoned(self, tokens: pa.Array) -> pa.Array | None:
-        if self._wanted.tz is None or not _surely_zoned(tokens):
+        if self._type.tz is None or not _surely_zoned(tokens):
             return None
         try:
-            return tokens.cast(_UTC).cast(self._wanted)
+            return tokens.cast(_UTC).cast(self._type)
         except pa.ArrowInvalid:
             return None
 

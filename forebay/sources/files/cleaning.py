@@ -215,7 +215,7 @@ def _names(target: str, status: FileStatus) -> Iterator[str]:
 
 
 def _is_copy(store: Store, status: FileStatus, copied: FileStatus) -> bool:
-    """Return whether the archived `copied` is a copy of `status`, left by a move that could not delete `status`."""
+    """Return whether the archived file `copied` is a copy of `status`, which a move could not delete."""
     if is_url(status.path):
         likely = copied.size == status.size and copied.modified_at >= status.modified_at  # a copy is younger
     else:

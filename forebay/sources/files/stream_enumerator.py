@@ -327,7 +327,7 @@ class FirstEventTimes:
         self._source = source
         self.origin = origin
         self._zone: Zone = session_zone(source.time_zone)
-        self._found: dict[str, tuple[FileSplit, int | None]] = {}
+        self._learned: dict[str, tuple[FileSplit, int | None]] = {}
         self._texts: dict[str, int | None] = {}
         self._partition_type: pa.DataType = _ZONED
         self._footers = None
@@ -360,10 +360,10 @@ class FirstEventTimes:
         if splits and self.origin.kind == "partition":
             self._check_partition(partition_schema)
         # The enumerator keeps the split of a file until it changes.
-        self._found = {
-            split.id: entry for split in splits if (entry := self._found.get(split.id)) and entry[0] is split
+        self._learned = {
+            split.id: entry for split in splits if (entry := self._learned.get(split.id)) and entry[0] is split
         }
-        self._learn([split for split in splits if split.id not in self._found])
+        self._learn([split for split in splits if split.id not in self._learned])
         return sorted(splits, key=self._order)
 
     def first_times(self, splits: Sequence[FileSplit]) -> Mapping[str, int]:
@@ -375,12 +375,12 @@ class FirstEventTimes:
             ConfigurationError: The option `fileEventTime` does not fit a file.
             RetriableError: The store did not answer.
         """
-        self._learn([split for split in splits if split.id not in self._found])
-        times = ((split.id, self._found[split.id][1]) for split in splits)
+        self._learn([split for split in splits if split.id not in self._learned])
+        times = ((split.id, self._learned[split.id][1]) for split in splits)
         return {split_id: micros for split_id, micros in times if micros is not None}
 
     def _order(self, split: FileSplit) -> tuple[bool, int, str]:
-        micros = self._found[split.id][1]
+        micros = self._learned[split.id][1]
         return micros is not None, micros or 0, split.id
 
     def _learn(self, splits: Sequence[FileSplit]) -> None:
@@ -395,7 +395,7 @@ class FirstEventTimes:
             self._note(split, lookup(split))
 
     def _note(self, split: FileSplit, micros: int | None) -> None:
-        self._found[split.id] = split, micros
+        self._learned[split.id] = split, micros
 
     def _modified(self, split: FileSplit) -> int:
         if not split.status.has_time:

@@ -41,7 +41,7 @@ class HybridEnumerator(DiscoveryEnumerator):
         self._at_once = source.bounded or context.reads_once
         self._enumerators: dict[int, DiscoveryEnumerator] = {}
         self._leg = 0
-        self._found = False  # whether leg number `_leg` has been discovered
+        self._discovered = False  # whether leg number `_leg` has been discovered
         self._state: Json = None  # the state of the last leg's enumerator
         self._live: set[str] | None = None  # ids of all splits of the last leg ever known; None = take from `known`
         live = self._enumerator(self._last)
@@ -57,14 +57,14 @@ class HybridEnumerator(DiscoveryEnumerator):
         if self._at_once:
             return Discovered(self._all_legs(), state=self._snapshot())
         if first:
-            self._leg, self._found, self._state, self._live = 0, False, None, None
+            self._leg, self._discovered, self._state, self._live = 0, False, None, None
         if not isinstance(known, KnownSplits):
             known = KnownSplits(known, {})
-        if self._leg < self._last and self._found and known.unfinished:
+        if self._leg < self._last and self._discovered and known.unfinished:
             return Discovered(list(known.unfinished.values()), state=self._snapshot())
         while self._leg < self._last:
-            if not self._found and (splits := self._history(self._leg)):
-                self._found = True
+            if not self._discovered and (splits := self._history(self._leg)):
+                self._discovered = True
                 return Discovered(splits, state=self._snapshot())
             self._begin(self._leg + 1, known)
         return self._discover_live(known)
@@ -75,10 +75,10 @@ class HybridEnumerator(DiscoveryEnumerator):
         Raises:
             ConfigurationError: The checkpoint belongs to a hybrid with other sources or another order of sources.
         """
-        kept: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
-        self._leg, self._found = int(kept.get("leg", 0)), bool(kept.get("found", False))
-        self._state, self._live = kept.get("state"), None
-        before = [str(name) for name in kept.get("sources", ())]
+        stored: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
+        self._leg, self._discovered = int(stored.get("leg", 0)), bool(stored.get("found", False))
+        self._state, self._live = stored.get("state"), None
+        before = [str(name) for name in stored.get("sources", ())]
         if before != self._names:
             raise ConfigurationError(
                 f"the checkpoint belongs to a hybrid that reads {', then '.join(before)}; "
@@ -86,12 +86,12 @@ class HybridEnumerator(DiscoveryEnumerator):
                 source=self._source.name,
                 advice="give the hybrid the same sources in the same order as before, or use a new checkpoint",
             )
-        if self._leg == self._last and self._found:
+        if self._leg == self._last and self._discovered:
             self._enumerator(self._last).restore_state(self._state)
 
     def _snapshot(self) -> Json:
-        kept: dict[str, Json] = {"sources": self._names, "leg": self._leg, "found": self._found}
-        return kept if self._state is None else {**kept, "state": self._state}
+        stored: dict[str, Json] = {"sources": self._names, "leg": self._leg, "found": self._discovered}
+        return stored if self._state is None else {**stored, "state": self._state}
 
     def _history(self, leg: int) -> list[HybridSplit]:
         """Discover a leg before the last one; return its non-empty splits, with fixed ends.
@@ -100,10 +100,10 @@ class HybridEnumerator(DiscoveryEnumerator):
             ConfigurationError: The leg is unbounded, and the end of a split is unknown.
         """
         enumerator, source = self._enumerator(leg), self._legs[leg]
-        found = enumerator.discover({}, True).splits
-        ends = enumerator.latest(found) if found else {}
+        inner_splits = enumerator.discover({}, True).splits
+        ends = enumerator.latest(inner_splits) if inner_splits else {}
         splits = []
-        for split in unread(source, fixed_ends(source, found, ends)):
+        for split in unread(source, fixed_ends(source, inner_splits, ends)):
             if split.end is None and not source.bounded:
                 raise ConfigurationError(
                     f"{source.name} does not know the end of this split, so the next source would never begin",
@@ -118,18 +118,18 @@ class HybridEnumerator(DiscoveryEnumerator):
         """Begin to read this leg. If it is the last one, first call the switch function with the finished splits."""
         if leg == self._last and self._source.switch is not None:
             self._switch([self._mapping.inner(split) for split in known.values() if own_split(split).leg == leg - 1])
-        self._leg, self._found = leg, False
+        self._leg, self._discovered = leg, False
         _log.info("%s: begins to read source %d of %d", self._source.name, leg + 1, self._last + 1)
 
     def _discover_live(self, known: KnownSplits) -> Discovered:
         """Run the discovery of the last leg, and return its splits as splits of the hybrid."""
         own = self._known_live(known)
-        found = self._enumerator(self._last).discover(own, not self._found)
-        self._found, self._state = True, found.state
-        splits = [self._mapping.outer(self._last, split) for split in found.splits]
+        discovered = self._enumerator(self._last).discover(own, not self._discovered)
+        self._discovered, self._state = True, discovered.state
+        splits = [self._mapping.outer(self._last, split) for split in discovered.splits]
         assert self._live is not None  # noqa: S101 - set by `_known_live`
         self._live.update(split.id for split in splits)
-        return Discovered(splits, horizon=self._horizon(found.horizon), state=self._snapshot())
+        return Discovered(splits, horizon=self._horizon(discovered.horizon), state=self._snapshot())
 
     def _known_live(self, known: KnownSplits) -> KnownSplits:
         """Return the known splits of the last leg.
@@ -140,8 +140,8 @@ class HybridEnumerator(DiscoveryEnumerator):
             self._live = {split.id for split in known.values() if own_split(split).leg == self._last}
         unfinished, finished = (
             {
-                one.id: one
-                for one in (self._mapping.inner(part[split_id]) for split_id in self._live if split_id in part)
+                split.id: split
+                for split in (self._mapping.inner(part[split_id]) for split_id in self._live if split_id in part)
             }
             for part in (known.unfinished, known.finished)
         )
@@ -172,7 +172,10 @@ class HybridEnumerator(DiscoveryEnumerator):
         self._switch(before)
         live = self._enumerator(self._last).discover({}, True).splits
         bounded = self._legs[self._last].bounded
-        return [*splits, *(self._mapping.outer(self._last, one, whole=bounded and one.end is None) for one in live)]
+        return [
+            *splits,
+            *(self._mapping.outer(self._last, split, whole=bounded and split.end is None) for split in live),
+        ]
 
     # ---- the legs
 
@@ -236,11 +239,11 @@ class HybridEnumerator(DiscoveryEnumerator):
         Raises:
             ConfigurationError: A leg does not know event times and reads its splits whole, as the file source does.
         """
-        found: dict[str, int | None] = {}
+        event_times: dict[str, int | None] = {}
         for leg, part in by_leg(splits).items():
             inner = {split.id: self._mapping.inner(split) for split in part}
             times = self._enumerator(leg).event_times(list(inner.values()), column)
-            if times is None and any(one.whole for one in part):
+            if times is None and any(split.whole for split in part):
                 raise ConfigurationError(
                     f"{self._names[leg]} cannot be aligned while it is the history of a hybrid: the event times of its "
                     "splits are not known before they are read",
@@ -250,10 +253,10 @@ class HybridEnumerator(DiscoveryEnumerator):
                     "the history without a hybrid",
                 )
             if times is None:
-                found |= dict.fromkeys(inner)
+                event_times |= dict.fromkeys(inner)
             else:
-                found |= {split_id: times[one.id] for split_id, one in inner.items() if one.id in times}
-        return found
+                event_times |= {split_id: times[split.id] for split_id, split in inner.items() if split.id in times}
+        return event_times
 
     def size(self, split: Split) -> int | None:
         """Return the size in bytes that the enumerator of the split's leg estimates."""
@@ -263,7 +266,7 @@ class HybridEnumerator(DiscoveryEnumerator):
         """Return the slices into which the enumerator of the split's leg cuts it."""
         own = own_split(split)
         inner = self._enumerator(own.leg).slices(self._mapping.inner(split), count)
-        return [self._mapping.outer(own.leg, one, whole=own.whole and one.end is None) for one in inner]
+        return [self._mapping.outer(own.leg, part, whole=own.whole and part.end is None) for part in inner]
 
     def tasks(self, slices: Sequence[Split]) -> Sequence[Sequence[Split]] | None:
         """Return the slices of each task, as the enumerator of their leg decides.
@@ -274,13 +277,13 @@ class HybridEnumerator(DiscoveryEnumerator):
         if len(parts) != 1:
             return None
         ((leg, part),) = parts.items()
-        decided = self._enumerator(leg).tasks([self._mapping.inner(one) for one in part])
+        decided = self._enumerator(leg).tasks([self._mapping.inner(split) for split in part])
         if decided is None:
             return None
-        wholes = {one.id: one.whole for one in part}
+        wholes = {split.id: split.whole for split in part}
         outer_id, outer = self._mapping.outer_id, self._mapping.outer
         return [
-            [outer(leg, one, whole=wholes[outer_id(leg, one.id)] and one.end is None) for one in task]
+            [outer(leg, split, whole=wholes[outer_id(leg, split.id)] and split.end is None) for split in task]
             for task in decided
         ]
 
@@ -321,11 +324,11 @@ class HybridEnumerator(DiscoveryEnumerator):
         ask: Callable[[DiscoveryEnumerator, Sequence[Split]], Mapping[str, Position]],
     ) -> dict[str, Position]:
         """Call `ask` with each leg's enumerator and splits; return the answers as ids and positions of the hybrid."""
-        found: dict[str, Position] = {}
+        positions: dict[str, Position] = {}
         for leg, part in by_leg(splits).items():
             answer = ask(self._enumerator(leg), [self._mapping.inner(split) for split in part])
             for inner_id, position in answer.items():
                 outer = self._mapping.outer_position(leg, position)
                 if outer is not None:
-                    found[self._mapping.outer_id(leg, inner_id)] = outer
-        return found
+                    positions[self._mapping.outer_id(leg, inner_id)] = outer
+        return positions

@@ -176,8 +176,8 @@ class HybridLegs(Source):
     @property
     def switch(self) -> Switch | None:
         """The user's function that sets the start of the last source; None if there is none."""
-        found: Switch | None = vars(self)["_switch"]
-        return found
+        switch: Switch | None = vars(self)["_switch"]
+        return switch
 
     @property
     def bounded(self) -> bool:
@@ -192,8 +192,8 @@ class HybridLegs(Source):
     @property
     def fetchers(self) -> int | None:
         """The largest number of fetcher threads that a source wants; None if a source wants one thread per split."""
-        wanted = [leg.fetchers for leg in self._legs]
-        return None if None in wanted else max(one or 1 for one in wanted)
+        counts = [leg.fetchers for leg in self._legs]
+        return None if None in counts else max(count or 1 for count in counts)
 
     def mapping(self) -> SplitMapping:
         """Return the object that converts splits of the sources to splits of the hybrid, and back."""
@@ -211,8 +211,8 @@ class HybridLegs(Source):
 
     def with_inferred_schema(self, schema: pa.Schema) -> Self:
         """Return a copy that keeps this schema. Each source of the copy keeps its own inferred schema."""
-        found = vars(self).get("_leg_schemas") or [resolved_schema(leg) for leg in self._legs]
-        legs = [resolve_schema(leg, own) for leg, own in zip(self._legs, found, strict=True)]
+        leg_schemas = vars(self).get("_leg_schemas") or [resolved_schema(leg) for leg in self._legs]
+        legs = [resolve_schema(leg, own) for leg, own in zip(self._legs, leg_schemas, strict=True)]
         return self._with(legs, schema)
 
     def with_schema(self, schema: pa.Schema) -> Self | None:
@@ -222,14 +222,14 @@ class HybridLegs(Source):
             ConfigurationError: A source with a fixed schema lacks a column of the user's schema, or the column's types
                 in both schemas cannot be cast to one of them.
         """
-        given = [leg.with_schema(schema) for leg in self._legs]
-        if not any(given):
+        retyped = [leg.with_schema(schema) for leg in self._legs]
+        if not any(retyped):
             return None
-        legs = [new or leg for new, leg in zip(given, self._legs, strict=True)]
-        names = [f"{leg.name}{'' if new else ' (fixed)'}" for new, leg in zip(given, legs, strict=True)]
-        schemas = [schema if new else resolved_schema(leg) for new, leg in zip(given, legs, strict=True)]
+        legs = [new or leg for new, leg in zip(retyped, self._legs, strict=True)]
+        names = [f"{leg.name}{'' if new else ' (fixed)'}" for new, leg in zip(retyped, legs, strict=True)]
+        schemas = [schema if new else resolved_schema(leg) for new, leg in zip(retyped, legs, strict=True)]
         common_schema([*schemas, schema], [*names, "the user's schema"], schema.names, source=self.name)
-        fixed = zip(given, legs, schemas, strict=True)
+        fixed = zip(retyped, legs, schemas, strict=True)
         return self._with([new or resolve_schema(leg, own) for new, leg, own in fixed], schema)
 
     def with_columns(self, columns: tuple[str, ...]) -> Self:
@@ -313,7 +313,7 @@ def common_schema(
     if columns is None:
         names += [name for schema in schemas for name in schema.names if name not in names]
     fields = [_common_field(name, schemas) for name in dict.fromkeys(names)]
-    if wrong := [name for name, found in zip(dict.fromkeys(names), fields, strict=True) if found is None]:
+    if wrong := [name for name, field in zip(dict.fromkeys(names), fields, strict=True) if field is None]:
         rows = [("column", *legs), *((name, *(_type_of(name, schema) for schema in schemas)) for name in wrong)]
         raise ConfigurationError(
             "these columns are missing in a source of the hybrid, or have no common type:\n" + _table(rows),
@@ -321,7 +321,7 @@ def common_schema(
             advice="select only common columns, by HybridSource(…, columns=[…]) or the option commonColumns; or give "
             "the sources the same column names and types",
         )
-    return pa.schema([found for found in fields if found is not None])
+    return pa.schema([field for field in fields if field is not None])
 
 
 def _common_field(name: str, schemas: Sequence[pa.Schema]) -> pa.Field | None:

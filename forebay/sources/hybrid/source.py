@@ -124,10 +124,13 @@ class HybridSplitReader(SplitReader):
         if not unfinished:
             return []
         # If all unfinished splits are paused, the split reader of the earliest leg blocks until `wake_up`.
-        leg = next((one for one in unfinished if self._open[one] - self._paused.get(one, set())), unfinished[0])
+        leg = next(
+            (candidate for candidate in unfinished if self._open[candidate] - self._paused.get(candidate, set())),
+            unfinished[0],
+        )
         fetched = self._readers[leg].fetch()
-        self._open[leg].difference_update(one.split_id for one in fetched if one.finished)
-        return [self._outer(leg, one) for one in fetched]
+        self._open[leg].difference_update(part.split_id for part in fetched if part.finished)
+        return [self._outer(leg, part) for part in fetched]
 
     def wake_up(self) -> None:
         """Wake the split readers of all legs."""
@@ -202,9 +205,9 @@ class HybridOptions(HybridSource):
         legs = [self._leg("first", self.first), self._leg("then", self.then)]
         self._set(_legs=checked_legs(legs), _switch=None, _columns=self.common_columns)
 
-    def _leg(self, prefix: str, given: Mapping[str, str]) -> Source:
+    def _leg(self, prefix: str, leg_options: Mapping[str, str]) -> Source:
         """Create a source from the options with `prefix`; `timeZone` and `storage.*` are its defaults."""
-        named = [key for key in given if key.lower() == _FORMAT]
+        named = [key for key in leg_options if key.lower() == _FORMAT]
         if not named:
             raise ConfigurationError(
                 f"the option {prefix}.{_FORMAT} is not set, so the source of the options {prefix}.* is unknown",
@@ -212,17 +215,17 @@ class HybridOptions(HybridSource):
                 option=f"{prefix}.{_FORMAT}",
                 advice=f'add .option("{prefix}.{_FORMAT}", "forebay_files"), or another installed format',
             )
-        cls = default_registry.lookup(given[named[0]])
+        cls = default_registry.lookup(leg_options[named[0]])
         if not issubclass(cls, Source) or issubclass(cls, HybridSource):
             raise ConfigurationError(
-                f"the format {given[named[0]]} cannot be a part of a hybrid",
+                f"the format {leg_options[named[0]]} cannot be a part of a hybrid",
                 source=self.name,
                 option=f"{prefix}.{_FORMAT}",
                 advice=f"set {prefix}.{_FORMAT} to a format other than {self.name}; for more than two sources, use "
                 "forebay.HybridSource in Python",
             )
         own = class_options(cls)
-        options: dict[str, object] = {key: value for key, value in given.items() if key not in named}
+        options: dict[str, object] = {key: value for key, value in leg_options.items() if key not in named}
         present = given_options(own, options)
         for spec in own:
             common = getattr(self, spec.python_name) if spec.python_name in ("time_zone", "storage") else None

@@ -77,7 +77,7 @@ class SplitMapping:
     def inner(self, split: Split) -> Split:
         """Convert a split of the hybrid to the split of its leg."""
         own = own_split(split)
-        position, end = (None if one is None else self.inner_position(one)[1] for one in (own.position, own.end))
+        position, end = (None if place is None else self.inner_position(place)[1] for place in (own.position, own.end))
         fields = {"id": own.id.partition("/")[2], "position": position, "end": end}
         return self._legs[own.leg].split_class.from_json({**own.fields, **fields})
 

@@ -30,7 +30,7 @@ class TimeLimits:
 
     def __init__(self, resolver: OffsetResolver) -> None:
         self._resolver = resolver
-        self._found: dict[str, tuple[int, int]] = {}
+        self._limits: dict[str, tuple[int, int]] = {}
 
     def of(self, splits: Sequence[KafkaSplit]) -> dict[TopicPartition, int]:
         """Return the end offset of each partition by its ending time. May ask the brokers, and block.
@@ -44,10 +44,10 @@ class TimeLimits:
         }
         ids = {split.topic_partition: split.id for split in splits if split.id in times}
         # A restart may have changed the ending time. Offsets found for the former time do not count.
-        new = [partition for partition, name in ids.items() if self._found.get(name, (None,))[0] != times[name]]
+        new = [partition for partition, name in ids.items() if self._limits.get(name, (None,))[0] != times[name]]
         for partition, offset in self._resolver.ends_by_time(new).items():
-            self._found[ids[partition]] = times[ids[partition]], offset
-        known = {partition: self._found[name] for partition, name in ids.items() if name in self._found}
+            self._limits[ids[partition]] = times[ids[partition]], offset
+        known = {partition: self._limits[name] for partition, name in ids.items() if name in self._limits}
         return {partition: offset for partition, (time, offset) in known.items() if time == times[ids[partition]]}
 
     def state(self, ids: Collection[str]) -> Json:
@@ -55,9 +55,9 @@ class TimeLimits:
 
         The offsets of all other splits are dropped.
         """
-        self._found = {name: limit for name, limit in self._found.items() if name in ids}
+        self._limits = {name: limit for name, limit in self._limits.items() if name in ids}
         stored: dict[str, dict[str, dict[str, int]]] = {}
-        for name, (time, offset) in sorted(self._found.items()):
+        for name, (time, offset) in sorted(self._limits.items()):
             topic, _, partition = name.rpartition("/")
             stored.setdefault(str(time), {}).setdefault(topic, {})[partition] = offset
         return {"limits": compact(stored)} if stored else None
@@ -69,7 +69,7 @@ class TimeLimits:
             return
         try:
             limits: Any = expand(stored)
-            self._found = {
+            self._limits = {
                 f"{topic}/{partition}": (int(time), int(offset))
                 for time, topics in limits.items()
                 for topic, partitions in topics.items()

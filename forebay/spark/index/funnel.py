@@ -169,14 +169,14 @@ class Funnel:
             )
         refuse_changelog(df, source)
         name = uuid.uuid4().hex if transaction is None else transaction
-        wanted = Transaction(datasource, name, kind, adopt=adopt, allow_empty=allow_empty)
+        request = Transaction(datasource, name, kind, adopt=adopt, allow_empty=allow_empty)
         try:
-            return self.apply(df, wanted)
+            return self.apply(df, request)
         except Exception as error:
-            found = unwrap(error)
-            if found is None or found is error:
+            unwrapped = unwrap(error)
+            if unwrapped is None or unwrapped is error:
                 raise
-            raise found from error
+            raise unwrapped from error
 
     def apply(
         self,
@@ -193,11 +193,11 @@ class Funnel:
             return prepare(df, definition, source, shards, deletes=deletes, sequence=sequence, delete=delete)
 
         def types() -> Mapping[str, str]:
-            found = key_types(df, self.object_type, source)
+            kinds = key_types(df, self.object_type, source)
             prepared(
-                self.object_type.with_key_types(found), source, self._shards
+                self.object_type.with_key_types(kinds), source, self._shards
             )  # refuses wrong rows before it writes
-            return found
+            return kinds
 
         def attempt(head: Entry, definition: ObjectType) -> Committed:
             check_owner(head, transaction)

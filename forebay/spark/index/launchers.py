@@ -60,8 +60,8 @@ def run_transaction(df: DataFrame, tasks: Sequence[ShardTask], small: int) -> li
 def digest_of(df: DataFrame) -> str:
     """Return the digest of rows that were committed before, to compare it with the one of the log."""
     low, high = _wrapping_sums()
-    found = df.agg(F.count(F.lit(1)).alias("rows"), low.alias("low"), high.alias("high")).collect()[0]
-    return rows_digest(found["rows"], int(found["low"] or 0), int(found["high"] or 0))
+    row = df.agg(F.count(F.lit(1)).alias("rows"), low.alias("low"), high.alias("high")).collect()[0]
+    return rows_digest(row["rows"], int(row["low"] or 0), int(row["high"] or 0))
 
 
 def launch_builds(spark: SparkSession) -> Callable[[Sequence[BuildTask]], Sequence[BuildResult]]:
@@ -69,8 +69,8 @@ def launch_builds(spark: SparkSession) -> Callable[[Sequence[BuildTask]], Sequen
 
     def launch(tasks: Sequence[BuildTask]) -> list[BuildResult]:
         frame = spark.range(0, len(tasks), 1, len(tasks))
-        found = map_in_arrow(frame, _InTasks(_build, tuple(tasks)), _RESULT).collect()
-        return [BuildResult.from_facts(json.loads(row["result"])) for row in found]
+        rows = map_in_arrow(frame, _InTasks(_build, tuple(tasks)), _RESULT).collect()
+        return [BuildResult.from_facts(json.loads(row["result"])) for row in rows]
 
     return launch
 
@@ -99,9 +99,9 @@ def _build(task: BuildTask, batches: Iterator[pa.RecordBatch]) -> BuildResult:
 def _in_driver(rows: pa.Table, tasks: Sequence[ShardTask]) -> list[ShardResult]:
     results = []
     for task in tasks:
-        mine = rows.filter(pc.equal(rows[SHARD], task.shard)) if rows.num_rows else rows
-        if task.snapshot or mine.num_rows:
-            results.append(run_shard(task, mine.combine_chunks().to_batches()))
+        shard_rows = rows.filter(pc.equal(rows[SHARD], task.shard)) if rows.num_rows else rows
+        if task.snapshot or shard_rows.num_rows:
+            results.append(run_shard(task, shard_rows.combine_chunks().to_batches()))
         else:
             results.append(ShardResult(task.shard, task.runs, (), 0, (0, 0)))
     return results
@@ -113,8 +113,8 @@ def _in_tasks(df: DataFrame, tasks: Sequence[ShardTask]) -> tuple[list[ShardResu
     low, high = _wrapping_sums()
     observed = df.observe(observation, F.count(F.lit(1)).alias("rows"), low.alias("low"), high.alias("high"))
     shuffled = observed.repartitionById(len(tasks), F.col(SHARD))
-    found = map_in_arrow(shuffled, _InTasks(run_shard, tuple(tasks)), _RESULT).collect()
-    results = [ShardResult.from_facts(json.loads(row["result"])) for row in found]
+    rows = map_in_arrow(shuffled, _InTasks(run_shard, tuple(tasks)), _RESULT).collect()
+    results = [ShardResult.from_facts(json.loads(row["result"])) for row in rows]
     there = {result.shard for result in results}
     results += [run_shard(task, []) for task in tasks if task.shard not in there]  # Spark prunes an empty input
     read = observation.get if there else {}

@@ -77,8 +77,8 @@ def key_hashes(spark: SparkSession, definition: ObjectType, keys: Sequence[tuple
     places = pa.array(range(len(keys)), pa.int64())
     schema = ", ".join([f"{ORDINAL} bigint", *(f"{_sql(name)} {kind.text}" for name, kind in kinds.items())])
     frame = spark.createDataFrame(pa.table([places, *columns], names=[ORDINAL, *kinds]), schema)
-    found = frame.selectExpr(ORDINAL, f"{_key_hash(kinds)} AS {KEY_HASH}").toArrow().sort_by(ORDINAL)
-    hashes: list[int] = found[KEY_HASH].to_pylist()
+    table = frame.selectExpr(ORDINAL, f"{_key_hash(kinds)} AS {KEY_HASH}").toArrow().sort_by(ORDINAL)
+    hashes: list[int] = table[KEY_HASH].to_pylist()
     return hashes
 
 
@@ -93,12 +93,12 @@ def key_types(df: DataFrame, definition: ObjectType, source: Datasource) -> dict
     Raises:
         ConfigurationError: Values of the type cannot be a key.
     """
-    found = {}
+    types = {}
     for name, column in key_columns(df, definition, source).items():
         kind = definition.keys[name] or _widest(column.dataType)
         check_key_type(name, parse_type(kind))
-        found[name] = kind
-    return found
+        types[name] = kind
+    return types
 
 
 def prepare(
@@ -160,11 +160,11 @@ def prepare(
         f"int(pmod(crc32({_key_text(kinds)}), {shards})) AS {SHARD}",
         *map(_sql, of_row),
     )
-    kept = _arrow(selected.schema[SEQUENCE].dataType) if sequence is not None else None
+    sequence_type = _arrow(selected.schema[SEQUENCE].dataType) if sequence is not None else None
     # A stream cannot correct a row that it brings again and again: its rows are committed, and hold up the index.
     fits = {} if delete or deletes is not None else source.properties
     checked = tuple((f"{VALUE}{each.column or name}", each.kind) for name, each in fits.items())
-    return selected, Incoming(payload, tuple(f"{KEY}{name}" for name in keys), kept, checked)
+    return selected, Incoming(payload, tuple(f"{KEY}{name}" for name in keys), sequence_type, checked)
 
 
 def _sql(name: str) -> str:
@@ -227,18 +227,18 @@ def _widest(kind: DataType) -> str:
 
 def _key(field: StructField, name: str, kind: SparkType, source: Datasource) -> Column:
     """Return a key column with the type of the key; a value that the type does not have is an error."""
-    column, given = quoted(field.name), field.dataType
+    column, data_type = quoted(field.name), field.dataType
     if str(field.metadata.get(_CHAR, "")).startswith("char"):
         column = F.rtrim(column)  # CHAR(5) and VARCHAR meet without the blanks that pad the first
-    if isinstance(given, StringType) and given.collation == "UTF8_BINARY" and kind.name == "string":
+    if isinstance(data_type, StringType) and data_type.collation == "UTF8_BINARY" and kind.name == "string":
         return column
-    if given.simpleString() == kind.text:
+    if data_type.simpleString() == kind.text:
         return column
     numbers = (IntegralType, DecimalType)
-    if not isinstance(given, numbers) or kind.name not in ("bigint", "decimal"):
+    if not isinstance(data_type, numbers) or kind.name not in ("bigint", "decimal"):
         raise ConfigurationError(
             f"the key {name!r} is {kind.text}, and the column {field.name!r} of the datasource {source.name!r} is "
-            f"{given.simpleString()}",
+            f"{data_type.simpleString()}",
             option="key",
             advice=f"cast the column to {kind.text} first; or define the key with a type, as key={{{name!r}: "
             "'string'}, and cast the columns of all datasources to it",
@@ -248,7 +248,7 @@ def _key(field: StructField, name: str, kind: SparkType, source: Datasource) -> 
         [f"the key {name!r} is {kind.text}, and the datasource {source.name!r} has the value ", column.cast("string")],
         "define the key with a type that has all values, or correct the row",
     )
-    exact = column.isNull() | F.coalesce(made.try_cast(given.simpleString()) == column, F.lit(False))
+    exact = column.isNull() | F.coalesce(made.try_cast(data_type.simpleString()) == column, F.lit(False))
     return F.when(exact, made).otherwise(bad.cast(kind.text))
 
 
@@ -271,13 +271,13 @@ def _flag(df: DataFrame, source: Datasource) -> Column:
 
 def storable_columns(df: DataFrame) -> set[str]:
     """Return the columns of a DataFrame that a state can keep."""
-    found = set()
+    storable = set()
     for field in df.schema:
         with suppress(ConfigurationError):
             parse_type(field.dataType.simpleString())
             _check_maps(field.dataType)
-            found.add(field.name)
-    return found
+            storable.add(field.name)
+    return storable
 
 
 def _refuse_unstorable(field: StructField, source: Datasource) -> None:
@@ -351,8 +351,8 @@ def _has_map(kind: DataType) -> bool:
 
 def _arrow(kind: DataType) -> pa.DataType:
     """Return the Arrow type in which rows of this type are kept: times in UTC."""
-    found = arrow_schema(StructType([StructField("c", kind)])).field("c").type
-    return _in_utc(found)
+    data_type = arrow_schema(StructType([StructField("c", kind)])).field("c").type
+    return _in_utc(data_type)
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:

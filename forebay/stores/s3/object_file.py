@@ -224,7 +224,7 @@ class ObjectFile(io.RawIOBase):
         self._random: bool | None = None
         self._expected: ExpectedRanges | None = None
         self._step = FIRST
-        self._kept: deque[tuple[Range, bytearray]] = deque()
+        self._recent: deque[tuple[Range, bytearray]] = deque()
         self._ends: dict[int, int] = {}
         self._whole: Background[bytearray] | None = None
 
@@ -289,7 +289,7 @@ class ObjectFile(io.RawIOBase):
             self._reader.close()
             self._ahead.clear()
             self._expected = None
-            self._kept.clear()
+            self._recent.clear()
             self._whole = None
             self._block = bytearray()
         super().close()
@@ -328,7 +328,7 @@ class ObjectFile(io.RawIOBase):
 
     def _read_random(self, position: int, count: int) -> None:
         """Load a block of a file with a footer: the exact range, or a longer one if reads are consecutive (columns)."""
-        for where, data in self._kept:
+        for where, data in self._recent:
             if where.start <= position < where.end:
                 self._at, self._block = where, data
                 return
@@ -343,9 +343,9 @@ class ObjectFile(io.RawIOBase):
             if len(self._ends) > _RUNS:
                 del self._ends[next(iter(self._ends))]
         self._block = self._reader.read(*self._at)
-        self._kept.append((self._at, self._block))
-        while sum(len(data) for _, data in self._kept) > _KEPT and len(self._kept) > 1:
-            self._kept.popleft()
+        self._recent.append((self._at, self._block))
+        while sum(len(data) for _, data in self._recent) > _KEPT and len(self._recent) > 1:
+            self._recent.popleft()
 
     def _next_chunk(self, count: int) -> None:
         position = self._position

@@ -287,8 +287,8 @@ class _Difference:
         self._incoming = incoming
         self._reader = StateReader(task.index.store)
         self._layout = Layout(task.keys, (), task.payload)
-        self._kept = task.sequence if task.sequence is not None else task.kept_sequence
-        self._changes = change_fields(task.payload, self._kept)
+        self._sequence = task.sequence if task.sequence is not None else task.kept_sequence
+        self._changes = change_fields(task.payload, self._sequence)
         self._values = tuple(name for name in task.payload.names if name not in task.keys)
         self._counts = dict.fromkeys(COUNTED, 0)
         self._duplicates: list[tuple[str, int]] = []
@@ -489,7 +489,7 @@ class _Difference:
             merged.append(runs.pop())
             rows += run_rows(merged[-1])
         if len(merged) > 1:
-            schema = entry_fields(task.payload, self._kept)
+            schema = entry_fields(task.payload, self._sequence)
             merged = [
                 merge(
                     [[self._reader.part(each) for each in run] for run in merged],

@@ -259,7 +259,7 @@ class Alerts:
         self._known: dict[int, Alert] = {}
         self._last = 0
         self._sending: threading.Thread | None = None
-        self._mine: set[int] = set()
+        self._own_numbers: set[int] = set()
         self._waiting: dict[int, float] | None = None
 
     def update(self, seen: Observed, limits: Limits) -> list[Alert]:
@@ -271,7 +271,7 @@ class Alerts:
             if self._journal.put(number, {name: each for name, each in asdict(alert).items() if name != "number"}):
                 self._known[number] = alert
                 self._last = number
-                self._mine.add(number)
+                self._own_numbers.add(number)
             else:
                 self._read()
         self._deliver()
@@ -313,7 +313,7 @@ class Alerts:
         new = now - _PATIENCE if self._waiting is None else now
         self._waiting = {number: (self._waiting or {}).get(number, new) for number in unsent}
         for number in unsent:
-            if number not in self._mine and now - self._waiting[number] < _PATIENCE:
+            if number not in self._own_numbers and now - self._waiting[number] < _PATIENCE:
                 continue
             try:
                 for sink in self._sinks:

@@ -78,19 +78,19 @@ def _splits(subject: Subject, *, quiet: bool = False) -> Found:
         raise
 
 
-def _need_same(splits: Found, found: Found, when: str, *, settling: bool = False) -> None:
+def _need_same(splits: Found, rediscovered: Found, when: str, *, settling: bool = False) -> None:
     """Compare ids. With `settling`, a split may only be gone: a source may let a file settle that was written to."""
-    gone, new = sorted(splits.keys() - found.keys()), sorted(found.keys() - splits.keys())
+    gone, new = sorted(splits.keys() - rediscovered.keys()), sorted(rediscovered.keys() - splits.keys())
     if gone and (new or not settling):
         raise Broken(f"the split {gone[0]!r} was found as {new[0] if new else None!r} {when}", _NAMES)
 
 
-def _compare_rows(subject: Subject, found: Found, when: str, advice: str) -> None:
+def _compare_rows(subject: Subject, rediscovered: Found, when: str, advice: str) -> None:
     """Read the splits that were found now, each over the range of its plain read."""
-    traces = [trace for trace in subject.traces if trace.split.id in found]
+    traces = [trace for trace in subject.traces if trace.split.id in rediscovered]
     for trace in traces:
         try:
-            now = found[trace.split.id].slice(trace.split.position, trace.split.end)
+            now = rediscovered[trace.split.id].slice(trace.split.position, trace.split.end)
             rows = read(subject, [now]).rows[trace.split.id]
         except Finding:
             raise
@@ -303,15 +303,15 @@ def _finishes(subject: Subject, trace: Trace) -> bool:
     return True
 
 
-def _check_no_more(subject: Subject, trace: Trace, rest: Split) -> None:
+def _check_no_more(subject: Subject, trace: Trace, tail: Split) -> None:
     """Check that a new reader returns no record of the rest of a split, which a reader has finished."""
-    if rest.position is None or (rest.end is not None and rest.position == rest.end):
+    if tail.position is None or (tail.end is not None and tail.position == tail.end):
         return
-    with ReaderSession(subject, [rest], once=not subject.source.bounded) as session:
-        session.run(lambda: session.caught_up() or bool(session.rows[rest.id]))
-    if rows := session.rows[rest.id]:
+    with ReaderSession(subject, [tail], once=not subject.source.bounded) as session:
+        session.run(lambda: session.caught_up() or bool(session.rows[tail.id]))
+    if rows := session.rows[tail.id]:
         raise Broken(
-            f"split {rest.id!r} was finished after {len(trace.rows)} rows, at {rest.position!r}; a new reader "
+            f"split {tail.id!r} was finished after {len(trace.rows)} rows, at {tail.position!r}; a new reader "
             f"returned more rows from there: {rows[0]:.200}",
             "finish a split after its last record, not after the first page, nor at an error",
         )

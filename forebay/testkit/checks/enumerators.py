@@ -40,11 +40,11 @@ def state_is_json(subject: Subject) -> None:
 def discovery_restored(subject: Subject) -> None:
     """ENU-6, SPL-1: after a restart, discovery continues, and finds no known split under a new id."""
     with subject.discovery() as enumerator:
-        found = subject.discovered(enumerator, {}, first=True)
-    known = MappingProxyType({split.id: split for split in found.splits})
+        discovered = subject.discovered(enumerator, {}, first=True)
+    known = MappingProxyType({split.id: split for split in discovered.splits})
     with subject.discovery() as enumerator:
         with calling("ENU-6", "restore_state()"):
-            enumerator.restore_state(json.loads(json.dumps(found.state)))
+            enumerator.restore_state(json.loads(json.dumps(discovered.state)))
         for _ in range(2):
             ids = [split.id for split in subject.discovered(enumerator, known, first=False).splits]
             new = sorted(set(ids) - known.keys())
@@ -105,10 +105,10 @@ def all_splits_are_assigned(subject: Subject) -> None:
     with subject.enumerator() as enumerator:
         if isinstance(enumerator, DiscoveryEnumerator):
             raise NotApplicable("the framework assigns the splits that the source discovers")
-    found = {split.id for split in subject.discover()}
+    ids = {split.id for split in subject.discover()}
     with SingleThreadHost(subject, _READERS) as host:
         silence = Silence(subject.patience / 2)
-        while left := sorted(found - host.assigned):
+        while left := sorted(ids - host.assigned):
             before = len(host.assigned)
             host.step()
             if len(host.assigned) > before:
@@ -116,7 +116,7 @@ def all_splits_are_assigned(subject: Subject) -> None:
             if silence.left < 0:
                 subject.blocked = "the enumerator leaves splits unassigned: see ENU-11"
                 raise Broken(
-                    f"{len(left)} of {len(found)} splits stayed unassigned with {_READERS} readers: {left[:10]}; a "
+                    f"{len(left)} of {len(ids)} splits stayed unassigned with {_READERS} readers: {left[:10]}; a "
                     "reader of an unbounded source requests a split once, and again only after it has finished one",
                     "assign splits without an end before readers request them: call assign_splits() in add_reader() "
                     "and after each discovery, not only in handle_split_request()",

@@ -56,14 +56,14 @@ class Leaks:
     def record_open(self) -> None:
         """Record the open connections and files. Called by the `use` of `check`, while its resources are open."""
         if self._known is not None:
-            known = self._known | {id(one) for one in self._open}
-            self._open += [one for one in _closable() if id(one) not in known]
+            known = self._known | {id(item) for item in self._open}
+            self._open += [item for item in _closable() if id(item) not in known]
 
     def check(self, use: Callable[[], None], what: str, advice: str, *, rule: str | None = None) -> None:
         """Run `use` several times. Raise `Broken` if each run leaves a thread, handle or connection open."""
         use()
         threads, handles = set(threading.enumerate()), _handles()
-        self._known = {id(one) for one in _closable()}
+        self._known = {id(item) for item in _closable()}
         with unclosed() as dropped:
             for _ in range(_RUNS):
                 use()
@@ -76,16 +76,16 @@ class Leaks:
         """Wait until everything is closed. Return a text about what is still open, or ""."""
         deadline = time.monotonic() + self._patience
         while True:
-            self._open = [one for one in self._open if not _is_closed(one)]
+            self._open = [item for item in self._open if not _is_closed(item)]
             gc.collect()
             names = sorted(thread.name for thread in set(threading.enumerate()) - threads)
             more = _handles() - handles
-            found = [
+            counts = [
                 (len(names), f"threads ({', '.join(names[:5])})"),
                 (len(self._open), f"unclosed connections or files ({_name(self._open)})"),
                 (more, "open files or sockets"),
             ]
-            left = next((f"{count} {text}" for count, text in found if count >= _RUNS), "")
+            left = next((f"{count} {text}" for count, text in counts if count >= _RUNS), "")
             if not left and len(dropped) >= _RUNS:
                 return f"{len(dropped)} connections or files that only the garbage collector closed ({dropped[0]})"
             if not left or time.monotonic() > deadline:
@@ -113,15 +113,15 @@ def unclosed() -> Iterator[list[str]]:
 
 def _closable() -> list[Any]:
     """Return every object that is an open connection or file."""
-    wanted: dict[type, bool] = {}
-    found = []
-    for one in gc.get_objects():
-        kind = type(one)
-        if kind not in wanted:
-            wanted[kind] = _looks_closable(kind)
-        if wanted[kind] and not _is_closed(one):
-            found.append(one)
-    return found
+    looks_closable: dict[type, bool] = {}
+    closable = []
+    for item in gc.get_objects():
+        kind = type(item)
+        if kind not in looks_closable:
+            looks_closable[kind] = _looks_closable(kind)
+        if looks_closable[kind] and not _is_closed(item):
+            closable.append(item)
+    return closable
 
 
 def _looks_closable(kind: type) -> bool:
@@ -133,19 +133,19 @@ def _looks_closable(kind: type) -> bool:
     return "connection" in kind.__name__.lower() and callable(getattr(kind, "close", None)) and hasattr(kind, "closed")
 
 
-def _is_closed(one: Any) -> bool:  # noqa: ANN401 - any object
+def _is_closed(item: Any) -> bool:  # noqa: ANN401 - any object
     try:
-        if isinstance(one, socket.socket):
-            return one.fileno() < 0
-        if isinstance(one, sqlite3.Connection):
-            return bool(one.total_changes < 0)
-        return bool(one.closed)
+        if isinstance(item, socket.socket):
+            return item.fileno() < 0
+        if isinstance(item, sqlite3.Connection):
+            return bool(item.total_changes < 0)
+        return bool(item.closed)
     except Exception:  # noqa: BLE001 - a closed sqlite3.Connection raises; other errors do not count
         return True
 
 
-def _name(found: list[Any]) -> str:
-    return f"{type(found[0]).__module__}.{type(found[0]).__qualname__}" if found else ""
+def _name(items: list[Any]) -> str:
+    return f"{type(items[0]).__module__}.{type(items[0]).__qualname__}" if items else ""
 
 
 def _handles() -> int:
@@ -245,7 +245,7 @@ def failing_reads_are_errors(subject: Subject) -> None:
     """ERR-1: a read whose client fails raises an error, or reads on: it never ends early, and skips no row."""
     if not any(trace.rows for trace in subject.traces):
         raise NotApplicable("the source has no rows")
-    trace = max(subject.traces, key=lambda one: len(one.rows))
+    trace = max(subject.traces, key=lambda candidate: len(candidate.rows))
     split = trace.split
     with failing_calls(0) as calls:
         _rows_or_error(subject, split)

@@ -40,21 +40,21 @@ def slices_are_the_split(subject: Subject) -> None:
                 _check_slices(subject, split, rows, _cut(split, count, enumerator))
             if not subject.source.bounded:  # a stream cuts the part that each micro-batch reads
                 half = trace.last // 2
-                rest = split.at(trace.marks[half][1])
-                _check_slices(subject, rest, rows[trace.marks[half][0] :], _cut(rest, 3, enumerator))
+                remainder = split.at(trace.marks[half][1])
+                _check_slices(subject, remainder, rows[trace.marks[half][0] :], _cut(remainder, 3, enumerator))
             subject.need_time()
 
 
 def _cut(split: Split, count: int, enumerator: DiscoveryEnumerator) -> list[Split]:
     with calling("DIS-2", "slices()"):
         slices = list(enumerator.slices(split, count))
-    if (ids := {one.id for one in slices}) != {split.id}:
+    if (ids := {part.id for part in slices}) != {split.id}:
         raise Broken(f"slices of split {split.id!r} have the ids {sorted(ids)}", "keep the split's id")
     return slices
 
 
 def _check_slices(subject: Subject, split: Split, rows: Sequence[str], slices: Sequence[Split]) -> None:
-    got = [row for one in slices for row in read(subject, [one], rows=_MANY_ROWS).rows[one.id]]
+    got = [row for part in slices for row in read(subject, [part], rows=_MANY_ROWS).rows[part.id]]
     open_ended = split.end is None
     subject.compare(split.id, got, rows, f"cut into {len(slices)}", _SLICES, open_ended=open_ended)
 
@@ -62,7 +62,7 @@ def _check_slices(subject: Subject, split: Split, rows: Sequence[str], slices: S
 def _check_last_slice(subject: Subject, split: Split, enumerator: DiscoveryEnumerator) -> None:
     """Check the end of a split that is too large to read: its last slice must have the rows up to the split's end."""
     last = _cut(split, _SMALL_SLICES, enumerator)[-1]
-    got, wanted = (_first_rows(subject, one) for one in (last, last.slice(last.position, split.end)))
+    got, wanted = (_first_rows(subject, part) for part in (last, last.slice(last.position, split.end)))
     if max(len(got), len(wanted)) <= _MANY_ROWS:
         subject.compare(split.id, got, wanted, f"cut into about {_SMALL_SLICES}, its last slice", _SLICES)
 
@@ -102,10 +102,10 @@ def positions_at_lose_nothing(subject: Subject) -> None:
             raise NotApplicable("the source has no event_time")
         for trace in subject.filled:
             times = sorted(_event_times(subject, column, trace.split))
-            for mark, wanted in ((0, times[len(times) // 2]), (trace.last // 2, times[0])):
+            for mark, moment in ((0, times[len(times) // 2]), (trace.last // 2, times[0])):
                 split = trace.rest(mark)
                 with calling("DIS-4", "positions_at()"):
-                    answer = (enumerator.positions_at(wanted, [split]) or {}).get(split.id)
+                    answer = (enumerator.positions_at(moment, [split]) or {}).get(split.id)
                 if answer is None or answer == split.position:
                     continue
                 if not _is_after(subject, answer, split):
@@ -113,9 +113,9 @@ def positions_at_lose_nothing(subject: Subject) -> None:
                         f"split {split.id!r} is at {split.position!r}, but positions_at() went back to {answer!r}",
                         "search from the position of the split",
                     )
-                if any(time >= wanted for time in _event_times(subject, column, split.slice(split.position, answer))):
+                if any(time >= moment for time in _event_times(subject, column, split.slice(split.position, answer))):
                     raise Broken(
-                        f"split {split.id!r}: positions_at({wanted} µs) returned {answer!r}, but a row before it has "
+                        f"split {split.id!r}: positions_at({moment} µs) returned {answer!r}, but a row before it has "
                         "this event time or a later one",
                         "return the first position whose event time is t or later",
                     )
@@ -159,26 +159,26 @@ def size_is_a_number(subject: Subject) -> None:
 def columns_are_pruned(subject: Subject) -> None:
     """SRC-8: with_columns() returns a source of the same rows with the given columns only."""
     names = subject.schema.names
-    for wanted in (names[-1:], names[::-1]):
+    for columns in (names[-1:], names[::-1]):
         with calling("SRC-8", "with_columns()"):
-            source = subject.source.with_columns(tuple(wanted))
-        if source is None and len(wanted) == 1:
+            source = subject.source.with_columns(tuple(columns))
+        if source is None and len(columns) == 1:
             raise NotApplicable("with_columns() is the default: the host selects")
         if source is None:
             raise Broken(
-                f"with_columns({wanted}) returned None, but with_columns({names[-1:]}) returned a source",
+                f"with_columns({columns}) returned None, but with_columns({names[-1:]}) returned a source",
                 "return a source for every choice of columns, or always None",
             )
         other = subject.on(source)
-        if other.schema.names != wanted:
+        if other.schema.names != columns:
             raise Broken(
-                f"with_columns({wanted}) returned a source with the columns {other.schema.names}",
+                f"with_columns({columns}) returned a source with the columns {other.schema.names}",
                 "keep the given names and order",
             )
         for split in subject.splits:
             whole, some = _table(subject, split), _table(other, split)
-            got, all_rows = (list(map(repr, table.to_pylist())) for table in (some, whole.select(wanted)))
-            subject.compare(split.id, got, all_rows, f"reading the columns {wanted}", "drop columns, never rows")
+            got, all_rows = (list(map(repr, table.to_pylist())) for table in (some, whole.select(columns)))
+            subject.compare(split.id, got, all_rows, f"reading the columns {columns}", "drop columns, never rows")
 
 
 _SLICES = "let each slice begin at the end of the previous one; the outer borders are the split's"

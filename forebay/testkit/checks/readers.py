@@ -34,13 +34,13 @@ def other_processes_read_the_same(subject: Subject) -> None:
     seconds = max(1.0, min(_MOST, subject.deadline - time.monotonic() - 1.0))
     first, *others = read_elsewhere(subject.source, [trace.split for trace in traces], seconds)
     for rows in others:
-        for split_id, wanted in first.items():
-            if rows[split_id] == wanted:
+        for split_id, expected in first.items():
+            if rows[split_id] == expected:
                 continue
-            reordered = sorted(rows[split_id]) == sorted(wanted)
+            reordered = sorted(rows[split_id]) == sorted(expected)
             raise Broken(
                 f"split {split_id!r}, read by two processes with the time zones UTC and another one: "
-                f"{difference(rows[split_id], wanted)}",
+                f"{difference(rows[split_id], expected)}",
                 "order equal keys by something stable, such as the id; never by hash(), a set or a process id"
                 if reordered
                 else "let rows depend on the input alone: convert times with a time zone, such as "
@@ -111,7 +111,7 @@ def snapshots_are_complete(subject: Subject) -> None:
         for count in range(_SAMPLES):
             session.run(lambda: session.batches >= count)  # noqa: B023 - called at once
             held = [split.id for split in session.snapshot()]
-            unread = {one.split.id for one in subject.traces if len(session.rows[one.split.id]) < len(one.rows)}
+            unread = {trace.split.id for trace in subject.traces if len(session.rows[trace.split.id]) < len(trace.rows)}
             if lost := sorted(unread - set(held)):
                 raise Broken(f"after {count} record batches the snapshot lacks the unfinished splits {lost}", _SNAPSHOT)
             if len(set(held)) < len(held) or set(held) - ids:
@@ -129,8 +129,8 @@ def resumes_from_snapshots(subject: Subject) -> None:
             first.run(lambda: first.batches >= count)  # noqa: B023 - called at once
             held = first.snapshot()
         second = read(subject, held)
-        both = {split.id: first.rows[split.id] + second.rows[split.id] for split in subject.splits}
-        subject.compare_traces(both, f"stopped after {count} record batches and resumed from the snapshot", _RESUME)
+        combined = {split.id: first.rows[split.id] + second.rows[split.id] for split in subject.splits}
+        subject.compare_traces(combined, f"stopped after {count} record batches and resumed from the snapshot", _RESUME)
         subject.need_time()
 
 

@@ -195,19 +195,19 @@ def _unique(ids: list[str]) -> set[str]:
 def newer_refused(subject: Subject) -> None:
     """SER-1: a stored split of a newer version is refused, and every split is an instance of split_class."""
     for split in subject.discover()[:1]:
-        wanted = subject.source.split_class
-        if type(split) is not wanted:
+        declared = subject.source.split_class
+        if type(split) is not declared:
             raise Broken(
-                f"discover() returned a {type(split).__name__}, but split_class is {wanted.__name__}: a checkpointed "
+                f"discover() returned a {type(split).__name__}, but split_class is {declared.__name__}: a checkpointed "
                 "split could not be rebuilt",
                 f"set split_class = {type(split).__name__} in the source",
             )
         try:
-            wanted.from_json({**split.to_json(), "v": wanted.version + 1})
+            declared.from_json({**split.to_json(), "v": declared.version + 1})
         except ContractError:
             continue
         raise Broken(
-            f"{wanted.__name__}.from_json accepted a split of version {wanted.version + 1}",
+            f"{declared.__name__}.from_json accepted a split of version {declared.version + 1}",
             "refuse versions newer than Split.version, as the default from_json does",
         )
 
@@ -216,8 +216,8 @@ def newer_refused(subject: Subject) -> None:
 def older_versions_restored(subject: Subject) -> None:
     """SER-1, SER-3: a split that an older version stored is restored with its id, progress and fields."""
     kind = subject.source.split_class
-    wanted = set(range(1, kind.version))
-    if not wanted and not subject.stored:
+    missing = set(range(1, kind.version))
+    if not missing and not subject.stored:
         raise NotApplicable("split_class has version 1, so no older version can be stored")
     for stored in subject.stored:
         version = stored.get("v")
@@ -236,11 +236,11 @@ def older_versions_restored(subject: Subject) -> None:
                 f"{split!r}, restored from version {version}, is another one after it was stored again",
                 "let upgrade() return fields of the types that to_json() writes",
             )
-        wanted.discard(version)
-    if wanted:
+        missing.discard(version)
+    if missing:
         raise Skip(
-            f"{kind.__name__} has version {kind.version}, and no stored split of version {min(wanted)} was given",
-            f"pass check(source, stored=[…]) a split as version {min(wanted)} stored it, half read: the dict that its "
+            f"{kind.__name__} has version {kind.version}, and no stored split of version {min(missing)} was given",
+            f"pass check(source, stored=[…]) a split as version {min(missing)} stored it, half read: the dict that its "
             "to_json() returned, such as one from a checkpoint",
         )
 
@@ -294,12 +294,12 @@ def copies_keep_fields(subject: Subject) -> None:
 def unchanged_by_reading(subject: Subject) -> None:
     """SPL-2: reading a split does not change it."""
     for split in subject.splits:
-        kept = through_json(split, subject)
-        before = _json_of(kept)
-        read(subject, [kept], stored=False)
-        if _json_of(kept) != before:
+        stored = through_json(split, subject)
+        before = _json_of(stored)
+        read(subject, [stored], stored=False)
+        if _json_of(stored) != before:
             raise Broken(
-                f"a read changed the split {kept.id!r} from {before} to {kept.to_json()}",
+                f"a read changed the split {stored.id!r} from {before} to {stored.to_json()}",
                 "keep progress in the reader; a split is a value",
             )
 

@@ -99,9 +99,9 @@ def finished_once(subject: Subject) -> None:
         reading.run()
     for trace in subject.traces:
         if trace is not longest:
-            wanted = trace.rows_of(0, min(1, trace.last))
+            expected = trace.rows_of(0, min(1, trace.last))
             how = "cut short beside a longer split"
-            subject.compare(trace.split.id, reading.rows[trace.split.id], wanted, how, _GO_ON, rule="SR-2")
+            subject.compare(trace.split.id, reading.rows[trace.split.id], expected, how, _GO_ON, rule="SR-2")
 
 
 @check_into(SPLIT_READERS)

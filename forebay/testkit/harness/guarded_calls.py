@@ -95,8 +95,10 @@ def _stuck(call: tuple[str, str, float], thread: threading.Thread) -> Broken:
     rule, name, since = call
     frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the only way to find where it hangs
     # The connector's own frame, not those of `threading` or of the kit.
-    frames = [one for one in traceback.extract_stack(frame) if one.filename != threading.__file__] if frame else []
-    frames = [one for one in frames if not one.filename.startswith(_FOREBAY)] or frames
+    frames = (
+        [entry for entry in traceback.extract_stack(frame) if entry.filename != threading.__file__] if frame else []
+    )
+    frames = [entry for entry in frames if not entry.filename.startswith(_FOREBAY)] or frames
     where = "".join(traceback.format_list(frames[-1:])).rstrip()
     return Broken(
         f"{name} has not returned for {time.monotonic() - since:.1f} s\n{where}",

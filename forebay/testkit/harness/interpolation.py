@@ -48,12 +48,12 @@ def interpolate(
     Returns:
         The calculated marks; none if the positions are no function of the rows.
     """
-    given = [(count, at) for (before, _), (count, at) in pairwise(marks) if count > before and at is not None]
-    if len(given) < _LEAST or len({len(at) if isinstance(at, tuple) else 0 for _, at in given}) > 1:
+    usable = [(count, at) for (before, _), (count, at) in pairwise(marks) if count > before and at is not None]
+    if len(usable) < _LEAST or len({len(at) if isinstance(at, tuple) else 0 for _, at in usable}) > 1:
         return Interpolated()
-    samples = [[(n, rows[n - 1], part) for part in (at if isinstance(at, tuple) else (at,))] for n, at in given]
+    samples = [[(n, rows[n - 1], part) for part in (at if isinstance(at, tuple) else (at,))] for n, at in usable]
     parts = [_functions(column) for column in zip(*samples, strict=True)]
-    is_tuple, end = isinstance(given[0][1], tuple), given[-1][0]
+    is_tuple, end = isinstance(usable[0][1], tuple), usable[-1][0]
     after = {count: _position(parts, count, rows[count - 1], is_tuple=is_tuple) for count in range(1, end + 1)}
     known = {count: at for count, at in after.items() if at is not None}
     if len(known) < len(after) or not _in_order(list(known.values()), order_key):
@@ -79,7 +79,9 @@ def _functions(samples: Sequence[tuple[int, Row, Any]]) -> list[_Function]:
     if isinstance(part, int):
         functions.append(("count", lambda n, _: n + part - count))
     functions += [function for column in row for function in _of_column(column)]
-    return [(kind, of) for kind, of in functions if all(_equal(of(n, sample), wanted) for n, sample, wanted in samples)]
+    return [
+        (kind, of) for kind, of in functions if all(_equal(of(n, sample), expected) for n, sample, expected in samples)
+    ]
 
 
 def _of_column(column: str) -> list[_Function]:

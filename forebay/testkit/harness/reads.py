@@ -102,24 +102,24 @@ def _read_trace(subject: Subject, split: Split) -> Trace:
 def check_range(subject: Subject, trace: Trace, start: Mark, stop: Mark, *, where: str = "") -> None:
     """Read from one mark to another; exactly the rows between must come. `where` describes the range in words."""
     how = f"split {trace.split.id!r}, read from {start[1]!r} to {stop[1]!r}{where}"
-    wanted = list(trace.rows[start[0] : stop[0]])
+    expected = list(trace.rows[start[0] : stop[0]])
     try:
         got = read(subject, [trace.split.slice(start[1], stop[1])]).rows[trace.split.id]
     except ContractError as error:
         if error.rule != "SR-2" or not where:
             raise
         raise Broken(f"{how}: {error.message}", _STOP) from error
-    if got != wanted:
-        raise Broken(f"{how}: {difference(got, wanted)}", _advice(got, wanted), rule="SR-2")
+    if got != expected:
+        raise Broken(f"{how}: {difference(got, expected)}", _advice(got, expected), rule="SR-2")
 
 
 def check_written(subject: Subject, rows: Written) -> None:
     """Discover and read the input; exactly the splits and rows that were written must come."""
-    found = {split.id for split in subject.discover()}
-    if found != rows.keys():
-        raise Broken(f"discovery found {sorted(found)}, but the test added {sorted(rows)}", _DISCOVER, rule="SPL-1")
+    ids = {split.id for split in subject.discover()}
+    if ids != rows.keys():
+        raise Broken(f"discovery found {sorted(ids)}, but the test added {sorted(rows)}", _DISCOVER, rule="SPL-1")
     read_plain(subject)
-    compare_written(subject, {one.split.id: one.rows for one in subject.traces}, rows, "read by its own reader")
+    compare_written(subject, {trace.split.id: trace.rows for trace in subject.traces}, rows, "read by its own reader")
     compare_written(subject, read(subject, subject.splits).rows, rows, "read by one reader with all the others")
 
 
@@ -187,10 +187,10 @@ def marks_inside_pages(
     """
     known = subject.small_pages
     for option, source in _with_smaller_pages(subject.source) if known is None else (known,):
-        got, found = _read(subject.on(source), split, len(rows))
+        got, inner_marks = _read(subject.on(source), split, len(rows))
         if _OF_A_PAGE.search(option) and _out_of_place(got, rows):
             subject.wrong_pages = WrongPages(option, getattr(source, option), split.id, tuple(got), tuple(rows))
-        small = [marks[0], *found]
+        small = [marks[0], *inner_marks]
         positions = dict(small)
         same = got == list(rows) and len(small) > len(marks)
         if same and all(positions.get(number, at) == at for number, at in marks):

@@ -77,9 +77,9 @@ class _HostReader:
 
     def snapshot(self, checkpoint_id: int) -> list[Split]:
         """Return the splits in the reader's snapshot and those in messages that it has not received yet."""
-        found = {split.id: split for split in self.session.snapshot(checkpoint_id)}
-        on_the_way = [one for message in self.mailbox if isinstance(message, AddSplits) for one in message.splits]
-        return [*found.values(), *on_the_way]
+        held = {split.id: split for split in self.session.snapshot(checkpoint_id)}
+        on_the_way = [split for message in self.mailbox if isinstance(message, AddSplits) for split in message.splits]
+        return [*held.values(), *on_the_way]
 
 
 class SingleThreadHost(Closing):
@@ -215,12 +215,12 @@ class SingleThreadHost(Closing):
         readers = self._readers.items()
         held = sorted(split_id for _, reader in readers for split_id in reader.held)
         open_ended = [subtask for subtask, reader in readers if not reader.no_more]
-        wanted = self._subject.plain.rows.keys() if self._subject.plain else set()
-        lacking = sorted(wanted - self.finished - set(held))
+        expected = self._subject.plain.rows.keys() if self._subject.plain else set()
+        lacking = sorted(expected - self.finished - set(held))
         if lacking:
             return Broken(
                 f"no reader has the split {lacking[0]!r}, and nothing happened for {seconds:.1f} s; {len(lacking)} of "
-                f"{len(wanted)} splits are missing, and readers hold {held}",
+                f"{len(expected)} splits are missing, and readers hold {held}",
                 "assign every split that was found or came back, at its position; store unassigned splits in "
                 "snapshot_state(), and restore them in restore_state()",
             )

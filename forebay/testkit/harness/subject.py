@@ -256,12 +256,12 @@ class SourceCalls:
 
     def discovered(self, enumerator: DiscoveryEnumerator, known: Mapping[str, Split], *, first: bool) -> Discovered:
         """Call the enumerator's `discover(known, first)`, with retries after a `RetriableError`."""
-        found: object = self.retried(lambda: enumerator.discover(known, first), "ENU-6", "discover()")
-        if not isinstance(found, Discovered) or not all(isinstance(split, Split) for split in found.splits):
+        discovered: object = self.retried(lambda: enumerator.discover(known, first), "ENU-6", "discover()")
+        if not isinstance(discovered, Discovered) or not all(isinstance(split, Split) for split in discovered.splits):
             raise Broken(
-                f"discover() returned {found!r:.200}", "return Discovered(splits) of Split objects", rule="SPL-1"
+                f"discover() returned {discovered!r:.200}", "return Discovered(splits) of Split objects", rule="SPL-1"
             )
-        return found
+        return discovered
 
     def latest(self, splits: Sequence[Split], enumerator: DiscoveryEnumerator | None = None) -> Mapping[str, Position]:
         """Return the current end of each split that has a known one, by split id.
@@ -486,7 +486,7 @@ class Subject(SourceCalls):
             Broken: The rows differ.
         """
         traces = self.plain.traces if self.plain else ()
-        open_ended = open_ended or any(one.split.id == split_id and one.split.end is None for one in traces)
+        open_ended = open_ended or any(trace.split.id == split_id and trace.split.end is None for trace in traces)
         shown = got if self.exact or not open_ended or len(got) < len(wanted) else got[: len(wanted)]
         if list(shown) != list(wanted):
             raise Broken(f"split {split_id!r}, {how}: {difference(shown, wanted)}", advice, rule=rule)
@@ -542,10 +542,10 @@ class Subject(SourceCalls):
         """
         if self.source.bounded:
             raise NotApplicable("the source is bounded: its readers never wait for more")
-        found = [trace for trace in self.traces if trace.split.id not in self.ending]
-        if self.traces and not found:
+        waiting = [trace for trace in self.traces if trace.split.id not in self.ending]
+        if self.traces and not waiting:
             raise NotApplicable("every split has its own end: its readers never wait for more")
-        return [trace.split.slice(trace.marks[-1][1], None) for trace in found]
+        return [trace.split.slice(trace.marks[-1][1], None) for trace in waiting]
 
     @property
     def filled(self) -> list[Trace]:
@@ -554,8 +554,8 @@ class Subject(SourceCalls):
         Raises:
             Skip: No split has two record batches.
         """
-        if found := [trace for trace in self.traces if trace.last >= 2]:
-            return found
+        if filled := [trace for trace in self.traces if trace.last >= 2]:
+            return filled
         raise Skip(
             "no split has two record batches, so no read could be stopped and resumed in the middle",
             "run the checks on a source with more rows; or make the size of a page an option, such as page_rows: int = "
@@ -615,10 +615,12 @@ class ReadOnlySource:
             sample, discover = {split.id: split for split in self._sample}, made.discover
 
             def sampled(known: Mapping[str, Split], first: bool) -> Discovered:
-                found: object = discover(known, first)
-                if not isinstance(found, Discovered):
-                    return cast("Discovered", found)  # refused by the coordinator
-                return replace(found, splits=[sample[one.id] for one in found.splits if one.id in sample])
+                discovered: object = discover(known, first)
+                if not isinstance(discovered, Discovered):
+                    return cast("Discovered", discovered)  # refused by the coordinator
+                return replace(
+                    discovered, splits=[sample[split.id] for split in discovered.splits if split.id in sample]
+                )
 
             vars(made)["discover"] = sampled
         return made

@@ -56,10 +56,10 @@ def listings(change: Callable[[str, list[str]], list[str]], *, later: bool = Fal
 
     def changed_scandir(path: Any = ".") -> Any:  # noqa: ANN401 - as in os
         with scandir(path) as entries:
-            found = {entry.name: entry for entry in entries}
-        if isinstance(path, int) or not all(isinstance(name, str) for name in found):
-            return _Entries(list(found.values()))
-        chosen = [found[name] for name in _changed(os.fspath(path), list(found)) if name in found]
+            by_name = {entry.name: entry for entry in entries}
+        if isinstance(path, int) or not all(isinstance(name, str) for name in by_name):
+            return _Entries(list(by_name.values()))
+        chosen = [by_name[name] for name in _changed(os.fspath(path), list(by_name)) if name in by_name]
         return _Entries([_Entry(entry) for entry in chosen] if later else chosen)
 
     def _changed(path: object, names: list[str]) -> list[str]:
@@ -78,16 +78,16 @@ def listings(change: Callable[[str, list[str]], list[str]], *, later: bool = Fal
         os.listdir, os.scandir, os.stat = listdir, scandir, status
 
 
-def _later(found: os.stat_result) -> os.stat_result:
+def _later(status: os.stat_result) -> os.stat_result:
     """Return the status of a file that was written to a second later."""
-    if not stat.S_ISREG(found.st_mode):
-        return found
-    fields = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+    if not stat.S_ISREG(status.st_mode):
+        return status
+    fields = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
     for name in ("st_mtime", "st_ctime"):
         fields[name] += 1.0
         fields[f"{name}_ns"] += 1_000_000_000
-    values = list(found)
-    values[6], values[8], values[9] = found.st_size + 1, values[8] + 1, values[9] + 1
+    values = list(status)
+    values[6], values[8], values[9] = status.st_size + 1, values[8] + 1, values[9] + 1
     return os.stat_result(values, fields)
 
 
@@ -279,10 +279,10 @@ def read_elsewhere(source: Source, splits: Sequence[Split], seconds: float) -> l
 
 def _need_importable(kind: type[Source]) -> None:
     """Raise `NotApplicable` if another process cannot import the class, as one of a script, a test or a notebook."""
-    found: object = sys.modules.get(kind.__module__)
+    imported: object = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
-        found = getattr(found, name, None)
-    if kind.__module__ == "__main__" or found is not kind:
+        imported = getattr(imported, name, None)
+    if kind.__module__ == "__main__" or imported is not kind:
         raise NotApplicable("the class of the source cannot be imported in another process: put it into a module")
 
 

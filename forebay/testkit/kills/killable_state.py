@@ -75,10 +75,10 @@ def _hook(directory: str, small: int) -> None:
         return info
 
     def merged(runs: Sequence[Any], *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as of `merge`
-        found = merge(runs, *arguments, **named)
+        result = merge(runs, *arguments, **named)
         if len(runs) > 1:
             meet("merge-done")
-        return found
+        return result
 
     def removed(self: Shard, manifest: Manifest) -> None:
         meet("manifest-written")
@@ -101,10 +101,10 @@ def _hook_store(store: type[LocalStateStore | S3StateStore]) -> None:
         return put(self, name, data)
 
     def delete_in_parts(self: Any, names: Iterable[str]) -> None:  # noqa: ANN401 - one of both stores
-        first, *rest = names
+        first, *others = names
         delete(self, [first])
         meet("removed-some")
-        delete(self, rest)
+        delete(self, others)
 
     store.put_if_absent = put_if_absent  # type: ignore[method-assign]
     store.delete = delete_in_parts  # type: ignore[method-assign]

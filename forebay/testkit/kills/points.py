@@ -213,11 +213,11 @@ class KillList:
 
 def _loaded(directory: Path, pattern: str) -> list[tuple[Path, Kill]]:
     """Return the files that match `pattern`, each with its kill. Skip a file that another process moves meanwhile."""
-    found = []
+    loaded = []
     for path in sorted(directory.glob(pattern)):
         with suppress(FileNotFoundError):
-            found.append((path, _load(path)))
-    return found
+            loaded.append((path, _load(path)))
+    return loaded
 
 
 def _load(path: Path) -> Kill:

@@ -48,14 +48,14 @@ def java() -> str:
         ConfigurationError: Java is not installed, or JAVA_HOME is wrong.
     """
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if not found or not Path(found).exists():
+    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if not program or not Path(program).exists():
         raise ConfigurationError(
             "the test kit needs Java 17 or newer, but "
-            + (f"JAVA_HOME leads to no {found}" if home else "there is no java on the PATH"),
+            + (f"JAVA_HOME leads to no {program}" if home else "there is no java on the PATH"),
             advice="install a JDK (Debian, Ubuntu: apt install openjdk-17-jre-headless), or correct JAVA_HOME",
         )
-    return found
+    return program
 
 
 class Module(NamedTuple):
@@ -100,14 +100,14 @@ _SPARK_SOURCE = (
 
 def spark_source_jars() -> str:
     """Return the jars of Spark's own Kafka source as a value of `spark.jars`, for Spark 4.2. See `fetched`."""
-    return ",".join(str(one) for one in sorted(fetched("spark-kafka-4.2.0", _SPARK_SOURCE).iterdir()))
+    return ",".join(str(jar) for jar in sorted(fetched("spark-kafka-4.2.0", _SPARK_SOURCE).iterdir()))
 
 
 def jars(version: str = VERSION) -> Path:
     """Return the directory of Kafka's jars; the first call downloads them (43 MB). See `fetched`."""
     # Kafka logs through slf4j, but brings no logger. Without a logger, a failed start leaves no message.
-    wanted = [Module("org.apache.kafka", "kafka_2.13", version), Module("org.slf4j", "slf4j-simple", "1.7.36")]
-    return fetched(f"kafka-{version}", wanted)
+    modules = [Module("org.apache.kafka", "kafka_2.13", version), Module("org.slf4j", "slf4j-simple", "1.7.36")]
+    return fetched(f"kafka-{version}", modules)
 
 
 def fetched(place: str, modules: Sequence[Module]) -> Path:
@@ -123,9 +123,9 @@ def fetched(place: str, modules: Sequence[Module]) -> Path:
         ConfigurationError: Java or PySpark is missing.
         RetriableError: The download failed.
     """
-    kept = cache() / place
-    if kept.is_dir():
-        return kept
+    directory = cache() / place
+    if directory.is_dir():
+        return directory
     spec = find_spec("pyspark")
     ivy = sorted(Path(str(spec.origin)).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not ivy:
@@ -135,10 +135,10 @@ def fetched(place: str, modules: Sequence[Module]) -> Path:
         )
     cache().mkdir(parents=True, exist_ok=True)
     with _one_download(), tempfile.TemporaryDirectory(dir=cache(), prefix="fetching-") as work:
-        if not kept.is_dir():
+        if not directory.is_dir():
             _retrieve(ivy[-1], Path(work), modules)
-            (Path(work) / "lib").rename(kept)
-    return kept
+            (Path(work) / "lib").rename(directory)
+    return directory
 
 
 @contextmanager
@@ -150,19 +150,19 @@ def _one_download() -> Iterator[None]:
 
 
 def _retrieve(ivy: Path, work: Path, modules: Sequence[Module]) -> None:
-    lines = (one.dependency for one in modules)
+    lines = (module.dependency for module in modules)
     (work / "ivy.xml").write_text(_IVY.format(dependencies="\n".join(lines)), encoding="utf-8")
     pattern = f"{work}/lib/[artifact]-[revision](-[classifier]).[ext]"
     command = [java(), "-jar", str(ivy), "-cache", str(cache() / "ivy"), "-ivy", str(work / "ivy.xml")]
     command += ["-confs", "default", "-retrieve", pattern, "-types", "jar", "bundle"]
-    names = ", ".join(f"{one.name} {one.version}" for one in modules)
+    names = ", ".join(f"{module.name} {module.version}" for module in modules)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False, cwd=work)  # noqa: S603 - our own command
     except subprocess.TimeoutExpired as error:
         raise RetriableError(
             f"Ivy did not fetch {names} within {_TIMEOUT:.0f} s", advice="check that this machine reaches Maven Central"
         ) from error
-    exist = [(work / "lib" / one.file).exists() for one in modules]
+    exist = [(work / "lib" / module.file).exists() for module in modules]
     if done.returncode or not all(exist):
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         raise RetriableError(

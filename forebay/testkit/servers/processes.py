@@ -29,13 +29,13 @@ def alive(pid: int) -> bool:
 
 def session_of(leader: int) -> list[int]:
     """Return the ids of the running processes in the session of `leader`, of any process group. Linux only."""
-    found = []
+    pids = []
     for entry in _PROC.iterdir() if _PROC.is_dir() else ():
         if entry.name.isdigit():
             state = _stat(int(entry.name))
             if state is not None and state[1] == leader and state[0] not in _DEAD:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def parent_jvm() -> int | None:

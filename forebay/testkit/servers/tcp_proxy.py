@@ -60,7 +60,7 @@ class TcpProxy:
     def cut(self) -> None:
         """End all connections, and end each new connection at once."""
         self._cut = True
-        self._call(lambda: [one.cancel() for one in self._connections])
+        self._call(lambda: [connection.cancel() for connection in self._connections])
 
     def resume(self) -> None:
         """Forward again, after `stall` or `cut`."""
@@ -87,8 +87,8 @@ class TcpProxy:
         self._started.set()
         await self._closing.wait()
         server.close()
-        for one in self._connections:
-            one.cancel()
+        for connection in self._connections:
+            connection.cancel()
         await asyncio.gather(*self._connections)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,8 +117,8 @@ class TcpProxy:
                 end.close()
                 await end.wait_closed()
         finally:
-            for one in pipes:
-                one.cancel()
+            for pipe in pipes:
+                pipe.cancel()
             await asyncio.gather(*pipes, return_exceptions=True)
             to_server.transport.abort()
 

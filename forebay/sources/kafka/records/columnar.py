@@ -165,13 +165,13 @@ class Constants:
     """Caches columns of one repeated value, and returns slices of them."""
 
     def __init__(self) -> None:
-        self._kept: dict[int | str, pa.Array] = {}
+        self._cached: dict[int | str, pa.Array] = {}
 
     def column(self, value: int | str, rows: int) -> pa.Array:
         """Return a column of `rows` equal values: a string or a 32-bit number."""
-        cached = self._kept.get(value)
+        cached = self._cached.get(value)
         if cached is None or len(cached) < rows:
-            cached = self._kept[value] = _repeated(value, rows)
+            cached = self._cached[value] = _repeated(value, rows)
         return cached.slice(0, rows)
 
 
@@ -205,7 +205,7 @@ class ColumnarDecoder(FetchDecoder):
         limit: int = MAX_BATCH_BYTES,
     ) -> None:
         super().__init__(schema, check_crcs=check_crcs, group_bytes=group_bytes, limit=limit)
-        self._wanted = frozenset(schema.names)
+        self._names = frozenset(schema.names)
         self._plain = PlainDecoder(schema, check_crcs=check_crcs, limit=limit)
         self._constants = Constants()
 
@@ -250,11 +250,11 @@ class ColumnarDecoder(FetchDecoder):
         """Return the columns of the schema that come from the bytes of the records: key, value and headers."""
         fields: dict[str, pa.Array] = {}
         source, at = taken.source, taken.at
-        if not self._wanted & {"key", "value", "headers"}:
+        if not self._names & {"key", "value", "headers"}:
             return fields
         for name in ("key", "value"):
             lengths, nulls, at = _lengths(source, at, taken.stops)
-            if name in self._wanted:
+            if name in self._names:
                 fields[name] = binary(source, at, lengths, nulls)
             at += lengths
         if (at >= taken.stops).any():
@@ -263,7 +263,7 @@ class ColumnarDecoder(FetchDecoder):
         plain = counts == 0
         if not (at[plain] + 1 == taken.stops[plain]).all():
             raise MalformedError("bytes are left after a record's headers")
-        if "headers" in self._wanted:
+        if "headers" in self._names:
             fields["headers"] = _headers_column(source, at, taken.stops, plain)
         elif not plain.all():
             _header_counts(source, at[~plain], taken.stops[~plain])
@@ -273,19 +273,19 @@ class ColumnarDecoder(FetchDecoder):
         """Return the columns of the schema that come from metadata: offset, timestamp, topic and partition."""
         rows = len(taken.offsets)
         columns: dict[str, pa.Array] = {}
-        if "offset" in self._wanted:
+        if "offset" in self._names:
             columns["offset"] = column(taken.offsets, pa.int64())
-        if "timestamp" in self._wanted:
+        if "timestamp" in self._names:
             columns["timestamp"] = column(_times(taken, group), COLUMNS["timestamp"])
-        if "timestampType" in self._wanted:
+        if "timestampType" in self._names:
             kinds = np.array([body.header.timestamp_type for body in group], np.int32)
             mixed = kinds.any() and not kinds.all()
             columns["timestampType"] = (
                 column(kinds[taken.of], pa.int32()) if mixed else self._constants.column(int(kinds[0]), rows)
             )
-        if "topic" in self._wanted:
+        if "topic" in self._names:
             columns["topic"] = self._constants.column(fetch.topic, rows)
-        if "partition" in self._wanted:
+        if "partition" in self._names:
             columns["partition"] = self._constants.column(fetch.partition, rows)
         return columns
 
