@@ -35,7 +35,7 @@ class LocalStateStore:
 
     def local_path(self, name: str) -> Path:
         """Return the path of a fact; see `StateStore.local_path`. A link out of the location is refused."""
-        path = self._root / checked_name(name, self.location)
+        path = self._root / checked_name(name, self.location, self._purpose)
         self._refuse_links(path.parent)
         return path
 
@@ -72,7 +72,7 @@ class LocalStateStore:
         return [f"{name}/" for name in self._listed(prefix, lambda entry: entry.is_dir(follow_symlinks=False))]
 
     def _listed(self, prefix: str, accepts: Callable[[os.DirEntry[str]], bool]) -> list[str]:
-        directory = self._root / checked_prefix(prefix, self.location)
+        directory = self._root / checked_prefix(prefix, self.location, self._purpose)
         self._refuse_links(directory)
         with self._wrap_errors(directory, "list"):
             try:

@@ -217,7 +217,7 @@ class S3StateStore:
 
     def names(self, prefix: str) -> list[str]:
         """Return the names below a prefix; see `StateStore.names`."""
-        checked_prefix(prefix, self.location)
+        checked_prefix(prefix, self.location, self._purpose)
         names: list[str] = []
         with self._wrap_errors("list"):
             for page in Listing(self._client, self._bucket, "s3").pages(self._prefix + prefix, delimiter="/"):
@@ -226,7 +226,7 @@ class S3StateStore:
 
     def directories(self, prefix: str) -> list[str]:
         """Return the directories below a prefix; see `StateStore.directories`."""
-        checked_prefix(prefix, self.location)
+        checked_prefix(prefix, self.location, self._purpose)
         directories: list[str] = []
         with self._wrap_errors("list"):
             for page in Listing(self._client, self._bucket, "s3").pages(self._prefix + prefix, delimiter="/"):
@@ -244,7 +244,7 @@ class S3StateStore:
         """Return None: objects are not files of this machine; see `StateStore.local_path`."""
 
     def _key(self, name: str) -> str:
-        return self._prefix + checked_name(name, self.location)
+        return self._prefix + checked_name(name, self.location, self._purpose)
 
     def _delete(self, keys: list[str]) -> None:
         try:

@@ -26,6 +26,7 @@ class Purpose(NamedTuple):
         option: The option or argument that gives the location.
         storage: The beginning of the names of settings of S3.
         again: What to do after a write has failed and the disk is well again.
+        backup: What has to be restored together.
     """
 
     what: str = "the state of the stream"
@@ -35,6 +36,7 @@ class Purpose(NamedTuple):
         "start the query again: it continues where it stopped; or copy the directory to another disk and set "
         "stateLocation to the copy"
     )
+    backup: str = "the state location and the checkpoint"
 
 
 STREAM: Final = Purpose()
@@ -59,7 +61,7 @@ def _is_file_name(part: str) -> bool:
         return False
 
 
-def checked_name(name: str, location: str) -> str:
+def checked_name(name: str, location: str, purpose: Purpose = STREAM) -> str:
     """Return the name of a fact, or of a directory without its last slash. Called by stores before each request.
 
     Raises:
@@ -68,16 +70,16 @@ def checked_name(name: str, location: str) -> str:
     if not is_safe_name(name):
         raise ConfigurationError(
             f"the state below {location!r} names the file {name!r:.300}, which would be outside of it",
-            option=OPTION,
-            advice="restore the state location and the checkpoint from one backup, and find out who else writes there",
+            option=purpose.option,
+            advice=f"restore {purpose.backup} from one backup, and find out who else writes there",
         )
     return name
 
 
-def checked_prefix(prefix: str, location: str) -> str:
+def checked_prefix(prefix: str, location: str, purpose: Purpose = STREAM) -> str:
     """Return a prefix that is empty, or the name of a directory and a slash; see `checked_name`."""
     if prefix:
-        checked_name(prefix.removesuffix("/"), location)
+        checked_name(prefix.removesuffix("/"), location, purpose)
     return prefix
 
 

@@ -84,7 +84,7 @@ class IndexVersion:
 
 def store_of(location: str, storage: Mapping[str, object]) -> StateStore:
     """Return the store of a location of indexes; its errors name the arguments `location` and `storage`."""
-    purpose = Purpose("the index", "location", "storage.", "try again: nothing is lost")
+    purpose = Purpose("the index", "location", "storage.", "try again: nothing is lost", "the whole location")
     return RetryingStateStore(open_state_store(location, StorageOptions(storage), purpose))
 
 

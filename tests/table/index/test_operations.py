@@ -256,4 +256,13 @@ def test_errors_of_the_store_name_the_arguments_of_an_index(tmp_path, location, 
     with pytest.raises(ConfigurationError, match=text) as refused:
         IndexStore(location.format(file=file), "O", storage).log.head()
     assert refused.value.option in ("location", "storage.key")
-    assert not {"stateLocation", "stateStorage", "stream"} & set(str(refused.value).replace(".", " ").split())
+    words = set(str(refused.value).replace(".", " ").split())
+    assert not {"stateLocation", "stateStorage", "stream", "checkpoint"} & words
+
+
+def test_a_name_that_leaves_the_location_is_refused_for_an_index_too(objects):
+    objects.commit("a", rows(*"ab"))
+    with pytest.raises(ConfigurationError, match="would be outside of it") as refused:
+        objects.index.store.get("O/../../x")
+    assert (refused.value.option, "the whole location" in refused.value.advice) == ("location", True)
+    assert "checkpoint" not in str(refused.value)
