@@ -21,10 +21,11 @@ CLASSES := $(abspath $(STAMPS))/spark-classes.jsa
 # The same for the brokers of tests, which start about thirty times.
 KAFKA_CLASSES := $(abspath $(STAMPS))/kafka-classes.jsa
 # Hadoop's file system starts about ten processes for each file of a checkpoint (`readlink`, `chmod`): with VFORK each is one
-# process instead of two, and without FileContext there is no `readlink`. To compile a query takes longer than to
-# interpret it for the few rows of a test. `make soak` has Spark's defaults.
+# process instead of two, without FileContext there is no `readlink`, and without checksums there are half as many files.
+# To compile a query takes longer than to interpret it for the few rows of a test. `make soak` has Spark's defaults.
 JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Djdk.lang.Process.launchMechanism=VFORK \
 	-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN -Dspark.ui.enabled=false \
+	-Dspark.hadoop.fs.file.impl=org.apache.hadoop.fs.RawLocalFileSystem \
 	-Dspark.sql.streaming.checkpointFileManagerClass=org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager
 # Spark without its pyspark.zip: from the zip, each worker compiles the modules of PySpark again (0.5 s of CPU). Without it,
 # workers import the installed package.
@@ -45,8 +46,8 @@ SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
 KAFKA := tests/kafka $(SOCKETS)
 # A recipe that names MAKE itself is run by `make -n` too.
 ARCHIVES := $(MAKE) --no-print-directory $(STAMPS)/classes $(STAMPS)/kafka-classes
-PROGRAMS := $(wildcard examples/*.py examples/connectors/*/*.py benchmarks/*.py)
-MYPY = $(PY) -m mypy forebay stubs tests $(wildcard pyspark_forebay_*.py) $(PROGRAMS)
+# What people use and read; `make lint` looks at the types of tests and benchmarks too.
+MYPY = $(PY) -m mypy forebay stubs $(wildcard pyspark_forebay_*.py examples/*.py examples/connectors/*/*.py)
 
 # Workers of Spark run this interpreter, and neither they nor anything else put the current directory on sys.path.
 export PYSPARK_PYTHON := $(PY)
@@ -109,8 +110,8 @@ endif
 newest: ## Run the tests that need Spark on its newest release, in an environment of their own (needs Java)
 	@$(MAKE) --no-print-directory VENV=.venv-newest SPARK=newest PYTEST_ARGS='$(or $(PYTEST_ARGS),tests/spark tests/examples)' test
 
-lint: style ## Check style, format and types
-	@$(MYPY)
+lint: style ## Check style, format and all types
+	@$(MYPY) tests $(wildcard benchmarks/*.py)
 
 style: $(STAMPS)/dev
 	@$(PY) -m ruff check .

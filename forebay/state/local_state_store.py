@@ -41,7 +41,12 @@ class LocalStateStore:
 
     def _refuse_links(self, directory: Path) -> None:
         """Refuse a directory below the location that is reached by a link out of it; others may write to the state."""
-        if not Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(self._root)):
+        path, root = str(directory), str(self._root)
+        while len(path) > len(root) and not os.path.islink(path):
+            path = os.path.dirname(path)
+        if path == root:
+            return
+        if not Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(root)):
             raise ConfigurationError(
                 f"{str(directory)!r} is reached by a link that leads out of the state below {self.location!r}",
                 option=self._purpose.option,

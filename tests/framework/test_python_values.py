@@ -136,7 +136,7 @@ def test_sr2_a_value_that_would_lose_something_is_refused_wherever_it_stands(
     """SR-2: Rows fit the schema: nothing is cut, rounded or parsed on the way."""
     for kind in kinds:
         for path, whole, held in places(value, kind):
-            for row in ({"k": 1, "c": held}, (1, held)):
+            for row in [{"k": 1, "c": held}] if path != "c" else [{"k": 1, "c": held}, (1, held)]:
                 with pytest.raises(ContractError) as caught:
                     packed(pa.schema([("k", pa.int64()), ("c", whole)]), {"k": 0, "c": None}, row)
                 error = caught.value

@@ -33,7 +33,7 @@ def run_clean(record_property, *arguments):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seeds", [60, pytest.param(2000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [30, pytest.param(2000, marks=pytest.mark.soak)])
 def test_seeds_are_clean(record_property, seeds):
     done = run_clean(record_property, "--seeds", str(seeds))
     assert f"{seeds:,} of {seeds:,} seeds, 0 problems" in done.stderr

@@ -184,7 +184,7 @@ def test_a_planted_bug_is_found(monkeypatch, capsys, name):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seeds", [30, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [15, pytest.param(1000, marks=pytest.mark.soak)])
 def test_seeds_of_streams_are_clean(record_property, capsys, seeds):
     status = main(["--streams", "--seeds", str(seeds)])
     output = capsys.readouterr().out
@@ -218,7 +218,7 @@ def digested(monkeypatch):
     monkeypatch.setattr(codec, "_MOST_WHOLE", -1)
 
 
-@pytest.mark.parametrize("seeds", [30, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [15, pytest.param(1000, marks=pytest.mark.soak)])
 def test_seeds_of_streams_are_clean_with_digests_in_place_of_splits(digested, monkeypatch, capsys, seeds):
     """S15: through kills and replays; and where digests are not written, that is found."""
     assert main(["--streams", "--seeds", str(seeds)]) == 0, capsys.readouterr().out

@@ -345,6 +345,7 @@ def test_a_connectors_own_error_shows_no_secret(spark, home, checkpoint):
     assert "hush-hush" not in str(error)
 
 
+@pytest.mark.soak
 def test_a_checkpoint_that_does_not_fit_is_refused_by_name(spark, home, checkpoint):
     """Other options, Spark's own Kafka source. Other sources and releases are in tests/microbatch/test_offset.py."""
     run(read_stream(spark, Journal(home=home)), checkpoint)

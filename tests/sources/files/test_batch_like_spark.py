@@ -341,6 +341,7 @@ def test_columns_are_chosen_in_the_order_wanted(both: Both, write: Write, kind: 
     assert both.ours(root).count() == len(ROWS)
 
 
+@pytest.mark.soak("parquet")
 def test_many_slices_for_spark_give_the_rows_of_one(spark: Any, write: Write, kind: Any) -> None:
     rows: list[Row] = [(number, f"row {number}") for number in range(3000)]
     root = write(kind.name, {"f" + kind.suffix: rows})

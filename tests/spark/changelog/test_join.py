@@ -50,6 +50,7 @@ def test_the_folded_result_is_the_join_of_the_folded_inputs_after_every_micro_ba
     is_join_of_the_inputs(micro_batches, how, 3)
 
 
+@pytest.mark.soak
 def test_a_streaming_query_gives_the_join_after_every_micro_batch(stream_of_files):
     """P14: a left join uses every column of both inputs, and NULL for those of the right one."""
     is_join_of_the_inputs(stream_of_files, "left", 3)

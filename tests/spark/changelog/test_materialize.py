@@ -52,7 +52,7 @@ def test_the_three_orders_of_the_join_give_flinks_changes(stream_of_files):
 def test_a_random_changelog_over_restarts(stream_of_files):
     """P2: arbitrary order, several queries one after the other on one checkpoint."""
     rng, live, changes = random.Random(7), {}, []
-    for number in range(300):
+    for number in range(150):
         key = rng.randrange(40)
         row = (key, number % 9, f"n{number}")
         if key in live:
@@ -70,8 +70,8 @@ def test_a_random_changelog_over_restarts(stream_of_files):
     view = {}
     while changes:
         for _ in range(3):
-            query.write(changes[:80])
-            changes = changes[80:]
+            query.write(changes[:40])
+            changes = changes[40:]
         for _, rows in sorted(query.run().items()):
             for row in rows:
                 if row[-2] in ("delete", "update_preimage"):

@@ -232,6 +232,7 @@ def test_rows_that_spark_reads_more_than_once_are_refused(spark, funnel, locatio
     assert funnel.status().head.number == 0
 
 
+@pytest.mark.soak("tasks")
 @pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
 def test_a_value_that_does_not_fit_its_property_is_refused_with_its_row(spark, location, node_of, small):
     kind = ObjectType("Typed", {"id": "bigint"}, [Datasource("a", {"year": Property("int", filter=True)}, deleted="x")])
@@ -249,6 +250,7 @@ def test_a_value_that_does_not_fit_its_property_is_refused_with_its_row(spark, l
     assert node_of(location, "Typed").get(8)["year"] == 2000
 
 
+@pytest.mark.soak("update")
 @pytest.mark.parametrize("kind", ["snapshot", "update"])
 def test_a_commit_whose_datasource_moves_is_made_again(spark, funnel, node_of, monkeypatch, kind):
     """Another process commits while the difference is computed: it is computed again, and loses nothing."""

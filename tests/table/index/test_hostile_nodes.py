@@ -235,11 +235,11 @@ def test_what_is_called_in_another_way_says_what_to_write(objects, ask, message)
 def test_words_that_the_index_cannot_tell_apart_are_not_searched(objects):
     word = "b" * 32_767
     objects.commit(
-        "a", [{"id": 1, "note": f"{word} x"}, {"id": 2, "note": f"{word}cd"}, {"id": 3, "note": "配" * 40_000}]
+        "a", [{"id": 1, "note": f"{word} x"}, {"id": 2, "note": f"{word}cd"}, {"id": 3, "note": "配" * 12_000}]
     )
     node = objects.node()
     assert [row["id"] for row in node.search(word).fetch().rows] == [1]
-    assert node.search("配" * 40_000).count() == 1 and node.search("配" * 40_001).count() == 0
+    assert node.search("配" * 12_000).count() == 1 and node.search("配" * 12_001).count() == 0
     for longer in (f"{word}c", f"{word}ce", "é" * 16_384):
         with pytest.raises(ConfigurationError, match="has more than 32,767 bytes"):
             node.search(f"x {longer}").count()

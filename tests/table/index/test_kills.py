@@ -75,7 +75,7 @@ def writes(objects_at, work):
     ("when", "follows"),
     [
         ("before", "another transaction"),
-        ("after", "the same transaction"),
+        pytest.param("after", "the same transaction", marks=pytest.mark.soak),
         pytest.param("before", "the same transaction", marks=pytest.mark.soak),
         pytest.param("after", "another transaction", marks=pytest.mark.soak),
     ],
@@ -119,6 +119,7 @@ def test_a_kill_at_any_write_of_a_commit_loses_and_doubles_nothing(objects_at, m
         assert verify(objects.index).is_equal
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.soak)])
 def test_a_kill_at_any_write_of_a_collection_leaves_an_index(objects_at, monkeypatch, when):
     """K14."""
