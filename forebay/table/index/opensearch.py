@@ -127,7 +127,7 @@ class OpenSearchIndex:
             run.did(since=-1 if current is None else current.data)
             if current is None or entries is None:
                 with self._index.log.reading(head):
-                    self._build(head)
+                    self._build(head, current)
                 run.did(to=head.number, decision="FULL")
             elif entries:
                 changed = [entry for entry in entries if entry.changed]
@@ -192,7 +192,7 @@ class OpenSearchIndex:
         last = self._index.log.get(indexed.data)
         return last is not None and last.attempt == indexed.attempt
 
-    def _build(self, head: Entry) -> None:
+    def _build(self, head: Entry, current: Indexed | None) -> None:
         """Build a whole index, and let the alias name it alone."""
         definition = self._index.definition(head.serving)
         documents = Documents(definition)
@@ -202,6 +202,8 @@ class OpenSearchIndex:
             "mappings": documents.mapping({**self._owner, "pipeline": head.serving}),
             "aliases": {_writer(name): {"is_hidden": True}},
         }
+        if current is not None:
+            self._check_replaceable(current)
         self._cluster.create(name, body)
         merge, encoder = self._merge(definition, head)
         rows = (
@@ -218,6 +220,12 @@ class OpenSearchIndex:
             self._cluster.remove(name)
             raise
         self._serve(name, head)
+
+    def _check_replaceable(self, current: Indexed) -> None:
+        """Change nothing of an index, as `_serve` will: else builds that cannot serve would fill a full disk."""
+        same = {"add": {"index": current.name, "alias": _writer(current.name), "is_hidden": True}}
+        with suppress(MissingError):  # removed meanwhile
+            self._cluster.call(lambda client: client.indices.update_aliases(body={"actions": [same]}))
 
     def _serve(self, name: str, head: Entry) -> None:
         """Let the alias name an index, and remove the indexes before it, also those of builds that were killed."""

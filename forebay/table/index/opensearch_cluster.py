@@ -25,6 +25,7 @@ T = TypeVar("T")
 _REFUSED: Final = 400
 _GONE: Final = 404
 _NEWER: Final = 409
+_TOO_LARGE: Final = 413
 _KEEP_ALIVE: Final = "10m"
 _AGAIN: Final = "call it again; nothing is lost"
 
@@ -132,8 +133,12 @@ class Cluster:
         Raises:
             ConfigurationError: It was made by someone else.
         """
-        try:
-            indexes = self.own_indexes(alias, owner)
+        before = ""
+        while True:
+            try:
+                indexes = self.own_indexes(alias, owner)
+            except MissingError:
+                return None
             foreign = [name for name, meta in indexes.items() if meta is None]
             if foreign or len(indexes) > 1:
                 raise ConfigurationError(
@@ -145,13 +150,17 @@ class Cluster:
             if not indexes:
                 raise _no_opensearch(indexes)
             name, meta = indexes.popitem()
-            document = self.call(lambda client: client.get(index=name, id=PROGRESS))
-        except MissingError:
-            return None
-        match document:
-            case {"_source": {"progress": {"data": int(data), "attempt": str(attempt), "edits": int(edits)}}}:
-                return Indexed(name, meta or {}, data, attempt, edits)
-        return None  # someone else has changed it
+            try:
+                document = self.call(lambda client, name=name: client.get(index=name, id=PROGRESS))  # type: ignore[misc] # of the loop
+            except MissingError:
+                if name == before:
+                    return None
+                before = name  # was it replaced meanwhile?
+                continue
+            match document:
+                case {"_source": {"progress": {"data": int(data), "attempt": str(attempt), "edits": int(edits)}}}:
+                    return Indexed(name, meta or {}, data, attempt, edits)
+            return None  # someone else has changed it
 
     def own_indexes(self, names: str, owner: Mapping[str, object]) -> dict[str, Mapping[str, Any] | None]:
         """Return what indexes say of themselves, by name; None for those of someone else."""
@@ -236,10 +245,19 @@ class Cluster:
         attempts, waiting = self._attempts(), list(range(len(documents)))
         while waiting:
             body = b"".join(documents[place][1] for place in waiting)
-            answer = self.call(
-                lambda client, body=body: client.bulk(body=body, index=index, params={"require_alias": "true"})  # type: ignore[misc] # of the loop
-            )
-            again, reason = [], ""
+            try:
+                answer = self.call(
+                    lambda client, body=body: client.bulk(body=body, index=index, params={"require_alias": "true"})  # type: ignore[misc] # of the loop
+                )
+            except ConfigurationError as error:
+                if getattr(error.__cause__, "status_code", None) != _TOO_LARGE:
+                    raise
+                longest = max(waiting, key=lambda place: len(documents[place][1]))
+                raise DataError(
+                    f"OpenSearch refuses {shown(longest)}: its document has {len(documents[longest][1]):,} bytes",
+                    advice="correct the row in its datasource, or raise http.max_content_length of OpenSearch",
+                ) from error
+            again, reason, advice = [], "", _AGAIN
             for place, item in zip(waiting, answer["items"], strict=True):
                 outcome = item["index"]
                 status, cause = outcome["status"], str(outcome.get("error", {}).get("reason", ""))
@@ -247,7 +265,7 @@ class Cluster:
                     continue
                 if _is_busy(status):
                     again.append(place)
-                    reason = cause
+                    reason, advice = cause, _busy_advice(outcome.get("error", {}).get("type"))
                 elif status == _GONE:
                     raise RetriableError(f"the index behind {index!r} is gone: {cause}", advice=_AGAIN)
                 elif status == _REFUSED:
@@ -260,7 +278,7 @@ class Cluster:
                         advice=_NEXT_STEPS.get(outcome.get("error", {}).get("type")),
                     )
             if again:
-                self._pause(attempts, RetriableError(f"OpenSearch is busy: {reason}", advice=_AGAIN))
+                self._pause(attempts, RetriableError(f"OpenSearch is busy: {reason}", advice=advice))
             waiting = again
 
     def _attempts(self) -> RetryCount:
@@ -280,8 +298,8 @@ class Cluster:
                 return RetriableError(does_not, option="hosts", advice=_TLS)
             if isinstance(error, self._errors.ConnectionError):
                 return RetriableError(does_not, option="hosts", advice=f"start it, or correct its URL, and {_AGAIN}")
-            return RetriableError(does_not, advice=_AGAIN)
-        if (advice := _NEXT_STEPS.get(error.error)) is not None:
+            return RetriableError(does_not, advice=_busy_advice(error.error))
+        if (advice := _NEXT_STEPS.get(str(error.error))) is not None:
             return ConfigurationError(f"OpenSearch refuses the request: {error}", advice=advice)
         if status in (401, 403):
             return ConfigurationError(
@@ -337,6 +355,11 @@ def _no_opensearch(answer: object) -> RetriableError:
         option="hosts",
         advice=f"correct the URL; or {_AGAIN}, if something before OpenSearch answers in its place for a while",
     )
+
+
+def _busy_advice(kind: object) -> str:
+    """Return what to do while OpenSearch is busy, by the type of its error."""
+    return f"free its disk, or remove the block, and {_AGAIN}" if kind == "cluster_block_exception" else _AGAIN
 
 
 def _is_busy(status: object) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from opensearchpy import OpenSearch
+from opensearchpy.exceptions import TransportError
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.index import Datasource, ObjectType, OpenSearchIndex, OpenSearchObjects, Property
@@ -182,6 +183,21 @@ def test_blocks_are_named_and_the_user_is_not_suspected(followed):
     assert followed.follower().catch_up().data == 2 and followed.follower().verify().is_equal
 
 
+def test_a_full_disk_is_named_and_not_filled_by_builds_that_cannot_serve(followed):
+    followed.follower().catch_up()
+    index = followed.index()
+    followed.client.indices.put_settings(index=index, body={"index.blocks.read_only_allow_delete": True})
+    for _ in range(3):
+        with pytest.raises(RetriableError, match=r"disk usage exceeded[\s\S]*free its disk"):
+            followed.follower().catch_up(full=True)
+    assert followed.client.indices.get(index=f"{followed.name}-*").keys() == {index}
+    followed.objects.commit("a", [{"id": 1, "name": "new"}])
+    with pytest.raises(RetriableError, match=r"disk usage exceeded[\s\S]*free its disk"):
+        followed.follower().catch_up()
+    followed.client.indices.put_settings(index=index, body={"index.blocks.read_only_allow_delete": None})
+    assert followed.follower().catch_up().data == 2 and followed.follower().verify().is_equal
+
+
 def test_an_index_that_cannot_be_written_is_built_again(followed):
     """Without the alias of its writers each call would fail as if the index were gone."""
     followed.follower().catch_up()
@@ -259,6 +275,35 @@ def test_a_slow_follower_of_the_definition_before_does_not_take_answers_back(fol
     with followed.reader() as reader:
         assert reader.get(0)["name"] == "new" and reader.where(note=None).count() == 3
     assert list(followed.client.indices.get(index=f"{followed.name}-*")) == [followed.index()]
+
+
+def test_a_document_that_is_too_long_for_a_request_is_named(followed):
+    class Short(OpenSearch):
+        """A server that takes shorter requests."""
+
+        def bulk(self, *, body: bytes, **options: Any) -> Any:
+            if len(body) > 5_000:
+                raise TransportError(413, "", {})
+            return super().bulk(body=body, **options)
+
+    followed.objects.commit("a", [{"id": 1, "name": "x" * 6_000}])
+    with pytest.raises(DataError, match=r"OpenSearch refuses O \(id=1\): its document has 6,\d+ bytes[\s\S]*http.max_"):
+        followed.follower(hosts=Short(hosts=[followed.url])).catch_up()
+
+
+def test_an_index_that_is_replaced_while_it_is_asked_for_is_not_missing(followed):
+    followed.follower().catch_up()
+    client = OpenSearch(hosts=[followed.url])
+    get = client.get
+
+    def replaced(**options: Any) -> Any:
+        client.get = get
+        followed.follower().catch_up(full=True)
+        return get(**options)
+
+    client.get = replaced
+    with followed.reader(hosts=client) as reader:
+        assert reader.count() == 3
 
 
 def test_answers_do_not_grow_with_the_documents(objects_at, opensearch):
