@@ -287,7 +287,7 @@ def _literal(name: str, kind: SparkType, literal: object, zone: Zone) -> Any:  #
     if parsed is not None:
         return parsed
     if kind.name in ("float", "double") and isinstance(literal, decimal.Decimal):
-        return float(literal)
+        return float(literal) + 0.0  # -0.0 is stored as 0.0
     return _value(name, kind, literal)
 
 

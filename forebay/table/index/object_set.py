@@ -515,7 +515,7 @@ class ObjectSet:
 
     def limit(self, rows: int) -> ObjectSet:
         """Return the set with another number of rows of a page."""
-        if not isinstance(rows, int) or not 1 <= rows <= sys.maxsize:
+        if not isinstance(rows, int) or isinstance(rows, bool) or not 1 <= rows <= sys.maxsize:
             raise ConfigurationError(f"limit is {rows!r:.100}", option="limit", advice="give a whole number, 1 or more")
         return replace(self, _limit=rows)
 

@@ -8,11 +8,13 @@ keys that changed, refreshes, and only then writes the document `progress`.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,11 +24,12 @@ from forebay.table.index.definition import ObjectType
 from forebay.table.index.log import Entry
 from forebay.table.index.merge import Merge, RowEncoder
 from forebay.table.index.object_set import Version
-from forebay.table.index.opensearch_cluster import Cluster, Indexed, MissingError
+from forebay.table.index.opensearch_cluster import Cluster, Indexed, MissingError, checked_name
 from forebay.table.index.opensearch_documents import (
     ALIVE,
     FORMAT,
     PROGRESS,
+    UNREADABLE,
     Documents,
     bulk_lines,
     gone_document,
@@ -37,7 +40,7 @@ from forebay.table.index.runs import recorded
 from forebay.table.index.segments import Row
 from forebay.table.index.states import StateReader
 from forebay.table.index.text import UNICODE
-from forebay.table.index.verify import Columns, Verification, compared, damaged_states, merged_rows
+from forebay.table.index.verify import NAMED, Columns, Verification, compared, damaged_states, merged_rows
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -75,7 +78,7 @@ class OpenSearchIndex:
         retry: How long requests are repeated while OpenSearch is busy or does not answer.
 
     Raises:
-        ConfigurationError: opensearch-py is not installed.
+        ConfigurationError: `hosts`, `name` or `settings` cannot be used, or opensearch-py is not installed.
     """
 
     def __init__(
@@ -92,8 +95,8 @@ class OpenSearchIndex:
     ) -> None:
         self._index = IndexStore(location, object_type, storage)
         self._cluster = Cluster(hosts, retry)
-        self._alias = name or object_type.lower()
-        self._settings = dict(settings or {})
+        self._alias = checked_name(object_type.lower() if name is None else name)
+        self._settings = _checked_settings(settings or {})
         place = location if "://" in location else str(Path(location).absolute())
         self._owner = {"v": FORMAT, "object_type": object_type, "location": place, "name": self._alias}
         self._progress = progress or _terminal(object_type)
@@ -124,7 +127,7 @@ class OpenSearchIndex:
             run.did(since=-1 if current is None else current.data)
             if current is None or entries is None:
                 with self._index.log.reading(head):
-                    self._build(head)
+                    self._build(head, current)
                 run.did(to=head.number, decision="FULL")
             elif entries:
                 changed = [entry for entry in entries if entry.changed]
@@ -155,13 +158,13 @@ class OpenSearchIndex:
             return Verification(entry.number, entry.number, problems=problems)
         definition = ObjectType.from_facts(current.meta["definition"])
         width = len(definition.columns)  # after them come times of rows, which documents do not have
-        point = self._cluster.open_point(current.name)
+        point, unreadable = self._cluster.open_point(current.name), set[str]()
         try:
             verification = compared(
                 entry,
                 definition,
                 lambda: (columns[:width] for columns in merged_rows(self._index, entry, definition)),
-                lambda: self._columns(current, definition, point),
+                lambda: self._columns(current, definition, point, unreadable),
             )
         except MissingError as error:
             raise RetriableError(f"the point in time of OpenSearch has ended: {error}", advice=_VERIFY_AGAIN) from error
@@ -169,22 +172,27 @@ class OpenSearchIndex:
             self._cluster.close_point(point)
         if self._cluster.indexed(self._alias, self._owner) != current:
             raise RetriableError(f"{self._alias!r} of OpenSearch went on while it was compared", advice=_VERIFY_AGAIN)
-        return verification
+        problems = tuple(f"someone else has written the document {each!r:.200}" for each in sorted(unreadable)[:NAMED])
+        return replace(verification, problems=problems)
 
     def _since(self, current: Indexed, head: Entry) -> list[Entry] | None:
         """Return the facts of the log that an index has not seen; None if the index has to be built again."""
-        if not self._is_current(current, head):
+        if not self._is_current(current, head) or not self._cluster.has_alias(_writer(current.name)):
             return None
         entries = [self._index.log.get(number) for number in range(current.data + 1, head.number)]
         known = [entry for entry in entries if entry is not None]
         return [*known, head][: head.number - current.data] if len(known) == len(entries) else None
 
     def _is_current(self, indexed: Indexed, head: Entry) -> bool:
-        """Return whether an index is of the pipeline that serves, and the log has the last fact that it contains."""
-        last = self._index.log.get(indexed.data)
-        return last is not None and last.attempt == indexed.attempt and indexed.meta["pipeline"] == head.serving
+        """Return whether an index is of the pipeline that serves, and of this log."""
+        return self._is_of_log(indexed) and indexed.meta["pipeline"] == head.serving
 
-    def _build(self, head: Entry) -> None:
+    def _is_of_log(self, indexed: Indexed) -> bool:
+        """Return whether the log has the last fact that an index contains."""
+        last = self._index.log.get(indexed.data)
+        return last is not None and last.attempt == indexed.attempt
+
+    def _build(self, head: Entry, current: Indexed | None) -> None:
         """Build a whole index, and let the alias name it alone."""
         definition = self._index.definition(head.serving)
         documents = Documents(definition)
@@ -194,6 +202,8 @@ class OpenSearchIndex:
             "mappings": documents.mapping({**self._owner, "pipeline": head.serving}),
             "aliases": {_writer(name): {"is_hidden": True}},
         }
+        if current is not None:
+            self._check_replaceable(current)
         self._cluster.create(name, body)
         merge, encoder = self._merge(definition, head)
         rows = (
@@ -211,6 +221,12 @@ class OpenSearchIndex:
             raise
         self._serve(name, head)
 
+    def _check_replaceable(self, current: Indexed) -> None:
+        """Change nothing of an index, as `_serve` will: else builds that cannot serve would fill a full disk."""
+        same = {"add": {"index": current.name, "alias": _writer(current.name), "is_hidden": True}}
+        with suppress(MissingError):  # removed meanwhile
+            self._cluster.call(lambda client: client.indices.update_aliases(body={"actions": [same]}))
+
     def _serve(self, name: str, head: Entry) -> None:
         """Let the alias name an index, and remove the indexes before it, also those of builds that were killed."""
         for _ in range(_TRIES):
@@ -218,7 +234,7 @@ class OpenSearchIndex:
             newest = self._cluster.indexed(self._alias, self._owner)
             old = [each for each, meta in indexes.items() if meta is not None and each != name]
             actions: list[dict[str, Any]] = [{"add": {"index": name, "alias": self._alias, "filter": ALIVE}}]
-            if newest is not None and self._is_current(newest, head) and newest.data > head.number:
+            if newest is not None and newest.data > head.number and self._is_of_log(newest):
                 old, actions = [name], []  # another follower is further: queries must not go back
             actions += [{"remove_index": {"index": each}} for each in old]
             with suppress(MissingError):  # one was removed meanwhile, perhaps by a request whose answer was lost
@@ -282,18 +298,40 @@ class OpenSearchIndex:
     def _merge(self, definition: ObjectType, head: Entry) -> tuple[Merge, RowEncoder]:
         return Merge(definition, head, StateReader(self._index.store)), RowEncoder(definition, head.shards)
 
-    def _columns(self, current: Indexed, definition: ObjectType, point: str) -> Iterator[Columns]:
-        """Yield keys and properties of all documents; with one more value if other fields do not fit them."""
+    def _columns(self, current: Indexed, definition: ObjectType, point: str, unreadable: set[str]) -> Iterator[Columns]:
+        """Yield keys and properties of all documents; with one more value if version or other fields do not fit them.
+
+        Documents that hold no object are added to `unreadable`.
+        """
         documents, codec, width = Documents(definition), definition.codec, len(definition.keys)
         same_words = current.meta["unicode"] == UNICODE
-        body = {"query": ALIVE, "sort": [{"key": "asc"}]}
+        body = {"query": ALIVE, "sort": [{"key": "asc"}], "version": True}
+        newest = self._index.head().number  # after the point in time was opened: its documents are not newer
         for hit in self._cluster.hits(point, body, sys.maxsize):
-            columns, document = documents.columns(hit["_source"]), dict(hit["_source"])
-            key = codec.encode(columns[:width])
-            expected = documents.alive(key, columns)
+            try:
+                columns, document = documents.columns(hit["_source"]), dict(hit["_source"])
+                key = codec.encode(columns[:width])
+                expected = documents.alive(key, columns)
+            except UNREADABLE:
+                unreadable.add(hit["_id"])
+                continue
             if not same_words:  # another Python folded them
                 document["words"] = expected["words"] = ()
-            yield columns if (hit["_id"], document) == (id_of(key), expected) else (*columns, "other fields")
+            # A version that no fact of the log has would keep out the changes of later facts.
+            fits = hit["_version"] <= newest and (hit["_id"], document) == (id_of(key), expected)
+            yield columns if fits else (*columns, "other fields")
+
+
+def _checked_settings(settings: Mapping[str, object]) -> dict[str, object]:
+    try:
+        json.dumps(dict(settings))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the settings of indexes are no JSON: {error}",
+            option="settings",
+            advice="give a mapping of names to texts and numbers, such as {'number_of_shards': 3}",
+        ) from error
+    return dict(settings)
 
 
 def _writer(name: str) -> str:

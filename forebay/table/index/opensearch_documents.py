@@ -45,8 +45,12 @@ _GREATEST: Final = (1 << 63) - 1
 """What stands for NaN, which is greater than all numbers."""
 
 
+UNREADABLE: Final = (KeyError, TypeError, ValueError, ArithmeticError, struct.error)
+"""Errors for a document that someone else has written."""
+
+
 def field_of(name: str) -> str:
-    """Return the field of a key or property. Dots would divide the name, and blanks alone are no name."""
+    """Return the field of a key or property. Dots would divide the name, `*` find others; blanks alone are no name."""
     return "object." + _escaped(name)
 
 
@@ -107,7 +111,9 @@ class Documents:
             **({"lowest": {"properties": self._lowest_fields()}} if self._bigints else {}),
         }
         meta = {**owner, "definition": self._definition.to_facts(), "unicode": UNICODE}
-        return {"dynamic": "strict", "_meta": {"forebay": meta}, "properties": properties}
+        # Said here, because a template of the cluster may say something else.
+        fixed = {"dynamic": "strict", "_source": {"enabled": True}, "_routing": {"required": False}}
+        return {**fixed, "_meta": {"forebay": meta}, "properties": properties}
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that an index needs. It is refreshed by its writer alone."""
@@ -170,7 +176,7 @@ def bulk_lines(identity: str, version: int, document: Mapping[str, Any]) -> tupl
 
 
 def _escaped(name: str) -> str:
-    return "".join(f"%{ord(each):02X}" if each in ".%" or each.isspace() else each for each in name)
+    return "".join(f"%{ord(each):02X}" if each in ".%*" or each.isspace() else each for each in name)
 
 
 def _is_wide(kind: SparkType) -> bool:

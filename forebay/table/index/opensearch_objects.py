@@ -8,16 +8,17 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from forebay.errors import ConfigurationError, RetriableError
+from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.values.dates import session_zone
 from forebay.retry import RetryPolicy
 from forebay.table.index.conditions import Bound, Comparison, Joined, Missing, Negated, OneOf, indexed_type
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.object_set import Asked, ObjectSet, Page, Queryable, Version
-from forebay.table.index.opensearch_cluster import Cluster, Indexed, MissingError
+from forebay.table.index.opensearch_cluster import Cluster, Indexed, MissingError, checked_name
 from forebay.table.index.opensearch_documents import (
     ALIVE,
     FORMAT,
+    UNREADABLE,
     Documents,
     converter,
     field_of,
@@ -55,7 +56,7 @@ class OpenSearchObjects(Queryable):
         retry: How long requests are repeated while OpenSearch is busy or does not answer.
 
     Raises:
-        ConfigurationError: There is no such index, or opensearch-py is not installed.
+        ConfigurationError: There is no such index, `hosts` or `name` cannot be used, or opensearch-py is not installed.
         RetriableError: OpenSearch does not answer.
     """
 
@@ -70,7 +71,7 @@ class OpenSearchObjects(Queryable):
     ) -> None:
         self._cluster = Cluster(hosts, retry)
         self._owner = {"v": FORMAT, "object_type": object_type}
-        self._alias = name or object_type.lower()
+        self._alias = checked_name(object_type.lower() if name is None else name)
         self._zone = session_zone(time_zone)
         self._refreshing = threading.Lock()
         self._view: _View | None = None
@@ -224,8 +225,16 @@ class _View:
 
     def _decoded(self, hit: Mapping[str, Any]) -> Mapping[str, Any]:
         columns = self._definition.columns
-        stored = self._documents.columns(hit["_source"])
-        return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), stored, strict=True)}
+        try:
+            stored = self._documents.columns(hit["_source"])
+            return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), stored, strict=True)}
+        except UNREADABLE as error:
+            raise DataError(
+                f"the document {hit['_id']!r:.200} of {self.indexed.name!r} holds no {self._definition.name}: someone "
+                "else has written it",
+                advice="build the index again: call OpenSearchIndex.catch_up(full=True), or run "
+                "`forebay index opensearch … --full`",
+            ) from error
 
 
 def query_of(bound: Bound, definition: ObjectType, *, outcome: bool = True) -> Query:

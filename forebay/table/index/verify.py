@@ -40,7 +40,8 @@ class Verification:
         objects: The number of objects of the states.
         differing: The number of keys that are missing, that are not to be there, or whose object differs.
         named: Some of these keys, each with what is wrong.
-        problems: Files that are missing or damaged; then nothing was compared. Or a wrong number of objects.
+        problems: Files that are missing or damaged; then nothing was compared. Or a wrong number of objects, or
+            documents of OpenSearch that hold no object.
     """
 
     version: int
