@@ -75,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--changes", type=int, default=100, help="transactions of ten rows after the load")
+    parser.add_argument("--shards", type=int, default=10, help="one for each million objects")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="forebay-bench-", ignore_cleanup_errors=True) as directory:
         work = Path(directory)
@@ -83,7 +84,7 @@ def main() -> None:
             piece = rows(np.arange(first, min(first + PIECE, given.rows)), first)
             pq.write_table(piece, str(work / "in" / f"{first:010}.parquet"))
         spark = session()
-        funnel = Funnel(str(work / "index"), ORDER)
+        funnel = Funnel(str(work / "index"), ORDER, shards=given.shards)
         began, peaks = time.perf_counter(), list[float]()
         with highest_task(peaks):
             funnel.commit("orders", spark.read.parquet(str(work / "in")), kind="snapshot")

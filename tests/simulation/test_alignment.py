@@ -122,7 +122,7 @@ def test_a_planted_bug_is_found_and_shrunk(monkeypatch, capsys, name):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seeds", [15, pytest.param(250, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [30, pytest.param(250, marks=pytest.mark.soak)])
 def test_seeds_of_alignment_are_clean(record_property, capsys, seeds):
     status = main(["--alignment", "--seeds", str(seeds)])
     output = capsys.readouterr().out
