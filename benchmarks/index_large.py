@@ -37,7 +37,7 @@ def highest_task(found: list[float]) -> Iterator[None]:
 
     def watch() -> None:
         while not ended.wait(0.2):
-            for place in Path("/proc").glob("[0-9]*"):
+            for place in (Path(f"/proc/{pid}") for pid in tree()):  # not of other programs
                 try:
                     if b"pyspark.daemon" in (place / "cmdline").read_bytes():
                         pages = int((place / "statm").read_text().split()[1])

@@ -22,7 +22,6 @@ from forebay.table.changelog.operators.events import Events, Layout, TouchedKeys
 from forebay.table.changelog.shape import RowKind
 from forebay.table.changelog.state.facts import SegmentInfo
 from forebay.table.changelog.state.segments import (
-    BYTES,
     COUNT,
     KEY_HASH,
     KIND,
@@ -70,7 +69,7 @@ DIGESTS: Final = (f"{PREFIX}d1", f"{PREFIX}d2")
 RUNS: Final = 8
 """Runs of a shard up to which no run is merged. Then they are merged as those of keyed state."""
 
-SPILLED: Final = 64 << 20
+SPILLED: Final = 32 << 20
 """Bytes of incoming rows that a shard keeps in memory; more are sorted and written to the local disk."""
 
 _PIECE: Final = 1 << 20
@@ -237,8 +236,10 @@ class _Incoming:
         self._runs.append(run)
 
     def _sorted(self) -> pa.RecordBatch:
-        whole = sorted_by_key(pa.concat_batches(self._waiting))
+        whole = pa.concat_batches(self._waiting)
         self._waiting, self._bytes = [], 0
+        whole = sorted_by_key(whole)
+        pa.default_memory_pool().release_unused()  # else the pool keeps three times of what is in use
         return whole
 
     def _refuse_bad_keys(self, batch: pa.RecordBatch) -> None:
@@ -302,7 +303,7 @@ class _Difference:
             changed = self._compared(rows, entries)
             if changed.num_rows and not self._duplicate_keys:
                 self._waiting.append(changed)
-                if sum(each.num_rows for each in self._waiting) >= ROWS or self._waiting_bytes >= BYTES:
+                if sum(each.num_rows for each in self._waiting) >= ROWS or self._waiting_bytes >= SPILLED:
                     self._flush()
         self._flush()
         changes = tuple(self._written)
@@ -471,8 +472,8 @@ class _Difference:
     def _flush(self) -> None:
         if self._waiting:
             whole = pa.concat_batches(self._waiting)
-            self._written += [self._reader.files.write(self._task.prefix, part) for part in split_rows(whole)]
             self._waiting = []
+            self._written += [self._reader.files.write(self._task.prefix, part) for part in split_rows(whole)]
 
     def _merged(self, changes: Run) -> tuple[Run, ...]:
         """Return the runs after the transaction: some are merged if there are too many."""

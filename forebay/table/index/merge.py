@@ -128,6 +128,7 @@ class Merge:
                 for source in self._sources
             }
             yield self._merged(live, None)
+            pa.default_memory_pool().release_unused()  # else the pool keeps what the largest ranges took together
 
     def rows_of(self, hashes: Ints, shard: int) -> Mapping[str, pa.RecordBatch]:
         """Return the rows of keys with these hashes in the state of each datasource, and in that of edits."""

@@ -106,7 +106,7 @@ class _File:
         for statement in (
             "PRAGMA journal_mode = OFF",
             "PRAGMA synchronous = OFF",
-            "PRAGMA cache_size = -16384",
+            "PRAGMA cache_size = -4096",  # rows are appended; and a large shard writes many files at once
             "BEGIN",
             f"CREATE TABLE o (id INTEGER PRIMARY KEY, k BLOB NOT NULL, {names})",
             f"CREATE TABLE d (k BLOB PRIMARY KEY, {keys}, e) WITHOUT ROWID",
@@ -137,6 +137,7 @@ class _File:
 
     def complete(self) -> sqlite3.Connection:
         connection = self._connection
+        connection.execute("PRAGMA cache_size = -16384")  # to sort
         connection.execute("CREATE UNIQUE INDEX ok ON o (k)")
         for name in self._definition.filters:
             place = self._columns.index(name)

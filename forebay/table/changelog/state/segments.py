@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import mmap
 import os
 import sys
@@ -183,10 +184,10 @@ class StoredSegments:
 
     def write(self, prefix: str, batch: pa.RecordBatch) -> SegmentInfo:
         """See `SegmentFiles.write`. The name is random, so no two attempts write the same file."""
-        sink = pa.BufferOutputStream()
+        sink = io.BytesIO()
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
-        data = sink.getvalue().to_pybytes()
+        data = sink.getvalue()  # no copy, as that of an Arrow buffer would be
         hashes = batch.column(KEY_HASH).to_numpy()
         timed = batch.schema.get_field_index(TOUCHED) >= 0
         info = SegmentInfo(
