@@ -15,7 +15,8 @@ PY := $(abspath $(VENV))/bin/python
 STAMPS := $(VENV)/.forebay
 WHEEL = $$(ls build/wheel/*.whl)
 SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed -o -name '*.tmpl' \)) $(wildcard pyspark_forebay_*.py)
-# A JVM of a test lives for minutes: the second compiler and a parallel collector cost more than they save. The archive of
+# A JVM of a test lives for minutes: the second compiler and a parallel collector cost more than they save, and without the
+# second compiler there is too little room for compiled code. The archive of
 # Spark's classes halves its start (class data sharing of HotSpot); without the archive, the option has no effect.
 CLASSES := $(abspath $(STAMPS))/spark-classes.jsa
 # The same for the brokers of tests, which start about thirty times.
@@ -23,7 +24,7 @@ KAFKA_CLASSES := $(abspath $(STAMPS))/kafka-classes.jsa
 # Hadoop's file system starts about ten processes for each file of a checkpoint (`readlink`, `chmod`): with VFORK each is one
 # process instead of two, without FileContext there is no `readlink`, and without checksums there are half as many files.
 # To compile a query takes longer than to interpret it for the few rows of a test. `make soak` has Spark's defaults.
-JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Djdk.lang.Process.launchMechanism=VFORK \
+JVM := -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xlog:disable -Djdk.lang.Process.launchMechanism=VFORK \
 	-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN -Dspark.ui.enabled=false \
 	-Dspark.hadoop.fs.file.impl=org.apache.hadoop.fs.RawLocalFileSystem \
 	-Dspark.sql.streaming.checkpointFileManagerClass=org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager
