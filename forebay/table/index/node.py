@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -74,6 +75,7 @@ class SearchNode(Queryable):
         self._progress = progress if progress is not None else self._terminal()
         self._head: Entry | None = None
         self._view: View | None = None
+        self._ahead: IndexVersion | None = None
         self._newest()  # a wrong name is refused before it claims the cache
         self._lock = self._locked()
         self._cache = SegmentCache(self._index.store, self._directory)
@@ -93,7 +95,8 @@ class SearchNode(Queryable):
         """Take the newest version of the serving pipeline, and all edits; return the version that answers now.
 
         It copies the segments that are missing or that could not be read any more, checks them, and then changes the
-        version at once. Calls from several threads wait for one another.
+        version at once; then it copies those of a replacement that is built. Calls from several threads wait for one
+        another.
 
         Args:
             at_least: The offset of an edit that answers are to contain.
@@ -109,6 +112,7 @@ class SearchNode(Queryable):
             with self._refreshing:
                 self._current()  # the cache of a node that is closed may be another one's
                 version = self._refreshed()
+                self._copy_ahead()
             if version.offset >= at_least:
                 return version
             if time.monotonic() > until:
@@ -259,6 +263,13 @@ class SearchNode(Queryable):
         assert self._head is not None  # noqa: S101 - of `_newest`, which `__init__` calls
         return self._head
 
+    def _copy_ahead(self) -> None:
+        """Copy the newest version of a replacement, so that its swap has little to copy."""
+        building = None if self._pipeline is not None else self._known_head().building
+        with suppress(ForebayError):  # it does not serve yet; when it does, `_take_newest` copies it and raises them
+            self._ahead = building and self._index.newest_version(building.pipeline, self._ahead)
+            self._cache.fetch(self._ahead.segments if self._ahead is not None else ())
+
     def _newest(self) -> IndexVersion:
         """Return the newest version of the pipeline that serves.
 
@@ -288,7 +299,7 @@ class SearchNode(Queryable):
             raise
         pending = [] if before is None else [edit for edit in before.overlay.edits if edit.offset > version.edits]
         self._view = View(version, definition, tuple(runs[::-1]), self._known_head().shards).with_edits(pending)
-        self._cache.keep(version.segments)
+        self._cache.keep((*version.segments, *(() if self._ahead is None else self._ahead.segments)))
 
     def _is_newest(self) -> bool:
         """Return whether the pending edits are of the log for sure: those before the newest version may be collected.

@@ -12,10 +12,12 @@ import pytest
 
 from forebay.errors import ConfigurationError, DataError, FatalError, RetriableError
 from forebay.index import Datasource, ObjectType, Property
+from forebay.state.local_state_store import LocalStateStore
 from forebay.table.index.follower import Follower
 from forebay.table.index.gc import collect
 from forebay.table.index.log import Log, StoppedError
 from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.segment_cache import SegmentCache
 from forebay.table.index.status import status
 from forebay.table.index.verify import verify
 from forebay.table.index.why import explain
@@ -63,6 +65,50 @@ def test_a_replacement_serves_and_nodes_flip_to_it(live):
     live.commit("b", [{"id": 1, "city": "y"}])  # with the definition before
     node.refresh()
     assert (node.get(1)["name"], node.get(1)["city"]) == ("x", "y") and live.node().count() == 11
+
+
+def test_a_node_has_the_files_of_a_replacement_before_its_swap(live, monkeypatch):
+    live.commit("a", [{"id": number, "note": "late"} for number in range(2_000)])
+    node, new = live.node(), live.defined(FILTERED)
+    new.replace(swap=False)
+    assert node.refresh().pipeline == "000001"
+    live.commit("a", [{"id": 1, "name": "x"}])
+    assert node.refresh().data == 5 and node.get(1)["name"] == "x"  # which keeps the files of the replacement
+    assert new.replace().serves
+    copied = []
+
+    def get(store, name):
+        copied.append(name)
+        return store_get(store, name)
+
+    store_get = LocalStateStore.get
+    monkeypatch.setattr(LocalStateStore, "get", get)
+    assert node.refresh().pipeline == "r000004" and node.where(note="late").count() == 1_999
+    segments = node.view().version.segments
+    assert [name for name in copied if "/segments/" in name] == [each.name for each in segments if each.rows == 1]
+    assert len(segments) > 1
+
+
+def test_what_is_copied_ahead_harms_no_refresh(live, monkeypatch):
+    node, new = live.node(), live.defined(FILTERED)
+    new.replace(swap=False)
+
+    def fails(cache, segments, progress=None):
+        if any("/r000003/" in segment.name for segment in segments):
+            raise RetriableError("the disk is full")
+        fetch(cache, segments, progress)
+
+    fetch = SegmentCache.fetch
+    live.commit("a", [{"id": 1, "name": "x"}])
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentCache, "fetch", fails)
+        assert node.refresh().data == 4 and node.get(1)["name"] == "x"
+    assert new.replace().serves
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentCache, "fetch", fails)
+        with pytest.raises(RetriableError, match="the disk is full"):
+            node.refresh()
+    assert node.refresh().pipeline == "r000003"
 
 
 def test_plans_say_what_changed(live):
