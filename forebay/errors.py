@@ -259,18 +259,20 @@ def _escaped_line(line: str) -> str:
     return INDENT + line if line.startswith(INDENT) or _ends_message(line) or _HEAD.search(line) else line
 
 
-def _seconds(asked: object) -> float | None:
+def _seconds(retry_after: object) -> float | None:
     """Return `retry_after` in seconds; None, with a warning, for what is neither a number of seconds nor a date.
 
     RFC 9110, 10.2.3 allows whole seconds and HTTP dates. Services also send fractions, and texts of their own: such a
     header must not hide the failure that it came with.
     """
-    seconds = asked.total_seconds() if isinstance(asked, timedelta) else asked
-    if isinstance(asked, (str, bytes)):
-        seconds = _header_seconds(asked.decode("latin-1") if isinstance(asked, bytes) else asked)
+    seconds = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
+    if isinstance(retry_after, (str, bytes)):
+        seconds = _header_seconds(retry_after.decode("latin-1") if isinstance(retry_after, bytes) else retry_after)
     if isinstance(seconds, (int, float)) and math.isfinite(seconds):
         return max(0.0, float(seconds))
-    _log.warning("retry_after %r is neither seconds nor an HTTP date; it is ignored, and the usual pauses apply", asked)
+    _log.warning(
+        "retry_after %r is neither seconds nor an HTTP date; it is ignored, and the usual pauses apply", retry_after
+    )
     return None
 
 

@@ -25,7 +25,7 @@ Target = Annotated[
 ]
 
 
-def target_source(target: str, given: Mapping[str, str]) -> Source:
+def target_source(target: str, options: Mapping[str, str]) -> Source:
     """Return the source of a format name or of `MODULE:Class`, with options as text.
 
     Raises:
@@ -34,7 +34,7 @@ def target_source(target: str, given: Mapping[str, str]) -> Source:
     """
     cls = target_class(target)
     with wrap_errors(cls.name, "check()"):
-        return cls.from_options(given)
+        return cls.from_options(options)
 
 
 def target_class(target: str) -> type[Source]:
@@ -84,7 +84,7 @@ Options = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def option_texts(given: Iterable[str] | None) -> dict[str, str]:
+def option_texts(assignments: Iterable[str] | None) -> dict[str, str]:
     """Parse the `name=value` texts of `--option` into a dictionary.
 
     Raises:
@@ -92,7 +92,7 @@ def option_texts(given: Iterable[str] | None) -> dict[str, str]:
         secret.
     """
     options: dict[str, str] = {}
-    for text in given or ():
+    for text in assignments or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise typer.BadParameter("an option is written NAME=VALUE", param_hint="-o")

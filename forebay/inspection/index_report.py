@@ -61,10 +61,10 @@ def _section(index: IndexStore) -> str:
     return "".join(parts)
 
 
-def _delay(index: IndexStore, known: Sequence[Run], first: datetime, last: datetime) -> str:
+def _delay(index: IndexStore, all_runs: Sequence[Run], first: datetime, last: datetime) -> str:
     """Return the chart of the time from commits until a version served them, of the facts that the log still has."""
     drawn: dict[str, list[tuple[datetime, float | None]]] = {}
-    for run in known:
+    for run in all_runs:
         entry = index.log.get(run.since + 1) if run.job in ("index", "opensearch") and not run.error else None
         if entry is not None and entry.time and run.to > run.since:
             end = _at(run.begin + run.seconds)

@@ -63,14 +63,16 @@ class History:
     advice: str = ""
 
 
-def histories(given: object) -> list[History]:
+def histories(query_or_directory: object) -> list[History]:
     """Return the history of a query object, or of all queries in a directory of reports or a checkpoint directory."""
-    recent = getattr(given, "recentProgress", None)
+    recent = getattr(query_or_directory, "recentProgress", None)
     if recent is not None:
         candidates = [of_reports([json.loads(entry.json) if hasattr(entry, "json") else entry for entry in recent])]
-    elif isinstance(given, (str, Path)) and Path(given).is_dir():
-        files = sorted(Path(given).glob("*.jsonl"))
-        candidates = [of_reports(_lines(file)) for file in files] if files else [_of_checkpoint(Path(given))]
+    elif isinstance(query_or_directory, (str, Path)) and Path(query_or_directory).is_dir():
+        files = sorted(Path(query_or_directory).glob("*.jsonl"))
+        candidates = (
+            [of_reports(_lines(file)) for file in files] if files else [_of_checkpoint(Path(query_or_directory))]
+        )
     else:
         return []
     return [history for history in candidates if history.times]

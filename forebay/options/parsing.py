@@ -35,7 +35,7 @@ class Given:
 
 def parse_options(
     specs: Iterable[OptionSpec],
-    given: Mapping[str, object],
+    options: Mapping[str, object],
     *,
     source: str,
     defaults: Mapping[str, object] | None = None,
@@ -48,7 +48,7 @@ def parse_options(
 
     Args:
         specs: All accepted options.
-        given: The user's options, as text or typed.
+        options: The user's options, as text or typed.
         source: The format name, for messages.
         defaults: Values, by Python name, that replace the declared defaults.
         owner: The class of the source, for an error text about an attribute without an annotation; None if unknown.
@@ -57,7 +57,7 @@ def parse_options(
         ConfigurationError: An option is unknown, given twice with different values, of the wrong type, or missing.
     """
     specs = tuple(specs)
-    sorted_out, unknown = sort_out(specs, given)
+    sorted_out, unknown = sort_out(specs, options)
     if unknown:
         raise _unknown(specs, unknown, source, owner)
     values: dict[str, Any] = {}
@@ -95,9 +95,9 @@ def explain_names(cls: type[T]) -> type[T]:
     return cls
 
 
-def given_options(specs: Iterable[OptionSpec], given: Mapping[str, object]) -> frozenset[str]:
-    """Return the Python names of the options that occur in `given`. Unknown names are ignored."""
-    by_name, _ = sort_out(tuple(specs), given)
+def given_options(specs: Iterable[OptionSpec], options: Mapping[str, object]) -> frozenset[str]:
+    """Return the Python names of the options that the user gave. Unknown names are ignored."""
+    by_name, _ = sort_out(tuple(specs), options)
     return frozenset(by_name)
 
 
@@ -118,13 +118,13 @@ def coerce_fields(instance: object, *, source: str | None = None) -> None:
     hide_options(instance)
 
 
-def sort_out(specs: Sequence[OptionSpec], given: Mapping[str, object]) -> tuple[dict[str, list[Given]], list[str]]:
+def sort_out(specs: Sequence[OptionSpec], options: Mapping[str, object]) -> tuple[dict[str, list[Given]], list[str]]:
     """Match the given names with the options. Return the given values by Python name, and the unknown names."""
     by_spelling = {spelling: spec for spec in specs for spelling in spec.spellings}
     prefixes = {spec.prefix.lower(): spec for spec in specs if spec.prefix is not None}
     sorted_out: dict[str, list[Given]] = {}
     unknown = []
-    for written, value in given.items():
+    for written, value in options.items():
         name = written.lower()
         prefix = max((p for p in prefixes if name.startswith(p) and name != p), key=len, default=None)
         if name in by_spelling:
@@ -142,20 +142,20 @@ def sort_out(specs: Sequence[OptionSpec], given: Mapping[str, object]) -> tuple[
     return sorted_out, unknown
 
 
-def value_of(spec: OptionSpec, found: Sequence[Given], source: str) -> Any:
+def value_of(spec: OptionSpec, occurrences: Sequence[Given], source: str) -> Any:
     """Return the value of an option from the entries that the user gave. For a prefix, it is a map of all entries.
 
     Raises:
         ConfigurationError: A value is invalid, or two entries for the same name differ.
     """
     if spec.prefix is None:
-        values = [spec.convert(item.value, written=item.shown, source=source) for item in found]
-        for item, value in zip(found, values, strict=True):
+        values = [spec.convert(item.value, written=item.shown, source=source) for item in occurrences]
+        for item, value in zip(occurrences, values, strict=True):
             if value != values[0]:
-                raise _disagreement(spec, found[0], item, source)
+                raise _disagreement(spec, occurrences[0], item, source)
         return values[0]
     entries: dict[str, tuple[Given, object]] = {}
-    for item in found:
+    for item in occurrences:
         value = spec.convert(item.value, written=item.shown, source=source, key=item.key)
         for key, entry in {item.key: value}.items() if item.key else value.items():
             if key in entries and entries[key][1] != entry:

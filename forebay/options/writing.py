@@ -250,11 +250,11 @@ def _canonical(specs: Sequence[OptionSpec], options: Mapping[str, str], source: 
 
 
 def _separate_texts(
-    specs: Sequence[OptionSpec], some: Iterable[OptionSpec], values: Mapping[str, Any]
+    specs: Sequence[OptionSpec], selected: Iterable[OptionSpec], values: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the texts of the options `some`. Each is written alone, so that an unwritable value omits only itself."""
+    """Return the texts of some options. Each is written alone, so that an unwritable value omits only itself."""
     texts: dict[str, str] = {}
-    for spec in some:
+    for spec in selected:
         if spec.python_name not in values:
             continue
         try:

@@ -105,7 +105,7 @@ class Origin(ABC):
     name: str
 
     @abstractmethod
-    def make(self, given: Mapping[str, str], session: Session) -> Made:
+    def make(self, user_options: Mapping[str, str], session: Session) -> Made:
         """Return the source and the host's options. Called in the planner process, once per `load()`.
 
         Raises:
@@ -119,9 +119,9 @@ class Installed(Origin):
 
     name: str
 
-    def make(self, given: Mapping[str, str], session: Session) -> Made:
+    def make(self, user_options: Mapping[str, str], session: Session) -> Made:
         """Look up the class, and create the source."""
-        return _make(_source_class(default_registry.lookup(self.name), self.name), self.name, given, session)
+        return _make(_source_class(default_registry.lookup(self.name), self.name), self.name, user_options, session)
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,11 @@ class PickledClass(Origin):
     name: str
     payload: bytes = dataclasses.field(repr=False)
 
-    def make(self, given: Mapping[str, str], session: Session) -> Made:
+    def make(self, user_options: Mapping[str, str], session: Session) -> Made:
         """Unpickle the class, and create the source."""
-        return _make(_source_class(processes.loads(self.payload, self.name), self.name), self.name, given, session)
+        return _make(
+            _source_class(processes.loads(self.payload, self.name), self.name), self.name, user_options, session
+        )
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,9 @@ class PickledSource(Origin):
     payload: bytes = dataclasses.field(repr=False)
     options: HostOptions
 
-    def make(self, given: Mapping[str, str], session: Session) -> Made:
-        """Unpickle the source, whose options are already set. `given` has only options of the host."""
-        parse_options((), given, source=self.name)
+    def make(self, user_options: Mapping[str, str], session: Session) -> Made:
+        """Unpickle the source, whose options are already set. `user_options` has only options of the host."""
+        parse_options((), user_options, source=self.name)
         source: Source = processes.loads(self.payload, self.name)
         hide_options(source)
         options = self.options

@@ -366,18 +366,18 @@ _OWN_FEATURES = frozenset(
 """Properties with which Kafka's tool would write other files."""
 
 
-def copy_format(library: Path, data: Path, given: Mapping[str, str], cluster: str, node: str) -> bool:
+def copy_format(library: Path, data: Path, properties: Mapping[str, str], cluster: str, node: str) -> bool:
     """Format a directory with the features that an earlier broker kept; return False if Kafka's tool must format it.
 
     Args:
         library: The directory of Kafka's jars, where the features are kept.
         data: The data directory, which does not exist.
-        given: The properties that the user of the broker set.
+        properties: The properties that the user of the broker set.
         cluster: The id of the cluster.
         node: The id of the node.
     """
     features = library / _FEATURES
-    if _OWN_FEATURES & given.keys() or not features.exists():
+    if _OWN_FEATURES & properties.keys() or not features.exists():
         return False
     data.mkdir()
     shutil.copyfile(features, data / _FEATURES)
@@ -387,10 +387,10 @@ def copy_format(library: Path, data: Path, given: Mapping[str, str], cluster: st
     return True
 
 
-def keep_format(library: Path, data: Path, given: Mapping[str, str]) -> None:
+def keep_format(library: Path, data: Path, properties: Mapping[str, str]) -> None:
     """Keep the features that Kafka's tool wrote, for later brokers. No effect where `library` is read-only."""
     made = data / _FEATURES
-    if made.exists() and not _OWN_FEATURES & given.keys():
+    if made.exists() and not _OWN_FEATURES & properties.keys():
         with suppress(OSError):
             partial = library / f"{_FEATURES}.{os.getpid()}"
             shutil.copyfile(made, partial)

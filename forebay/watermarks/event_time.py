@@ -132,20 +132,20 @@ def _fields_at(name: str, fields: Sequence[pa.Field]) -> list[_Field]:
     return matches
 
 
-def micros(seconds: float, what: str) -> int:
+def micros(seconds: float, option: str) -> int:
     """Return a duration as whole microseconds, rounded to the nearest.
 
     Args:
         seconds: A finite duration, 0 or more.
-        what: The name of the option, for the error.
+        option: The name of the option, for the error.
 
     Raises:
         ConfigurationError: The duration is negative, infinite or not a number.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
         raise ConfigurationError(
-            f"{seconds!r} is not a valid {what}: it must be a finite number of seconds, 0 or more",
-            option=what,
+            f"{seconds!r} is not a valid {option}: it must be a finite number of seconds, 0 or more",
+            option=option,
             advice="give a number of seconds of 0 or more",
         )
     return round(seconds * 1_000_000)

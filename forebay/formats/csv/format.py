@@ -75,7 +75,7 @@ class CsvFormat(FileFormat):
         """See `FileFormat.read`."""
         with within_limits(file.path):
             rows = RowMaker(self.options, schema, columns, file.path, position=position)
-            for tokens, block in CsvReading(self.options, file, rows.names, rows.wanted).blocks(position, end):
+            for tokens, block in CsvReading(self.options, file, rows.names, rows.column_indexes).blocks(position, end):
                 batch = rows.oversized(block) if tokens is None else rows.batch(tokens, block)
                 if batch.num_rows:
                     yield batch, block.end
@@ -197,7 +197,7 @@ class RowMaker:
         self.names = [name for name in names if name != corrupt]
         """The names of the data columns: all columns of the schema but the one for corrupt records."""
         places = {name: place for place, name in enumerate(self.names)}
-        self.wanted = [places[name] for name in selected if name != corrupt]
+        self.column_indexes = [places[name] for name in selected if name != corrupt]
         """The indexes in `names` of the selected columns."""
         self._corrupt_at = selected.index(corrupt) if corrupt in selected else None
         if corrupt in names and schema.field(corrupt).type not in (pa.string(), pa.large_string()):
@@ -222,7 +222,7 @@ class RowMaker:
             arrays.append(values)
             bad.update(wrong)
             if wrong and self._mode == "FAILFAST":
-                malformed.append((min(wrong), self.names[self.wanted[len(arrays) - 1]]))
+                malformed.append((min(wrong), self.names[self.column_indexes[len(arrays) - 1]]))
         if bad and self._mode == "FAILFAST":
             raise self._malformed(tokens, block, min(bad), malformed)
         self._rows += tokens.rows

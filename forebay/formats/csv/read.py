@@ -167,7 +167,7 @@ class CsvReading:
         options: The options of the CSV format.
         file: The file.
         names: The names of the file's columns.
-        wanted: The indexes in `names` of the columns to return.
+        column_indexes: The indexes in `names` of the columns to return.
         inferring: Whether a schema is being inferred. Then the header is not compared with `names`.
         without: Omit every line with this text, instead of only the header line; Spark's inference does this.
     """
@@ -177,7 +177,7 @@ class CsvReading:
         options: CsvOptions,
         file: InputFile,
         names: Sequence[str],
-        wanted: Sequence[int],
+        column_indexes: Sequence[int],
         *,
         inferring: bool = False,
         without: str | None = None,
@@ -185,7 +185,7 @@ class CsvReading:
         self._options = options
         self._file = file
         self._names = names
-        self._selected = wanted
+        self._selected = column_indexes
         self._inferring = inferring
         self._without = without
         self._blocks = options.blocks()
@@ -323,8 +323,8 @@ _NEWLINE_INSIDE = "\udc0a"  # no decoded text has a lone surrogate
 class LineSplitter(Splitter):
     """Splits blocks of lines: with Arrow if the result is the same as Spark's, else line by line with the tokenizer."""
 
-    def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int]) -> None:
-        super().__init__(options, width, wanted, newlines_in_quotes=False)
+    def __init__(self, options: CsvOptions, width: int, column_indexes: Sequence[int]) -> None:
+        super().__init__(options, width, column_indexes, newlines_in_quotes=False)
         self._line_sep = None if options.line_sep is None else options.line_sep.encode()
         if options.line_sep is not None and len(options.line_sep) == 1:
             # LF is then an ordinary character, also in quotes.
@@ -429,8 +429,8 @@ def detected_line_separator(head: bytes | bytearray) -> str | None:
 class RecordSplitter(Splitter):
     """Splits text that begins at a record: with Arrow if the result is the same as Spark's, else with the tokenizer."""
 
-    def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int], line_sep: str) -> None:
-        super().__init__(options, width, wanted, newlines_in_quotes=True)
+    def __init__(self, options: CsvOptions, width: int, column_indexes: Sequence[int], line_sep: str) -> None:
+        super().__init__(options, width, column_indexes, newlines_in_quotes=True)
         # Spark's parser keeps line ends in quotes unchanged if the option lineSep is set.
         self.rules = replace(self.rules, line_sep=line_sep, newlines_in_quotes=options.line_sep is None)
         self.tokenizer = CsvTokenizer(self.rules)

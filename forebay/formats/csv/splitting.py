@@ -273,9 +273,9 @@ class ArrowRows:
 class ArrowSplitter:
     """Splits blocks that Arrow splits as Spark does. Create one for each read."""
 
-    def __init__(self, rules: CsvRules, wanted: Sequence[int], *, newlines_in_quotes: bool) -> None:
+    def __init__(self, rules: CsvRules, column_indexes: Sequence[int], *, newlines_in_quotes: bool) -> None:
         self._rules = rules
-        self._selected = wanted
+        self._selected = column_indexes
         self._stray_starts = stray_starts(rules)
         self._trims = rules.trim_leading or rules.trim_trailing
         self._simple_nulls = not rules.null_value and not rules.empty_value
@@ -398,13 +398,15 @@ class Splitter:
     Create one for each read, because it learns how many fields the file's records have.
     """
 
-    def __init__(self, options: CsvOptions, width: int, wanted: Sequence[int], *, newlines_in_quotes: bool) -> None:
+    def __init__(
+        self, options: CsvOptions, width: int, column_indexes: Sequence[int], *, newlines_in_quotes: bool
+    ) -> None:
         self.width = width
-        self.wanted = wanted
+        self.column_indexes = column_indexes
         self.rules = options.rules()
         self.tokenizer = CsvTokenizer(self.rules)
         self.safe_blocks = SafeBlocks(self.rules, newlines_in_quotes=newlines_in_quotes)
-        self._arrow = ArrowSplitter(self.rules, wanted, newlines_in_quotes=newlines_in_quotes)
+        self._arrow = ArrowSplitter(self.rules, column_indexes, newlines_in_quotes=newlines_in_quotes)
         self._arrow_width = max(1, width)
 
     def by_arrow(self, data: bytes | bytearray, quoting: Quoting, placeholders: Placeholders) -> ArrowRows:
@@ -420,7 +422,9 @@ class Splitter:
         self._check_chars(arrow_rows)
         return arrow_rows
 
-    def merged(self, found: ArrowRows, fallback_rows: list[FallbackRow], raw: Callable[[], Sequence[str]]) -> Tokens:
+    def merged(
+        self, arrow_rows: ArrowRows, fallback_rows: list[FallbackRow], raw: Callable[[], Sequence[str]]
+    ) -> Tokens:
         """Merge the rows that Arrow split with the rows that the tokenizer split, in the order of the records.
 
         `raw` returns the texts of all records.
@@ -428,15 +432,15 @@ class Splitter:
         parsed = [tokens for _, tokens in fallback_rows if tokens is not None]
         other_width = self._arrow_width != self.width
         if not parsed:
-            return Tokens(found.columns, found.rows, range(found.rows) if other_width else (), raw)
+            return Tokens(arrow_rows.columns, arrow_rows.rows, range(arrow_rows.rows) if other_width else (), raw)
         # For each row kept: the number of Arrow's rows before it.
         before = [index - number for number, (index, tokens) in enumerate(fallback_rows) if tokens is not None]
         runs = [(stop, len(list(group))) for stop, group in groupby(before)]
         columns = [
             _merged_column(column, pa.array([self._value(tokens, index) for tokens in parsed], pa.string()), runs)
-            for column, index in zip(found.columns, self.wanted, strict=True)
+            for column, index in zip(arrow_rows.columns, self.column_indexes, strict=True)
         ]
-        rows = found.rows + len(parsed)
+        rows = arrow_rows.rows + len(parsed)
         places = [number + count for number, count in enumerate(before)]
         wrong = [row for row, tokens in zip(places, parsed, strict=True) if len(tokens) != self.width]
         if other_width:

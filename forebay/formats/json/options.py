@@ -107,11 +107,11 @@ def _leaves(fields: list[pa.Field]) -> int:
     return sum(max(1, _leaves(child)) for child in inside)
 
 
-def text_options(given: Mapping[str, str], *, source: str, **fixed: Any) -> JsonOptions:  # noqa: ANN401 - any option
+def text_options(options: Mapping[str, str], *, source: str, **fixed: Any) -> JsonOptions:  # noqa: ANN401 - any option
     """Return the options for a column of JSON texts with a known schema.
 
     Args:
-        given: The options of the user, by Spark's names.
+        options: The options of the user, by Spark's names.
         source: The name of the source, for errors.
         fixed: Other options, by their Python names.
 
@@ -119,4 +119,4 @@ def text_options(given: Mapping[str, str], *, source: str, **fixed: Any) -> Json
         ConfigurationError: An option does not exist, does not apply to such texts, or has a wrong value.
     """
     specs = [spec for spec in class_options(JsonOptions) if spec.python_name in _TEXT_OPTIONS]
-    return JsonOptions(**parse_options(specs, given, source=source), **fixed)
+    return JsonOptions(**parse_options(specs, options, source=source), **fixed)

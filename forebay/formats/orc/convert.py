@@ -256,7 +256,7 @@ _INSTANT = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PickedColumn:
     """The data to read for one column of the schema, and their conversion. `pick` is None if all values are null."""
 
     pick: Pick | None
@@ -271,7 +271,7 @@ class Converter:
     case_sensitive: bool
     times: Times
 
-    def column(self, place: int, field: pa.Field, root: Node) -> Wanted:
+    def column(self, place: int, field: pa.Field, root: Node) -> PickedColumn:
         """Return the data to read for the column at `place` of the schema, and their conversion.
 
         As in Spark, columns are matched by position if all columns of the file are named `_col…`, as Hive names them.
@@ -284,8 +284,8 @@ class Converter:
         else:
             node = self._named(field.name, root, unique=True)
         if node is None:
-            return Wanted(None, None)
-        return self._wanted(node, field.type, field.name)
+            return PickedColumn(None, None)
+        return self._picked(node, field.type, field.name)
 
     def _named(self, name: str, struct: Node, *, unique: bool = False) -> Node | None:
         key = folded(name, self.case_sensitive)
@@ -294,53 +294,53 @@ class Converter:
             raise ambiguous(name, [struct.names[place] for place in places], self.path)
         return struct.children[places[0]] if places else None
 
-    def _wanted(self, node: Node, target: pa.DataType, column: str) -> Wanted:
+    def _picked(self, node: Node, target: pa.DataType, column: str) -> PickedColumn:
         if pa.types.is_null(target):
-            return Wanted(None, None)
+            return PickedColumn(None, None)
         match node.kind:
             case TypeKind.STRUCT if isinstance(target, pa.StructType):
                 return self._struct(node, target, column)
             case TypeKind.LIST if isinstance(target, pa.ListType):
                 item = self._part(node.children[0], target.value_type, f"{column}.element")
-                return Wanted(Pick(node, node.kind, (_pick(item),)), _list_of(item.convert, target))
+                return PickedColumn(Pick(node, node.kind, (_pick(item),)), _list_of(item.convert, target))
             case TypeKind.MAP if isinstance(target, pa.MapType):
                 key = self._part(node.children[0], target.key_type, f"{column}.key")
                 value = self._part(node.children[1], target.item_type, f"{column}.value")
                 # Read as a list of entries: a map with a null key, as in a damaged file, makes Arrow end the process.
                 entries = Pick(node, TypeKind.STRUCT, (_pick(key), _pick(value)), ())
-                return Wanted(Pick(node, TypeKind.LIST, (entries,)), _map_of(key.convert, value.convert, target))
+                return PickedColumn(Pick(node, TypeKind.LIST, (entries,)), _map_of(key.convert, value.convert, target))
             case kind if kind in _TIMES:
                 return self._timestamp(node, target, column)
-        return Wanted(_leaf(node), self._value(node, target, column))
+        return PickedColumn(_leaf(node), self._value(node, target, column))
 
-    def _part(self, node: Node, target: pa.DataType, column: str) -> Wanted:
+    def _part(self, node: Node, target: pa.DataType, column: str) -> PickedColumn:
         """Return the data to read for a list element, map key or map value. If all are null, only count them."""
-        item = self._wanted(node, target, column)
+        item = self._picked(node, target, column)
         if item.pick is None:
-            return Wanted(Pick(node, TypeKind.STRUCT, (), ()), lambda array: pa.nulls(len(array), target))
+            return PickedColumn(Pick(node, TypeKind.STRUCT, (), ()), lambda array: pa.nulls(len(array), target))
         return item
 
-    def _struct(self, node: Node, target: pa.StructType, column: str) -> Wanted:
+    def _struct(self, node: Node, target: pa.StructType, column: str) -> PickedColumn:
         children: list[tuple[int | None, Convert | None]] = []
         picks: list[Pick] = []
         for field in target:
             child = self._named(field.name, node)
-            inside = Wanted(None, None)
+            inside = PickedColumn(None, None)
             if child is not None:
-                inside = self._wanted(child, field.type, f"{column}.{field.name}")
+                inside = self._picked(child, field.type, f"{column}.{field.name}")
             children.append((None if inside.pick is None else len(picks), inside.convert))
             if inside.pick is not None:
                 picks.append(inside.pick)
-        return Wanted(Pick(node, node.kind, tuple(picks)), struct_of(children, target))
+        return PickedColumn(Pick(node, node.kind, tuple(picks)), struct_of(children, target))
 
-    def _timestamp(self, node: Node, target: pa.DataType, column: str) -> Wanted:
+    def _timestamp(self, node: Node, target: pa.DataType, column: str) -> PickedColumn:
         if target != _INSTANT:
             raise self._mismatch(node, target, column)
         seconds = Pick(node, TypeKind.LONG, (), ((StreamKind.DATA, StreamKind.DATA),))
         nanos = Pick(node, TypeKind.TIMESTAMP_INSTANT, (), ((StreamKind.SECONDARY, StreamKind.SECONDARY),), zeros=True)
         pick = Pick(node, TypeKind.STRUCT, (seconds, nanos), ((StreamKind.PRESENT, StreamKind.PRESENT),))
         local = node.kind is TypeKind.TIMESTAMP
-        return Wanted(pick, lambda array: self.times.timestamps(array, column, local=local))
+        return PickedColumn(pick, lambda array: self.times.timestamps(array, column, local=local))
 
     def _value(self, node: Node, target: pa.DataType, column: str) -> Convert | None:
         """Return the conversion of a primitive column that is not a timestamp."""
@@ -396,8 +396,8 @@ def _leaf(node: Node) -> Pick:
     return Pick(node, TypeKind.STRING if node.kind in TEXTS else node.kind)
 
 
-def _pick(item: Wanted) -> Pick:
-    return cast("Pick", item.pick)
+def _pick(column: PickedColumn) -> Pick:
+    return cast("Pick", column.pick)
 
 
 def _text(node: Node) -> Convert:

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 from forebay.errors import ForebayError
 from forebay.formats.base import FileFormat, batch_of, part_borders, rows_between, unfit_value
 from forebay.formats.filters import Expression, kept_ranges, leaves
-from forebay.formats.orc.convert import Converter, Times, Wanted, inferred_schema, writer_zone
+from forebay.formats.orc.convert import Converter, PickedColumn, Times, inferred_schema, writer_zone
 from forebay.formats.orc.metadata import (
     TEXTS,
     Malformed,
@@ -118,8 +118,8 @@ class OrcFormat(FileFormat):
         names = sorted({leaf.column for leaf in leaves(row_filter)}.intersection(schema.names))
         with file.open() as raw:
             tail = read_tail(raw, file)
-            items = _Reader(file.path, raw, tail, schema, names, self.options).wanted("")
-            columns = {name: (item, schema.field(name).type) for name, item in zip(names, items, strict=True)}
+            picked = _Reader(file.path, raw, tail, schema, names, self.options).picked_columns("")
+            columns = {name: (column, schema.field(name).type) for name, column in zip(names, picked, strict=True)}
             keep = matching_stripes(raw, tail, row_filter, columns)
         _log.info("%s: rowFilter leaves out %d of %d stripes", file.path, keep.count(False), len(keep))
         return kept_ranges(keep, tail.starts, position, end)
@@ -152,7 +152,7 @@ class _Reader:
         self._options = options
         self._places = [full.get_field_index(name) for name in columns]
         self._schema = pa.schema([full.field(place) for place in self._places])
-        self.wanted("")  # raises if the schema contradicts the file, even if the slice is empty
+        self.picked_columns("")  # raises if the schema contradicts the file, even if the slice is empty
 
     def read(self, position: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield the rows `[position, end)` in order."""
@@ -167,7 +167,7 @@ class _Reader:
                 if position < stop:
                     raise Malformed(f"stripe {stripe.number} has fewer rows than the footer states ({stripe.rows})")
 
-    def wanted(self, zone: str) -> list[Wanted]:
+    def picked_columns(self, zone: str) -> list[PickedColumn]:
         """Return the data to read for each column. `zone` is the name of the writer's time zone."""
         try:
             writer = writer_zone(zone)
@@ -184,24 +184,24 @@ class _Reader:
         `position` is the position of the first row, for errors.
         """
         opened = open_stripe(self._raw, self._tail, stripe)
-        items = self.wanted(opened.zone)
-        picks = [item.pick for item in items if item.pick is not None]
+        columns = self.picked_columns(opened.zone)
+        picks = [column.pick for column in columns if column.pick is not None]
         opened.announce({part.source.id for pick in picks for part in pick.walk()})
         for batch in rows_between(_stored_batches(opened, picks), skip, rows):
-            yield self._converted(batch, items, position)
+            yield self._converted(batch, columns, position)
             position += batch.num_rows
 
-    def _converted(self, batch: pa.RecordBatch, items: list[Wanted], position: int) -> pa.RecordBatch:
+    def _converted(self, batch: pa.RecordBatch, columns: list[PickedColumn], position: int) -> pa.RecordBatch:
         arrays = []
         taken = 0
-        for item, target in zip(items, self._schema, strict=True):
-            if item.pick is None:
+        for column, target in zip(columns, self._schema, strict=True):
+            if column.pick is None:
                 arrays.append(pa.nulls(batch.num_rows, target.type))
                 continue
             array = batch.column(taken)
             taken += 1
             try:
-                arrays.append(array if item.convert is None else item.convert(array))
+                arrays.append(array if column.convert is None else column.convert(array))
             except pa.ArrowInvalid as error:
                 raise unfit_value(target, self._path, position, error) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

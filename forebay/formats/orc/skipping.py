@@ -17,7 +17,7 @@ import pyarrow as pa
 from forebay.formats.compression.byte_streams import read_fully
 from forebay.formats.filters import ANY, Expression, Leaf, Outcomes, Statistics, Value, may_be_true, outcomes
 from forebay.formats.orc import metadata
-from forebay.formats.orc.convert import Wanted
+from forebay.formats.orc.convert import PickedColumn
 from forebay.formats.orc.metadata import Malformed, Node, Stripe, Tail, TypeKind, decompress
 from forebay.formats.values.rebase import FIRST_COMMON_DAY
 
@@ -34,7 +34,7 @@ _UNKNOWN: Final[_Range] = (None, None)
 
 
 def matching_stripes(
-    raw: BinaryIO, tail: Tail, expression: Expression, columns: Mapping[str, tuple[Wanted, pa.DataType]]
+    raw: BinaryIO, tail: Tail, expression: Expression, columns: Mapping[str, tuple[PickedColumn, pa.DataType]]
 ) -> list[bool]:
     """Return for each stripe whether some of its rows may match the filter.
 

@@ -23,7 +23,7 @@ from forebay.formats.values.rebase import Rebase
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProjectedColumn:
     """The part of a file that is read for one column of the schema, and its conversion.
 
     `source` is the name of the column in the file; None if the file has no such column.
@@ -47,7 +47,7 @@ class Converter:
     unreadable: Mapping[str, str]
     """The columns of the file that Arrow cannot express, and why."""
 
-    def column(self, field: pa.Field, columns: tuple[Node, ...]) -> Wanted:
+    def column(self, field: pa.Field, columns: tuple[Node, ...]) -> ProjectedColumn:
         """Return the part of the file to read for a column of the schema; `columns` are all columns of the file.
 
         Raises:
@@ -59,10 +59,10 @@ class Converter:
                 raise unreadable_column(name, self.path, reason)
         node = self._named(field.name, columns, field.name)
         if node is None:
-            return Wanted(None, (), None)
+            return ProjectedColumn(None, (), None)
         leaves: list[Leaf] = []
         convert = self._convert(node, field.type, field.name, leaves)
-        return Wanted(node.name, tuple(leaves), convert)
+        return ProjectedColumn(node.name, tuple(leaves), convert)
 
     def _named(self, name: str, nodes: tuple[Node, ...], column: str) -> Node | None:
         key = folded(name, self.case_sensitive)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from forebay.formats.base import FileFormat, batch_of, part_borders, rows_between, unfit_value
 from forebay.formats.filters import Expression, kept_ranges, leaves
-from forebay.formats.parquet.convert import Converter, Wanted
+from forebay.formats.parquet.convert import Converter, ProjectedColumn
 from forebay.formats.parquet.footer import Leaf, columns_of, inferred_schema, unreadable_column
 from forebay.formats.parquet.open import (
     OpenParquet,
@@ -155,10 +155,12 @@ class ParquetFormat(FileFormat):
 
 
 class _Reader:
-    def __init__(self, parquet: OpenParquet, file: pq.ParquetFile, schema: pa.Schema, items: list[Wanted]) -> None:
+    def __init__(
+        self, parquet: OpenParquet, file: pq.ParquetFile, schema: pa.Schema, columns: list[ProjectedColumn]
+    ) -> None:
         self._schema = schema
-        self._items = items
-        self._leaves = [leaf for item in items for leaf in item.leaves]
+        self._columns = columns
+        self._leaves = [leaf for column in columns for leaf in column.leaves]
         self._starts = row_starts(parquet)
         self._open = parquet
         self._parquet = file
@@ -251,13 +253,13 @@ class _Reader:
 
     def _converted(self, batch: pa.RecordBatch, position: int) -> pa.RecordBatch:
         arrays = []
-        for item, target in zip(self._items, self._schema, strict=True):
-            if item.source is None:
+        for column, target in zip(self._columns, self._schema, strict=True):
+            if column.source is None:
                 arrays.append(pa.nulls(batch.num_rows, target.type))
                 continue
-            array = batch.column(batch.schema.get_field_index(item.source))
+            array = batch.column(batch.schema.get_field_index(column.source))
             try:
-                arrays.append(array if item.convert is None else item.convert(array))
+                arrays.append(array if column.convert is None else column.convert(array))
             except pa.ArrowInvalid as error:
                 raise unfit_value(target, self._open.path, position, error) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -266,7 +268,7 @@ class _Reader:
         while position < end:
             rows = min(_BATCH_ROWS, end - position)
             position += rows
-            yield batch_of([pa.nulls(rows, item.type) for item in self._schema], self._schema, rows), position
+            yield batch_of([pa.nulls(rows, column.type) for column in self._schema], self._schema, rows), position
 
     def _groups(self, position: int, end: int) -> range:
         """Return the row groups to read for the rows `[position, end)`.

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from forebay.formats.filters import ANY, Expression, Leaf, Outcomes, Statistics, Value, may_be_true, outcomes
-from forebay.formats.parquet.convert import Wanted
+from forebay.formats.parquet.convert import ProjectedColumn
 from forebay.formats.parquet.footer import Leaf as Column
 from forebay.formats.parquet.open import OpenParquet, statistics_of
 
@@ -24,12 +24,12 @@ class FilteredColumn:
     """A column of a filter, in one file.
 
     Args:
-        wanted: The column in the file.
+        projected: The column in the file.
         type: The type of the column in the schema, to which the filter is bound.
         rebased: Whether reading changes the file's old dates, so that statistics of dates and times do not apply.
     """
 
-    wanted: Wanted
+    projected: ProjectedColumn
     type: pa.DataType
     rebased: bool
 
@@ -45,7 +45,7 @@ def matching_groups(parquet: OpenParquet, expression: Expression, columns: Mappi
     if parquet.signed:  # Arrow ends the process for the metadata of an encrypted column
         return [True] * parquet.metadata.num_row_groups
 
-    used = [leaf.path for column in columns.values() for leaf in column.wanted.leaves]
+    used = [leaf.path for column in columns.values() for leaf in column.projected.leaves]
     parquet.check_columns(range(parquet.metadata.num_row_groups), used)
 
     def may_match(number: int) -> bool:
@@ -59,9 +59,9 @@ def _outcomes(leaf: Leaf, column: FilteredColumn | None, group: Any) -> Outcomes
     """Return the possible outcomes of a comparison in a row group."""
     if column is None:
         return ANY
-    if column.wanted.source is None:
+    if column.projected.source is None:
         return outcomes(leaf, Statistics(group.num_rows, group.num_rows))
-    only = _only_leaf(column.wanted)
+    only = _only_leaf(column.projected)
     if only is None:
         return ANY
     statistics = statistics_of(group, only)
@@ -70,11 +70,11 @@ def _outcomes(leaf: Leaf, column: FilteredColumn | None, group: Any) -> Outcomes
     return outcomes(leaf, Statistics(group.num_rows, nulls, least, greatest, nan=pa.types.is_floating(column.type)))
 
 
-def _only_leaf(item: Wanted) -> Column | None:
+def _only_leaf(projected: ProjectedColumn) -> Column | None:
     """Return the Parquet column of a column that is neither nested nor repeated; None for any other column."""
-    if len(item.leaves) != 1 or item.leaves[0].repeated or item.leaves[0].path != item.source:
+    if len(projected.leaves) != 1 or projected.leaves[0].repeated or projected.leaves[0].path != projected.source:
         return None
-    return item.leaves[0]
+    return projected.leaves[0]
 
 
 def _range(column: FilteredColumn, statistics: Any) -> tuple[Value | None, Value | None]:  # noqa: ANN401 - as above
@@ -90,7 +90,7 @@ def _range(column: FilteredColumn, statistics: Any) -> tuple[Value | None, Value
 
 def _reader(column: FilteredColumn) -> Callable[[Any], Value | None] | None:
     """Return the function that converts a minimum or maximum to a `Value`; None if it cannot be compared."""
-    leaf, target = column.wanted.leaves[0], column.type
+    leaf, target = column.projected.leaves[0], column.type
     if pa.types.is_signed_integer(target) and leaf.signed_bits:
         return int
     if pa.types.is_floating(target) and leaf.physical in ("FLOAT", "DOUBLE"):

@@ -20,10 +20,10 @@ def folded(name: str, case_sensitive: bool) -> str:
     return name if case_sensitive else name.lower()
 
 
-def ambiguous(column: str, found: Iterable[str], path: str) -> ConfigurationError:
+def ambiguous(column: str, matches: Iterable[str], path: str) -> ConfigurationError:
     """Return the error for a column of the schema that matches several columns of a file."""
     return ConfigurationError(
-        f"the column {column!r} of the schema matches several columns of {path}: " + ", ".join(map(repr, found)),
+        f"the column {column!r} of the schema matches several columns of {path}: " + ", ".join(map(repr, matches)),
         advice="if these differ in case only, set caseSensitive=true; otherwise remove the column from the schema",
     )
 
@@ -128,7 +128,7 @@ def consists_of(tokens: pa.Array, allowed: bytes) -> bool:
 
 def cast_or_parse(
     tokens: pa.Array,
-    wanted: pa.DataType,
+    value_type: pa.DataType,
     parse: Callable[[str], object],
     plains: Sequence[Plain] = (),
     *,
@@ -137,10 +137,10 @@ def cast_or_parse(
     """Cast a whole column if Arrow can do it as Spark does (`castable`); else, or if the cast fails, use `by_value`."""
     if castable:
         try:
-            return tokens.cast(wanted), ()
+            return tokens.cast(value_type), ()
         except pa.ArrowInvalid:
             pass
-    return by_value(tokens, wanted, parse, plains)
+    return by_value(tokens, value_type, parse, plains)
 
 
 def by_value(

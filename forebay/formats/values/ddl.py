@@ -198,36 +198,38 @@ class _Parser:
         return SchemaError(f"the schema has an unexpected {self._tokens[self._at][1]!r}{hint}")
 
 
-def type_of_json(found: Any, named: Callable[[str], pa.DataType]) -> pa.DataType:  # noqa: ANN401 - a part of a JSON text
+def type_of_json(json_type: Any, named: Callable[[str], pa.DataType]) -> pa.DataType:  # noqa: ANN401 - a part of a JSON text
     """Return the Arrow type for a type in Spark's JSON; all its fields are nullable.
 
     Args:
-        found: The type, as parsed JSON.
+        json_type: The type, as parsed JSON.
         named: A function that returns the type with a given name.
 
     Raises:
-        SchemaError: `found` is not a type.
+        SchemaError: `json_type` is not a type.
     """
-    if isinstance(found, str):
-        match = _DECIMAL_TEXT.fullmatch(found)
-        return _decimal(int(match[1]), int(match[2])) if match else named(found)
-    kind = found.get("type") if isinstance(found, dict) else None
+    if isinstance(json_type, str):
+        match = _DECIMAL_TEXT.fullmatch(json_type)
+        return _decimal(int(match[1]), int(match[2])) if match else named(json_type)
+    kind = json_type.get("type") if isinstance(json_type, dict) else None
     try:
         match kind:
             case "struct":
-                fields = [pa.field(str(field["name"]), type_of_json(field["type"], named)) for field in found["fields"]]
+                fields = [
+                    pa.field(str(field["name"]), type_of_json(field["type"], named)) for field in json_type["fields"]
+                ]
                 return pa.struct(_checked(fields))
             case "array":
-                return _list(type_of_json(found["elementType"], named))
+                return _list(type_of_json(json_type["elementType"], named))
             case "map":
-                return pa.map_(type_of_json(found["keyType"], named), type_of_json(found["valueType"], named))
+                return pa.map_(type_of_json(json_type["keyType"], named), type_of_json(json_type["valueType"], named))
     except KeyError as error:
         raise SchemaError(f"the key {error} is missing in its JSON") from None
     except TypeError:
         raise SchemaError(
-            f'its JSON contains {json.dumps(found)[:40]}, where "fields" must be a list of objects'
+            f'its JSON contains {json.dumps(json_type)[:40]}, where "fields" must be a list of objects'
         ) from None
-    raise SchemaError(f"its JSON contains {json.dumps(found)[:40]} where a type is required")
+    raise SchemaError(f"its JSON contains {json.dumps(json_type)[:40]} where a type is required")
 
 
 def _known(name: str) -> pa.DataType:

@@ -376,9 +376,9 @@ def date_converter(options: TimeOptions, *, prefer_date: bool = False) -> Conver
     return lambda tokens: cast_or_parse(tokens, pa.date32(), parse, plains)
 
 
-def timestamp_converter(wanted: pa.TimestampType, options: TimeOptions) -> Converter:
+def timestamp_converter(data_type: pa.TimestampType, options: TimeOptions) -> Converter:
     """Return the converter for a column of timestamps: instants if the type has a zone, else wall-clock times."""
-    instants = wanted.tz is not None
+    instants = data_type.tz is not None
     name = "timestamp_format" if instants else "timestamp_ntz_format"
     pattern, session = options.pattern(name), options.zone
     read: Callable[[str], int | None]
@@ -391,11 +391,11 @@ def timestamp_converter(wanted: pa.TimestampType, options: TimeOptions) -> Conve
 
     def wall(tokens: pa.Array) -> pa.Array:
         values = tokens.cast(_NAIVE)
-        return localized(values, session).cast(wanted) if instants else values
+        return localized(values, session).cast(data_type) if instants else values
 
     if pattern is not None:
-        return _by_pattern(wanted, pattern, parse, session)
-    return _Timestamps(wanted, wall, parse)
+        return _by_pattern(data_type, pattern, parse, session)
+    return _Timestamps(data_type, wall, parse)
 
 
 class _Timestamps:

@@ -136,22 +136,22 @@ class Coordinator:
         """Unregister a failed reader; `subtask_reset` returns its splits (COO-4)."""
         self._post(lambda _: self._context.unregister(subtask))
 
-    def subtask_reset(self, subtask: int, restored_checkpoint: int, held: Sequence[Split] = ()) -> None:
+    def subtask_reset(self, subtask: int, restored_checkpoint: int, held_splits: Sequence[Split] = ()) -> None:
         """Return the splits of a failed reader to the enumerator, before its replacement registers (COO-4).
 
-        The splits are `held`, which the reader held, at the positions to resume from, and then those that it was
+        The splits are `held_splits`, which the reader held, at the positions to resume from, and then those that it was
         assigned after the checkpoint `restored_checkpoint`.
         """
-        held = list(held)
+        held_splits = list(held_splits)
 
         def reset(enumerator: SplitEnumerator) -> None:
             self._context.unregister(subtask)
             self._context.clear_no_more_splits(subtask)
-            ids = {split.id for split in held}
+            ids = {split.id for split in held_splits}
             taken = self._tracker.take(subtask, restored_checkpoint)
             # A split that was reported finished has no holder: it is delivered and does not come back.
             unreported = [lost for lost in taken if lost.id not in ids and self._context.holder(lost.id) == subtask]
-            returned = [*held, *unreported]
+            returned = [*held_splits, *unreported]
             for split in returned:
                 self._context.release(split.id)
             enumerator.add_splits_back(returned, subtask)

@@ -45,17 +45,17 @@ def unread(source: Source, splits: Sequence[Split]) -> Sequence[Split]:
     return [split for split in splits if not done(split)] if any(map(done, splits)) else splits
 
 
-def before(source: Source, one: Position, other: Position, split_id: str) -> bool:
-    """Return whether the position `one` of a split comes before `other`.
+def before(source: Source, position: Position, other: Position, split_id: str) -> bool:
+    """Return whether `position` of a split comes before the position `other`.
 
     Raises:
         ContractError: The two positions cannot be compared.
     """
     try:
-        return bool(source.order_key(one) < source.order_key(other))
+        return bool(source.order_key(position) < source.order_key(other))
     except TypeError as error:
         raise ContractError(
-            f"the positions {one!r} and {other!r} cannot be compared",
+            f"the positions {position!r} and {other!r} cannot be compared",
             source=source.name,
             split=split_id,
             rule="SPL-2",

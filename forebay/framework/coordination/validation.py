@@ -16,23 +16,23 @@ from forebay.framework.source import Source
 from forebay.framework.split import Split
 
 
-def checked_enumerator(source: Source, made: object) -> SplitEnumerator | DiscoveryEnumerator:
-    """Check and return `made`, the result of the source's `create_enumerator()`.
+def checked_enumerator(source: Source, enumerator: object) -> SplitEnumerator | DiscoveryEnumerator:
+    """Check and return `enumerator`, the result of the source's `create_enumerator()`.
 
     Raises:
-        ContractError: `made` is not an enumerator, or has both `in_stages` and `in_order`.
+        ContractError: `enumerator` is not an enumerator, or has both `in_stages` and `in_order`.
     """
-    if isinstance(made, DiscoveryEnumerator) and made.in_stages and made.in_order:
+    if isinstance(enumerator, DiscoveryEnumerator) and enumerator.in_stages and enumerator.in_order:
         raise ContractError(
-            f"{type(made).__name__} has both in_stages and in_order",
+            f"{type(enumerator).__name__} has both in_stages and in_order",
             source=source.name,
             rule="DIS-7",
             advice="set only one of them to True: in_stages reads the splits of a stage in no fixed order",
         )
-    if isinstance(made, (SplitEnumerator, DiscoveryEnumerator)):
-        return made
+    if isinstance(enumerator, (SplitEnumerator, DiscoveryEnumerator)):
+        return enumerator
     raise ContractError(
-        f"create_enumerator() returned {type(made).__name__}, which is not an enumerator",
+        f"create_enumerator() returned {type(enumerator).__name__}, which is not an enumerator",
         source=source.name,
         rule="SRC-1",
         advice="return a SplitEnumerator or a DiscoveryEnumerator",

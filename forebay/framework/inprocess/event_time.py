@@ -55,11 +55,11 @@ class EventTime:
         """Record that a reader has ended, and so no longer holds back the watermark."""
         self._combined.unregister(self._readers.pop(subtask))
 
-    def fail(self, subtask: int, held: Collection[str]) -> None:
-        """Record that a reader failed: its splits, `held`, hold back the watermark until another reader gets them."""
+    def fail(self, subtask: int, split_ids: Collection[str]) -> None:
+        """Record that a reader failed: `split_ids` hold back the watermark until another reader gets them."""
         reader = self._readers.pop(subtask, None)
         if reader is not None and reader.splits:
-            reader.splits.intersection_update(held)
+            reader.splits.intersection_update(split_ids)
             self._failed.append(reader)
 
     def forget(self, alive: Callable[[], Collection[str]]) -> None:

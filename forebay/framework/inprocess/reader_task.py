@@ -238,28 +238,28 @@ class ReaderFailures:
         Raises:
             BaseException: The reader must not be replaced. The error is `error`, with source, split and position.
         """
-        held = self._deliveries.held_by(subtask)
-        times = self._count(subtask, held, error)
+        split_ids = self._deliveries.held_by(subtask)
+        times = self._count(subtask, split_ids, error)
         if self._restarts and may_restart(error, times, self.options.retries):
             return RetryPolicy.of(self.options).pause(times, chance, error)
-        raise self._surfaced(subtask, held, error, times)
+        raise self._surfaced(subtask, split_ids, error, times)
 
-    def _count(self, subtask: int, held: Collection[str], error: BaseException) -> int:
+    def _count(self, subtask: int, split_ids: Collection[str], error: BaseException) -> int:
         """Count a failure for the split that the error names, else for all splits of the reader, else for the reader.
 
         Returns:
             The highest of the counts that were increased.
         """
         named = getattr(error, "split", None)
-        blamed: Collection[str | int] = [named] if named is not None and named in held else held or [subtask]
+        blamed: Collection[str | int] = [named] if named is not None and named in split_ids else split_ids or [subtask]
         for each in blamed:
             self._in_a_row[each] = self._in_a_row.get(each, 0) + 1
         return max(self._in_a_row[each] for each in blamed)
 
-    def _surfaced(self, subtask: int, held: list[str], error: BaseException, times: int) -> BaseException:
+    def _surfaced(self, subtask: int, split_ids: list[str], error: BaseException, times: int) -> BaseException:
         if isinstance(error, Exception):
             named = getattr(error, "split", None)
-            split = named if named is not None else held[0] if len(held) == 1 else None
+            split = named if named is not None else split_ids[0] if len(split_ids) == 1 else None
             position = None if split is None else self._deliveries.position(split)
             doing = f"reader {subtask}"
             error = connector_error(error, source=self.source, doing=doing, split=split, position=position)

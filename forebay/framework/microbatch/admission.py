@@ -150,9 +150,9 @@ class AvailableRange:
             )
         return False
 
-    def before(self, one: Position, other: Position, split: Split) -> bool:
+    def before(self, position: Position, other: Position, split: Split) -> bool:
         """Return whether one position of a split comes before another."""
-        return before(self._source, one, other, split.id)
+        return before(self._source, position, other, split.id)
 
     def check_within(self, taken: Sequence[Planned], available: Sequence[Planned]) -> None:
         """Check that no split in `taken` is planned beyond its end in `available`.

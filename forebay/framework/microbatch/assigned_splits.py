@@ -65,7 +65,7 @@ class AssignedContext(PlanningContext):
         self,
         enumerator: SplitEnumerator,
         notify: Callable[[], None],
-        held: Container[str],
+        unfinished_ids: Container[str],
         *,
         room: int,
         fresh: bool,
@@ -78,7 +78,7 @@ class AssignedContext(PlanningContext):
         Args:
             enumerator: The enumerator; the same object in each call.
             notify: Notifies the enumerator of finished splits and checkpoints.
-            held: Ids of splits that are assigned and not finished.
+            unfinished_ids: Ids of splits that are assigned and not finished.
             room: Maximum number of splits to request.
             fresh: An AvailableNow run begins: request splits until the enumerator has no more.
 
@@ -91,7 +91,7 @@ class AssignedContext(PlanningContext):
         strict = first or fresh
         self._patient = strict or now - self._polled_at >= _SELDOM
         self._deepest = _DEPTH if fresh else 1
-        self._held, self._polls, self._pending = held, self._polls + 1, 0
+        self._held, self._polls, self._pending = unfinished_ids, self._polls + 1, 0
         if first:
             self._awaited(lambda: self._begin(enumerator))
         self._awaited(notify)

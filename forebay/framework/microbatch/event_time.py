@@ -156,7 +156,7 @@ class TimeWarnings:
             event_time,
         )
 
-    def check_behind(self, split: Split, time: SplitTime, found: int, floor: int) -> None:
+    def check_behind(self, split: Split, time: SplitTime, watermark: int, floor: int) -> None:
         """Count a split and log a warning if its next record is older than the lowest watermark the others waited for.
 
         This can happen if the split did not hold back the others: it was new, idle, or at its end of a run.
@@ -164,11 +164,11 @@ class TimeWarnings:
         Args:
             split: The split at its present position.
             time: The known event times of the split before the lookup of its next record.
-            found: The watermark just before the next record, in microseconds.
+            watermark: The watermark just before the next record, in microseconds.
             floor: The lowest watermark that the others waited for, in microseconds: the limit less the drift.
         """
         waited_for = time.watermark is not None and time.watermark >= floor
-        if waited_for or found >= floor:
+        if waited_for or watermark >= floor:
             time.behind = False
         elif not time.behind:
             time.behind = True
@@ -179,7 +179,7 @@ class TimeWarnings:
                 "longer idleTimeout, or a longer delay in withWatermark",
                 self._source,
                 split.id,
-                (floor - found) / 1e6,
+                (floor - watermark) / 1e6,
             )
 
 

@@ -354,9 +354,9 @@ class _Budget:
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
 
-    def give_back(self, held: Sequence[Delivered]) -> None:
-        self._rows -= sum(each.batch.num_rows for each in held)
-        self._bytes -= sum(each.batch.nbytes for each in held)
+    def give_back(self, deliveries: Sequence[Delivered]) -> None:
+        self._rows -= sum(each.batch.num_rows for each in deliveries)
+        self._bytes -= sum(each.batch.nbytes for each in deliveries)
 
     def is_spent(self) -> bool:
         rows, byte_budget = self.limits.rows, self.limits.byte_budget

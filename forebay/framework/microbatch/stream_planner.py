@@ -308,9 +308,9 @@ class StreamPlanner:
             self._alignment.close()
         self._split_provider.close()
 
-    def _wait_for_poll(self, asked: float) -> bool:
-        """Wait until a cached answer from before `asked` (monotonic time) expires; return False if that is not soon."""
-        due = [poller.due_soon(asked, _SOON) for poller in (self._split_provider, self._probe)]
+    def _wait_for_poll(self, since: float) -> bool:
+        """Wait until a cached answer from before `since` (monotonic time) expires; return False if that is not soon."""
+        due = [poller.due_soon(since, _SOON) for poller in (self._split_provider, self._probe)]
         soon = min((seconds for seconds in due if seconds is not None), default=None)
         if soon is None:
             return False

@@ -108,9 +108,9 @@ def without_secrets(error: BaseException) -> BaseException:
     return _concealed(error, {})
 
 
-def _concealed(error: BaseException, done: dict[int, BaseException]) -> BaseException:
-    if id(error) in done or not isinstance(error, Exception):
-        return done.get(id(error), error)
+def _concealed(error: BaseException, concealed: dict[int, BaseException]) -> BaseException:
+    if id(error) in concealed or not isinstance(error, Exception):
+        return concealed.get(id(error), error)
     if not _shows_a_secret(error):
         return error
     shown: Exception = error
@@ -125,10 +125,10 @@ def _concealed(error: BaseException, done: dict[int, BaseException]) -> BaseExce
         shown = shown.with_traceback(error.__traceback__)
     if notes := getattr(error, "__notes__", None):
         shown.__notes__ = [redact(str(note)) for note in notes]
-    done[id(error)] = shown
+    concealed[id(error)] = shown
     suppressed = error.__suppress_context__
-    shown.__context__ = None if error.__context__ is None else _concealed(error.__context__, done)
-    shown.__cause__ = None if error.__cause__ is None else _concealed(error.__cause__, done)
+    shown.__context__ = None if error.__context__ is None else _concealed(error.__context__, concealed)
+    shown.__cause__ = None if error.__cause__ is None else _concealed(error.__cause__, concealed)
     shown.__suppress_context__ = suppressed
     return shown
 

@@ -129,7 +129,7 @@ def refused_options(name: str) -> Mapping[str, str]:
 
 def make_format(
     name: str,
-    given: Mapping[str, object],
+    options: Mapping[str, object],
     *,
     source: str,
     others: Collection[OptionSpec],
@@ -139,7 +139,7 @@ def make_format(
 
     Args:
         name: One of `names()`.
-        given: The user's options, except those of the source and the host.
+        options: The user's options, except those of the source and the host.
         source: The format name of the source, for errors.
         others: The options of the source and the host, which an error may suggest for a misspelt name.
         defaults: Values for options that the user does not give, by Python name.
@@ -150,7 +150,7 @@ def make_format(
     cls = format_class(name)
     specs = format_options(name)
     refused = {spelling.lower(): reason for spelling, reason in refused_options(name).items()}
-    for option in given:
+    for option in options:
         if _takes(name, option):
             continue
         if option.lower() in refused:
@@ -161,25 +161,25 @@ def make_format(
                 advice=f"remove {option}, or read these files with Spark's own reader",
             )
         raise _unknown(option, name, source, specs, others)
-    values = parse_options(specs, given, source=source, defaults=defaults)
+    values = parse_options(specs, options, source=source, defaults=defaults)
     try:
         return cls(cls.options_class(**values))
     except ConfigurationError as error:
         raise error.with_context(source=source) from error.__cause__
 
 
-def refuse_unknown(given: Mapping[str, object], *, source: str, others: Collection[OptionSpec]) -> None:
+def refuse_unknown(options: Mapping[str, object], *, source: str, others: Collection[OptionSpec]) -> None:
     """Refuse options that no built-in format has. Called if the format is known only after the files are listed.
 
     Args:
-        given: The user's options, except those of the source and the host.
+        options: The user's options, except those of the source and the host.
         source: The format name of the source, for errors.
         others: The options of the source and the host, which the error may suggest for a misspelt name.
 
     Raises:
         ConfigurationError: An option is unknown. The error names it.
     """
-    for option in given:
+    for option in options:
         if not any(_takes(name, option) or option.lower() in _refused_spellings(name) for name in BUILT_INS):
             specs = [spec for name in BUILT_INS for spec in format_options(name)]
             raise _unknown(option, None, source, specs, others)

@@ -90,18 +90,18 @@ class FooterTimes:
         self._field: pa.Field | None = None
         self._warned = False
 
-    def of(self, splits: Sequence[FileSplit], found: Callable[[FileSplit, int | None], None]) -> None:
-        """Find the first event time of each file, and pass it to `found`, in any order and on several threads.
+    def of(self, splits: Sequence[FileSplit], on_found: Callable[[FileSplit, int | None], None]) -> None:
+        """Find the first event time of each file, and pass it to `on_found`, in any order and on several threads.
 
         A missing or damaged file gets no event time. The split reader later reports the error, or ignores it if the
         options say so.
 
         Raises:
             ConfigurationError: The files are not Parquet, or the column is missing or of another type.
-            RetriableError: The store did not answer. Event times found before were already passed to `found`.
+            RetriableError: The store did not answer. Event times found before were already passed to `on_found`.
         """
         field = self._checked()
-        in_parallel(lambda split: found(split, self._first(split, field)), splits)
+        in_parallel(lambda split: on_found(split, self._first(split, field)), splits)
 
     def _checked(self) -> pa.Field:
         """Return the column, after checking that it can hold event times. The check runs once, at the first file.

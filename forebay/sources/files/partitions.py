@@ -422,21 +422,21 @@ class PartitionPruning:
         self.skipped += not kept
         return kept
 
-    def matching(self, found: Partitioning, zone: str) -> frozenset[str]:
+    def matching(self, partitioning: Partitioning, zone: str) -> frozenset[str]:
         """Return the partitioned directories whose values match the filter, compared by the types of the columns.
 
         Raises:
             ConfigurationError: A column of the filter is no partition column, or a literal does not fit its type.
         """
-        folders = list(found.values)
+        folders = list(partitioning.values)
         if not folders:
             return frozenset()
-        bound: Expression = bind(self._expression, found.schema, session_zone(zone), _OPTION)
+        bound: Expression = bind(self._expression, partitioning.schema, session_zone(zone), _OPTION)
         columns = [
-            pa.array([found.values[folder][number].as_py() for folder in folders], field.type)
-            for number, field in enumerate(found.schema)
+            pa.array([partitioning.values[folder][number].as_py() for folder in folders], field.type)
+            for number, field in enumerate(partitioning.schema)
         ]
-        matches = mask(pa.RecordBatch.from_arrays(columns, schema=found.schema), bound)
+        matches = mask(pa.RecordBatch.from_arrays(columns, schema=partitioning.schema), bound)
         return frozenset(folder for folder, matched in zip(folders, matches.to_pylist(), strict=True) if matched)
 
     def report(self, files: int) -> None:

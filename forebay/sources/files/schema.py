@@ -50,8 +50,8 @@ def check_evolution(source: FileScan) -> None:
     )
 
 
-def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredFile, known: pa.Schema) -> None:
-    """Refuse a file with columns that the schema `known` lacks. Called on a fetcher thread before the file is read.
+def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredFile, schema: pa.Schema) -> None:
+    """Refuse a file with columns that `schema` lacks. Called on a fetcher thread before the file is read.
 
     Raises:
         DataError: There are such columns. The error names the file and the columns.
@@ -60,7 +60,7 @@ def check_new_columns(source: FileScan, file_format: FileFormat, stored: StoredF
         merged = file_format.merged_schema([stored])
     except DataError:
         return  # the read will find the same damage, and may keep the rows before it
-    added = list(_added(known, merged))
+    added = list(_added(schema, merged))
     if added:
         columns = ", ".join(map(repr, added))
         raise DataError(

@@ -80,18 +80,18 @@ class Bound:
         """Return the time of a partition in ms since 1970. Only for the kind `TIMES`."""
         return self.values.get(partition, self.time)
 
-    def check_names(self, found: Collection[TopicPartition]) -> None:
-        """Raise ConfigurationError unless a bound by partition names exactly the query's partitions (`found`)."""
+    def check_names(self, partitions: Collection[TopicPartition]) -> None:
+        """Raise ConfigurationError unless a bound by partition names exactly `partitions`, those of the query."""
         if self.kind not in (BoundKind.OFFSETS, BoundKind.TIMES) or self.time is not None:
             return
-        missing = sorted(set(found) - self.values.keys())
+        missing = sorted(set(partitions) - self.values.keys())
         if missing:
             raise ConfigurationError(
                 f"{self.option} must name every partition, but {_listed(missing)} missing",
                 option=self.option,
                 advice="add the missing partitions; as an offset, -2 means the earliest and -1 the latest",
             )
-        unknown = sorted(self.values.keys() - set(found))
+        unknown = sorted(self.values.keys() - set(partitions))
         if unknown:
             raise ConfigurationError(
                 f"{self.option} names partitions that are not read: {', '.join(one.split_id for one in unknown)}",

@@ -136,7 +136,7 @@ class RecordTimes:
         self._read([lookup for lookup in lookups if lookup.found is None])
         return {lookup.split.id: lookup.found for lookup in lookups if lookup.found is not None}
 
-    def first_at(self, event_time: int, found: Iterable[tuple[KafkaSplit, int, int]]) -> dict[str, int]:
+    def first_at(self, event_time: int, broker_offsets: Iterable[tuple[KafkaSplit, int, int]]) -> dict[str, int]:
         """Return by split id the first offset at or after both the split's position and a time (µs since 1970).
 
         Brokers search from the beginning of a partition, also among records of aborted transactions. If a broker's
@@ -147,21 +147,26 @@ class RecordTimes:
 
         Args:
             event_time: The time in µs since 1970.
-            found: Splits with an end, and for each the offset and timestamp (ms since 1970) from a broker; -1 = none.
+            broker_offsets: Splits with an end, and for each the offset and timestamp (ms since 1970) from a broker;
+                -1 = none.
 
         Raises:
             ForebayError: The brokers do not answer, or refuse.
         """
-        found = list(found)
-        self.note({split.id: (offset, time) for split, offset, time in found})
+        broker_offsets = list(broker_offsets)
+        self.note({split.id: (offset, time) for split, offset, time in broker_offsets})
         committed = self._source.client_options.read_committed  # then the record at the position may be an aborted one
         passed = [
-            split for split, offset, _ in found if 0 <= offset < split.start or (committed and offset == split.start)
+            split
+            for split, offset, _ in broker_offsets
+            if 0 <= offset < split.start or (committed and offset == split.start)
         ]
         searches = [_Search(split, event_time) for split in passed]
         lost = self._read(searches)
         self.note({search.split.id: search.record for search in searches if search.record is not None})
-        answer = {split.id: offset if offset >= 0 else split.start + (split.left or 0) for split, offset, _ in found}
+        answer = {
+            split.id: offset if offset >= 0 else split.start + (split.left or 0) for split, offset, _ in broker_offsets
+        }
         answer |= {search.split.id: search.to for search in searches}
         return {split_id: offset for split_id, offset in answer.items() if split_id not in lost}
 

@@ -160,7 +160,7 @@ class PartitionFetcher:
         self._make_backend = partial(
             fetch_backend,
             schema=schema,
-            wanted=self._wanted,
+            next_range=self._next_range,
             check_crcs=check_crcs,
             by_columns=by_columns,
             limit=max_record_bytes,
@@ -288,7 +288,7 @@ class PartitionFetcher:
                 self._consumer.seek(assigned.key, assigned.offset)
                 self._consumer.resume(assigned.key)  # the end of an earlier range of this partition paused it
 
-    def _wanted(self, topic: str, partition: int, offset: int) -> RawFetch | None:
+    def _next_range(self, topic: str, partition: int, offset: int) -> RawFetch | None:
         """Return the range of a partition to read from an offset on, as a RawFetch without bytes; None = nothing."""
         assigned = self._ranges.get((topic, partition))
         if assigned is None or assigned.state is RangeState.FINISHED:
@@ -440,7 +440,7 @@ _log = logging.getLogger(__name__)
 _ALL_RECORDS = 1 << 30
 _RECORDS_PER_POLL = 10_000
 
-Wanted = Callable[[str, int, int], RawFetch | None]
+NextRange = Callable[[str, int, int], RawFetch | None]
 """A function of topic, partition and offset. Returns the range to read as a RawFetch without bytes; None = nothing."""
 FetchedRecords = tuple[Key, Iterator[Decoded]]
 """A partition, and its fetched records, decoded when iterated."""
@@ -449,7 +449,7 @@ FetchedRecords = tuple[Key, Iterator[Decoded]]
 def fetch_backend(
     consumer: Any,  # noqa: ANN401 - kafka-python has no types
     schema: pa.Schema,
-    wanted: Wanted,
+    next_range: NextRange,
     *,
     check_crcs: bool,
     by_columns: bool,
@@ -467,17 +467,17 @@ def fetch_backend(
             unexpected,
         )
     if unexpected is not None or not by_columns:
-        return _RecordBackend(consumer, schema, wanted)
-    return _ColumnarBackend(consumer, wanted, ColumnarDecoder(schema, check_crcs=check_crcs, limit=limit))
+        return _RecordBackend(consumer, schema, next_range)
+    return _ColumnarBackend(consumer, next_range, ColumnarDecoder(schema, check_crcs=check_crcs, limit=limit))
 
 
 class _ColumnarBackend:
     """Returns the fetched bytes of partitions, decoded by columns when iterated. Called on one thread."""
 
-    def __init__(self, consumer: Any, wanted: Wanted, decoder: ColumnarDecoder) -> None:  # noqa: ANN401
+    def __init__(self, consumer: Any, next_range: NextRange, decoder: ColumnarDecoder) -> None:  # noqa: ANN401
         self._consumer = consumer
         self._decoder = decoder
-        self._ends = kafka_internals.give_raw(consumer, wanted)
+        self._ends = kafka_internals.give_raw(consumer, next_range)
         if kafka_internals.unexpected_receiver_internal() is None:
             kafka_internals.receive_fast(consumer)
 
@@ -496,10 +496,10 @@ class _ColumnarBackend:
 class _RecordBackend:
     """Returns the records that kafka-python parses one by one. Called on one thread."""
 
-    def __init__(self, consumer: Any, schema: pa.Schema, wanted: Wanted) -> None:  # noqa: ANN401
+    def __init__(self, consumer: Any, schema: pa.Schema, next_range: NextRange) -> None:  # noqa: ANN401
         self._consumer = consumer
         self._decoder = PlainDecoder(schema)
-        self._wanted = wanted
+        self._next_range = next_range
         self._reported: dict[Key, int] = {}
 
     def poll(self, seconds: float) -> list[FetchedRecords]:
@@ -509,7 +509,7 @@ class _RecordBackend:
         for partition in self._consumer.assignment() - self._consumer.paused():
             items = polled.get(partition, ())
             after = self._consumer.position(partition, timeout_ms=0)
-            fetch = self._wanted(partition.topic, partition.partition, items[0].offset if items else after or 0)
+            fetch = self._next_range(partition.topic, partition.partition, items[0].offset if items else after or 0)
             if fetch is None or after is None or (not items and after == self._reported.get(partition)):
                 continue
             self._reported[partition] = after

@@ -35,13 +35,13 @@ class TopicIdentity:
     topic_ids: Mapping[TopicPartition, str | None]
 
     @classmethod
-    def compare(cls, found: Mapping[TopicPartition, str | None], known: Iterable[KafkaSplit]) -> TopicIdentity:
-        """Compare the known splits with the partitions that the brokers report (`found`, with topic ids)."""
+    def compare(cls, topic_ids: Mapping[TopicPartition, str | None], known: Iterable[KafkaSplit]) -> TopicIdentity:
+        """Compare the known splits with the topic ids that the brokers report, by partition."""
         splits: dict[TopicPartition, list[KafkaSplit]] = {}
         for split in known:
             splits.setdefault(split.topic_partition, []).append(split)
         kept, recreated, new = [], {}, []
-        for partition, topic_id in found.items():
+        for partition, topic_id in topic_ids.items():
             earlier = splits.get(partition, [])
             same = [split for split in earlier if not are_of_two_topics(split.topic_id, topic_id)]
             if same:
@@ -50,7 +50,7 @@ class TopicIdentity:
                 recreated[partition] = earlier
             else:
                 new.append(partition)
-        return cls(kept, recreated, new, found)
+        return cls(kept, recreated, new, topic_ids)
 
 
 class TopicDiscovery:
@@ -114,9 +114,9 @@ class TopicDiscovery:
         self._check_not_replaced(ids)
         return ids
 
-    def _may_be_stale(self, topic_id: str | None, known: set[str | None]) -> bool:
-        """Return whether a reported topic id belongs to a replaced topic, or is not in `known`."""
-        differs = bool(known) and all(are_of_two_topics(known_id, topic_id) for known_id in known)
+    def _may_be_stale(self, topic_id: str | None, known_ids: set[str | None]) -> bool:
+        """Return whether a reported topic id belongs to a replaced topic, or is not in `known_ids`."""
+        differs = bool(known_ids) and all(are_of_two_topics(known_id, topic_id) for known_id in known_ids)
         return differs or topic_id in self._replaced_ids
 
     def _check_not_replaced(self, ids: Mapping[str, str | None]) -> None:

@@ -88,10 +88,10 @@ class Payloads:
 
     def schema(self, columns: Sequence[str] | None, *, include_headers: bool) -> pa.Schema:
         """Return the schema of the read for the selected columns (None = all); see `record_schema`."""
-        known = {**COLUMNS, **self.types, **(POSITIONS if self.row_positions else {})}
+        types = {**COLUMNS, **self.types, **(POSITIONS if self.row_positions else {})}
         if self.types:
-            known[self.corrupt_column] = CORRUPT
-        return record_schema(columns, include_headers=include_headers, known=known)
+            types[self.corrupt_column] = CORRUPT
+        return record_schema(columns, include_headers=include_headers, column_types=types)
 
     def decoded(self, columns: Sequence[str]) -> list[str]:
         """Return which of `key` and `value` must be decoded for the selected columns.
@@ -166,7 +166,7 @@ def _check(types: Mapping[str, pa.DataType], mode: str, corrupt_column: str) -> 
 
 
 def json_payload_options(
-    given: Mapping[str, str],
+    options: Mapping[str, str],
     mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"],
     corrupt_column: str,
     time_zone: str,
@@ -178,9 +178,13 @@ def json_payload_options(
     """
     try:
         return text_options(
-            given, source="forebay_kafka", mode=mode, column_name_of_corrupt_record=corrupt_column, time_zone=time_zone
+            options,
+            source="forebay_kafka",
+            mode=mode,
+            column_name_of_corrupt_record=corrupt_column,
+            time_zone=time_zone,
         )
     except ConfigurationError as error:
-        if error.option is not None and error.option.lower() in (name.lower() for name in given):
+        if error.option is not None and error.option.lower() in (name.lower() for name in options):
             error.option = f"json.{error.option}"
         raise

@@ -424,10 +424,10 @@ class ExpectedRanges:
         self._fetched: dict[int, list[RangeRequest]] = {}
         self._ahead: dict[int, RangeRequest] = {}
 
-    def block(self, position: int, wanted: int) -> tuple[Range, bytearray] | None:
+    def block(self, position: int, count: int) -> tuple[Range, bytearray] | None:
         """Return the range and bytes of a block that contains a position; None if no announced range has it. May block.
 
-        A large group is fetched in blocks of `wanted` bytes.
+        A large group is fetched in blocks of `count` bytes.
 
         Raises:
             ForebayError: See `ObjectReader.read`.
@@ -437,7 +437,7 @@ class ExpectedRanges:
             return None
         if self._is_small(number):
             return self._of_group(number, position)
-        return self._of_range(number, position, wanted)
+        return self._of_range(number, position, count)
 
     def _is_small(self, number: int) -> bool:
         return _bytes(self._groups[number]) <= self._whole

@@ -108,9 +108,9 @@ class Listing:
             if token is None or (stop is not None and page.objects and page.objects[-1]["Key"] >= stop):
                 return
 
-    def status(self, found: Any) -> FileStatus:  # noqa: ANN401 - boto3 has no types
+    def status(self, entry: Any) -> FileStatus:  # noqa: ANN401 - boto3 has no types
         """Return the `FileStatus` of an object in `ListingPage.objects`."""
-        return FileStatus(*self._fields(found))
+        return FileStatus(*self._fields(entry))
 
     def _fields(self, entry: Any) -> tuple[str, int, int, str | None]:  # noqa: ANN401 - boto3 has no types
         etag = str(entry.get("ETag") or "").strip('"') or None

@@ -165,24 +165,24 @@ class Finding:
     breach: str | None = None
 
 
-def findings(seen: Observed, limits: Limits) -> list[Finding]:
+def findings(observed: Observed, limits: Limits) -> list[Finding]:
     """Apply the rules."""
     results = []
-    for run in seen.runs.values():
-        if not seen.has(run.subject):
+    for run in observed.runs.values():
+        if not observed.has(run.subject):
             continue
         failed = " ".join(run.text.split()) if run.error else None
         results.append(
             Finding("failed", run.subject, run.number, failed and f"run {run.number}: {run.error}: {failed}")
         )
         results.append(Finding("duration", run.subject, run.number, _over(run.seconds, limits.duration, "it took")))
-    for pipeline, oldest in seen.pipelines.items():
+    for pipeline, oldest in observed.pipelines.items():
         results.append(_waiting("delay", f"index {pipeline}", oldest, limits.delay, "fact {} of the log waits"))
-    results.append(_waiting("edits", "users", seen.edits, limits.edits, "edit {} is pending"))
+    results.append(_waiting("edits", "users", observed.edits, limits.edits, "edit {} is pending"))
     return [each for each in results if limits.watches(each.rule)]
 
 
-def changes(open_alerts: Iterable[Alert], seen: Observed, limits: Limits, object_type: str) -> list[Alert]:
+def changes(open_alerts: Iterable[Alert], observed: Observed, limits: Limits, object_type: str) -> list[Alert]:
     """Return the alerts that begin or end what is open.
 
     A breach is over when what it is about is over: a later run is well, the fact is served, the edit is folded. So an
@@ -190,7 +190,7 @@ def changes(open_alerts: Iterable[Alert], seen: Observed, limits: Limits, object
     """
     known = {(alert.rule, alert.subject): alert for alert in open_alerts}
     made = []
-    for each in findings(seen, limits):
+    for each in findings(observed, limits):
         alert = known.get((each.rule, each.subject))
         if alert is None and each.breach is not None:
             made.append(Alert(object_type, each.rule, each.subject, breach=True, text=each.breach, about=each.about))
@@ -199,7 +199,7 @@ def changes(open_alerts: Iterable[Alert], seen: Observed, limits: Limits, object
     made += [
         replace(alert, breach=False, text="it is not watched any more")
         for alert in known.values()
-        if not limits.watches(alert.rule) or not seen.has(alert.subject)
+        if not limits.watches(alert.rule) or not observed.has(alert.subject)
     ]
     return made
 
@@ -262,10 +262,10 @@ class Alerts:
         self._own_numbers: set[int] = set()
         self._waiting: dict[int, float] | None = None
 
-    def update(self, seen: Observed, limits: Limits) -> list[Alert]:
+    def update(self, observed: Observed, limits: Limits) -> list[Alert]:
         """Put the alerts that are new, and send those that nobody has sent; return the breaches that are not over."""
         self._read()
-        while made := changes(open_of(self._known.values()), seen, limits, self._object_type):
+        while made := changes(open_of(self._known.values()), observed, limits, self._object_type):
             number = self._last + 1
             alert = replace(made[0], time=self._clock.now(), number=number)
             if self._journal.put(number, {name: each for name, each in asdict(alert).items() if name != "number"}):

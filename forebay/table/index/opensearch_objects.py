@@ -193,21 +193,21 @@ class _View:
         whole = {"query": query, "size": 0, "track_total_hits": True}
         return int(self._cluster.search(self._point, whole)["hits"]["total"]["value"])
 
-    def _page(self, asked: Asked, after: Sequence[Any] | None) -> Page:
+    def _page(self, request: Asked, after: Sequence[Any] | None) -> Page:
         sort: list[Query] = []
-        for name, descending in asked.order:
+        for name, descending in request.order:
             order = {"order": "desc", "missing": "_last"} if descending else {"order": "asc", "missing": "_first"}
             marks = [lowest_of(name)] if needs_lowest(self._definition, name) else []
             sort += [{field: order} for field in (field_of(name), *marks)]
-        query = self._query(asked)
+        query = self._query(request)
         body = {"query": query, "sort": [*sort, {"key": "asc"}], "_source": ["object"]}
-        hits = [] if query is None else list(self._cluster.hits(self._point, body, asked.size, after))
-        following = (lambda: self._following(asked, hits[-1]["sort"])) if len(hits) == asked.size else None
+        hits = [] if query is None else list(self._cluster.hits(self._point, body, request.size, after))
+        following = (lambda: self._following(request, hits[-1]["sort"])) if len(hits) == request.size else None
         return Page(self.version, tuple(map(self._decoded, hits)), following)
 
-    def _following(self, asked: Asked, after: Sequence[Any]) -> Page:
+    def _following(self, request: Asked, after: Sequence[Any]) -> Page:
         try:
-            return self._page(asked, after)
+            return self._page(request, after)
         except MissingError as error:
             raise RetriableError(
                 f"the point in time of this page has ended: {error}", advice="ask again, from the first page on"
@@ -216,12 +216,12 @@ class _View:
     def _bound(self, objects: ObjectSet) -> Asked:
         return objects.asked(self._definition, self)
 
-    def _query(self, asked: Asked) -> Query | None:
+    def _query(self, request: Asked) -> Query | None:
         """Return a query as OpenSearch takes it; None if nothing answers it."""
-        if asked.phrases is None:
+        if request.phrases is None:
             return None
-        conditions = [query_of(each, self._definition) for each in asked.conditions]
-        return {"bool": {"filter": [ALIVE, *conditions, *map(_phrase_query, asked.phrases)]}}
+        conditions = [query_of(each, self._definition) for each in request.conditions]
+        return {"bool": {"filter": [ALIVE, *conditions, *map(_phrase_query, request.phrases)]}}
 
     def _decoded(self, hit: Mapping[str, Any]) -> Mapping[str, Any]:
         columns = self._definition.columns

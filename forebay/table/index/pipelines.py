@@ -127,12 +127,12 @@ class IndexStore:
         return head
 
     def begin(
-        self, given: ObjectType, shards: int, key_types: Callable[[], Mapping[str, str]]
+        self, definition: ObjectType, shards: int, key_types: Callable[[], Mapping[str, str]]
     ) -> tuple[Entry, ObjectType]:
         """Return the newest fact of the log, and the definition that serves; write both if there are none.
 
         Args:
-            given: The definition, which may lack types of keys.
+            definition: The definition, which may lack types of keys.
             shards: The number of shards of a new log.
             key_types: Returns the types of the keys of a new log.
 
@@ -142,14 +142,14 @@ class IndexStore:
         """
         head = self.log.head()
         if head is None:
-            serving = self._new_pipeline(given.with_key_types(key_types()))
+            serving = self._new_pipeline(definition.with_key_types(key_types()))
             head = self.log.begin(Entry(0, "begin", uuid.uuid4().hex, shards, serving))
         stored = self.definition(head.serving)
-        fingerprint = given.with_key_types(stored.keys).fingerprint()
+        fingerprint = definition.with_key_types(stored.keys).fingerprint()
         known = [stored, *([] if head.building is None else [ObjectType.from_facts(head.building.definition)])]
         if fingerprint not in head.replaced and all(each.fingerprint() != fingerprint for each in known):
             raise ConfigurationError(
-                f"the definition of {given.name!r} differs from the one that serves below {self.location!r}",
+                f"the definition of {definition.name!r} differs from the one that serves below {self.location!r}",
                 option="object_type",
                 advice="Funnel.plan says what the new one needs, and Funnel.replace lets it serve",
             )
@@ -268,7 +268,7 @@ def first_version(building: Building) -> IndexVersion:
 
 
 def fed_datasource(
-    head: Entry, serving: ObjectType, given: ObjectType, name: str, columns: Collection[str]
+    head: Entry, serving: ObjectType, definition: ObjectType, name: str, columns: Collection[str]
 ) -> Datasource:
     """Return the datasource of a transaction, with all columns that its rows are to have.
 
@@ -278,7 +278,7 @@ def fed_datasource(
     Args:
         head: The newest fact of the log.
         serving: The definition that serves.
-        given: The definition of the one who commits.
+        definition: The definition of the one who commits.
         name: The name of the datasource.
         columns: The columns that the rows of the transaction have.
 
@@ -288,7 +288,7 @@ def fed_datasource(
     if head.building is None:
         return serving.datasource(name)
     new = ObjectType.from_facts(head.building.definition)
-    if given.with_key_types(serving.keys).fingerprint() != new.fingerprint():
+    if definition.with_key_types(serving.keys).fingerprint() != new.fingerprint():
         source = serving.datasource(name)
         more = [each for each in new.datasource(name).columns if each in columns] if new.feeds(name) else []
     else:

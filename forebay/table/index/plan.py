@@ -41,13 +41,13 @@ class Plan:
         return "\n  ".join([f"{self.kind}", *self.reasons, *waits])
 
 
-def make_plan(index: IndexStore, given: ObjectType, rule: FullRule, drop_edits: Collection[str] = ()) -> Plan:
+def make_plan(index: IndexStore, definition: ObjectType, rule: FullRule, drop_edits: Collection[str] = ()) -> Plan:
     """Return what a definition needs; see `Funnel.plan`."""
     head = index.log.head()
     if head is None:
         return Plan("FULL", ("nothing was committed yet: the first transaction builds everything",))
     stored = index.definition(head.serving)
-    new = given.with_key_types(stored.keys)
+    new = definition.with_key_types(stored.keys)
     if list(new.keys) != list(stored.keys):  # perhaps without types
         return Plan("REFUSED", tuple(_refused(stored, new)))
     if new.fingerprint() == stored.fingerprint():

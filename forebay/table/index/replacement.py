@@ -66,7 +66,7 @@ class Replacement:
 
 def begin_replacement(
     index: IndexStore,
-    given: ObjectType | None,
+    definition: ObjectType | None,
     serving: str,
     *,
     swap: bool = True,
@@ -76,7 +76,7 @@ def begin_replacement(
 
     Args:
         index: The store.
-        given: The definition; None: only drop what is built.
+        definition: The definition; None: only drop what is built.
         serving: The pipeline that serves, as far as the caller knows.
         swap: Whether it is to serve as soon as it can. `IndexDaemon` lets it, if this call is not there any more.
         drop_edits: Properties whose edits by users need not count in it.
@@ -89,8 +89,8 @@ def begin_replacement(
         if head.serving != serving:
             raise RetriableError(f"{head.serving} serves since the replacement was planned", advice="replace again")
         building = None
-        if given is not None:
-            facts, before = given.with_key_types(index.definition(head.serving).keys).to_facts(), head.building
+        if definition is not None:
+            facts, before = definition.with_key_types(index.definition(head.serving).keys).to_facts(), head.building
             same = before if before is not None and before.definition == facts else None
             name, since = (same.pipeline, same.since) if same else (f"r{head.number + 1:06d}", head.number + 1)
             building = Building(name, since, facts, swap, tuple(sorted(drop_edits)))

@@ -190,20 +190,20 @@ def recorded(index: IndexStore, job: str, name: str, clock: Clock | None = None)
                 _log.warning("%s: a run of %s is not in the list: %s", index.object_type, recording.run.subject, error)
 
 
-def graph_text(shown: Run, known: list[Run], object_type: str) -> str:
+def graph_text(shown: Run, all_runs: list[Run], object_type: str) -> str:
     """Return the jobs through which the facts of the log of a run went, from the datasource to each database, as text.
 
     Args:
         shown: The run.
-        known: All runs that there are, oldest first.
+        all_runs: All runs that there are, oldest first.
         object_type: The object type.
     """
     first, last = min(shown.since + 1, shown.to) if shown.since >= 0 else shown.to, shown.to
     if shown.job == "gc" or (shown.job in _SOURCES and shown.error):
         commits, later = [shown], []
     else:
-        commits = [run for run in known if run.job in _SOURCES and not run.error and first <= run.to <= last]
-        later = [run for run in known if run.job not in (*_SOURCES, "gc") and run.since < last and run.to >= first]
+        commits = [run for run in all_runs if run.job in _SOURCES and not run.error and first <= run.to <= last]
+        later = [run for run in all_runs if run.job not in (*_SOURCES, "gc") and run.since < last and run.to >= first]
     newest = {run.subject: run for run in later}
     if shown.subject in newest:
         newest[shown.subject] = shown

@@ -121,16 +121,16 @@ def known_digest(head: Entry, transaction: Transaction) -> str | None:
     return digest
 
 
-def refuse_other_rows(transaction: Transaction, known: str, digest: str) -> None:
+def refuse_other_rows(transaction: Transaction, committed_digest: str, digest: str) -> None:
     """Check that a transaction with a known id has the rows that were committed with this id.
 
     Raises:
         ConfigurationError: It has others.
     """
-    if known != digest:
+    if committed_digest != digest:
         raise ConfigurationError(
             f"the transaction {transaction.id!r} of the datasource {transaction.datasource!r} was committed with other "
-            f"rows: their digest was {known}, and is {digest}",
+            f"rows: their digest was {committed_digest}, and is {digest}",
             option="transaction",
             advice="give other rows another id; each id stands for the rows of one transaction",
         )

@@ -141,13 +141,13 @@ def misordered(split_id: str, before: Position, after: Position) -> Broken:
     )
 
 
-def _advice(got: list[str], wanted: list[str]) -> str:
+def _advice(got: list[str], expected: list[str]) -> str:
     """Return the author's next step: it depends on whether the read missed the start or the end of its range."""
-    if got[: len(wanted)] == wanted:
+    if got[: len(expected)] == expected:
         return _STOP
-    if got == wanted[: len(got)]:
+    if got == expected[: len(got)]:
         return "return every record before split.end, and only then finish"
-    if (got and wanted[-len(got) :] == got) or got[-len(wanted) :] == wanted:
+    if (got and expected[-len(got) :] == got) or got[-len(expected) :] == expected:
         return "begin exactly at split.position, with the first record at or after it"
     return "return the same rows between two positions in every read: begin at split.position, end at split.end"
 

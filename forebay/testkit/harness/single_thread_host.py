@@ -250,22 +250,22 @@ class SingleThreadHost(Closing):
         """Return whether all readers are registered and have ended."""
         return len(self._readers) == self.readers and all(reader.ended for reader in self._readers.values())
 
-    def has_read(self, wanted: Mapping[str, Sequence[str]]) -> bool:
+    def has_read(self, expected: Mapping[str, Sequence[str]]) -> bool:
         """Return whether the readers have read the whole input.
 
         A bounded source is read when every reader has ended. An unbounded source is read when each split has returned
-        as many rows as `wanted` holds for it, and is finished or caught up. A split of a live input, which may grow,
+        as many rows as `expected` holds for it, and is finished or caught up. A split of a live input, which may grow,
         need not be caught up.
 
         Args:
-            wanted: The expected rows as text, by split id.
+            expected: The expected rows as text, by split id.
         """
         if self._subject.source.bounded:
             return self.all_ended()
         quiet = self.finished.union(*(reader.session.output.caught_up for reader in self._readers.values()))
         return all(
             len(self.rows[split_id]) >= len(rows) and (self._subject.live or split_id in quiet)
-            for split_id, rows in wanted.items()
+            for split_id, rows in expected.items()
         )
 
     def _coordinate(self, *, once: bool = False) -> None:

@@ -106,14 +106,14 @@ class PlainRead:
         return what if resumed >= self.count else f"{what}, stopped and resumed in {resumed} of them"
 
 
-def difference(got: Sequence[str], wanted: Sequence[str]) -> str:
-    """Describe the first difference between the rows `got` and the rows `wanted`, with both row counts."""
-    at = next((n for n, (one, other) in enumerate(zip(got, wanted, strict=False)) if one != other), None)
-    counts = f"{len(got)} rows came, {len(wanted)} were expected"
+def difference(got: Sequence[str], expected: Sequence[str]) -> str:
+    """Describe the first difference between the rows `got` and the rows `expected`, with both row counts."""
+    at = next((n for n, (one, other) in enumerate(zip(got, expected, strict=False)) if one != other), None)
+    counts = f"{len(got)} rows came, {len(expected)} were expected"
     if at is not None:
-        return f"row {at} is\n{got[at]:.300}\nbut should be\n{wanted[at]:.300}\n({counts})"
-    missing = len(got) < len(wanted)
-    first = wanted[len(got)] if missing else got[len(wanted)]
+        return f"row {at} is\n{got[at]:.300}\nbut should be\n{expected[at]:.300}\n({counts})"
+    missing = len(got) < len(expected)
+    first = expected[len(got)] if missing else got[len(expected)]
     return f"{counts}; the first {'missing' if missing else 'surplus'} one is\n{first:.300}"
 
 
@@ -464,7 +464,7 @@ class Subject(SourceCalls):
         self,
         split_id: str,
         got: Sequence[str],
-        wanted: Sequence[str],
+        expected: Sequence[str],
         how: str,
         advice: str,
         *,
@@ -476,7 +476,7 @@ class Subject(SourceCalls):
         Args:
             split_id: The split.
             got: The rows that were read, as text.
-            wanted: The expected rows, as text.
+            expected: The expected rows, as text.
             how: How the rows were read, for the error text.
             advice: The author's next step, for the error text.
             open_ended: Whether the read had no end. More rows than expected are then allowed if the input may grow.
@@ -487,9 +487,9 @@ class Subject(SourceCalls):
         """
         traces = self.plain.traces if self.plain else ()
         open_ended = open_ended or any(trace.split.id == split_id and trace.split.end is None for trace in traces)
-        shown = got if self.exact or not open_ended or len(got) < len(wanted) else got[: len(wanted)]
-        if list(shown) != list(wanted):
-            raise Broken(f"split {split_id!r}, {how}: {difference(shown, wanted)}", advice, rule=rule)
+        shown = got if self.exact or not open_ended or len(got) < len(expected) else got[: len(expected)]
+        if list(shown) != list(expected):
+            raise Broken(f"split {split_id!r}, {how}: {difference(shown, expected)}", advice, rule=rule)
 
     def compare_traces(
         self, got: Mapping[str, Sequence[str]], how: str, advice: str, traces: Sequence[Trace] | None = None

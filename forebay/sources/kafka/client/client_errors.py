@@ -310,7 +310,9 @@ def must_answer(arguments: Mapping[str, object]) -> Iterator[None]:
         ) from error
 
 
-def stuck(topic: str, partition: int, offset: int, seconds: float, last: int, held: int | None) -> RetriableError:
+def stuck(
+    topic: str, partition: int, offset: int, seconds: float, last: int, last_stable_offset: int | None
+) -> RetriableError:
     """Return the error for a partition from which no record arrives.
 
     Args:
@@ -319,12 +321,14 @@ def stuck(topic: str, partition: int, offset: int, seconds: float, last: int, he
         offset: The next offset to read.
         seconds: The seconds for which the reader has waited.
         last: The end of the partition: the offset after its last record.
-        held: The last stable offset, if an open transaction holds the records back; else None.
+        last_stable_offset: The last stable offset, if an open transaction holds the records back; else None.
     """
     why = f"but the partition has records up to {last}"
     advice = "check the leader of the partition and quotas, or raise kafkaConsumer.pollTimeoutMs"
-    if held is not None:
-        why += f": a transaction is open from offset {held} on, and the plan was made without read_committed"
+    if last_stable_offset is not None:
+        why += (
+            f": a transaction is open from offset {last_stable_offset} on, and the plan was made without read_committed"
+        )
         advice = (
             "wait until the transaction ends, or abort a hanging transaction (kafka-transactions.sh find-hanging, "
             "abort); or restore the former kafka.isolation.level until this micro-batch is done"

@@ -39,13 +39,13 @@ class Login:
     password: Secret
 
 
-def parse_jaas(given: str | Secret) -> Login:
+def parse_jaas(jaas_config: str | Secret) -> Login:
     """Parse `…PlainLoginModule required username="alice" password="…";`, or the same with `ScramLoginModule`.
 
     Raises:
         ConfigurationError: The text is invalid. The error does not quote the text, because it may hold a password.
     """
-    tokens = _tokens(given.reveal() if isinstance(given, Secret) else given)
+    tokens = _tokens(jaas_config.reveal() if isinstance(jaas_config, Secret) else jaas_config)
     if len(tokens) < 2:
         raise _wrong_jaas("the value has no login module")
     module = tokens[0].rpartition(".")[2]
@@ -239,13 +239,13 @@ class ClientOptions:
         return arguments
 
 
-def translate(given: Mapping[str, str | Secret], token_provider: str | None = None) -> ClientOptions:
+def translate(java_options: Mapping[str, str | Secret], token_provider: str | None = None) -> ClientOptions:
     """Translate options of Java's consumer, whose names are given without `kafka.`. Opens no file.
 
     Raises:
         ConfigurationError: An option is unknown, invalid, or has no translation.
     """
-    options = {name.lower(): value for name, value in given.items()}
+    options = {name.lower(): value for name, value in java_options.items()}
     for name in options:
         _check_known(name)
     if not _plain(options, "bootstrap.servers"):

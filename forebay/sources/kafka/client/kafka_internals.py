@@ -203,14 +203,14 @@ class TopicIds:
             self._refused = (self._refused - keys[False]) | keys[True]
 
 
-def give_raw(consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) -> dict[tuple[str, int], int]:  # noqa: ANN401 - kafka-python has no types
+def give_raw(consumer: Any, next_range: Callable[[str, int, int], RawFetch | None]) -> dict[tuple[str, int], int]:  # noqa: ANN401 - kafka-python has no types
     """Make a consumer's `poll` return one `RawFetch`, instead of records, for each fetched partition.
 
     Requires that `unexpected_internal()` is None.
 
     Args:
         consumer: The consumer.
-        wanted: Called with topic, partition and an offset, only inside `poll`, on the thread that calls `poll`. It
+        next_range: Called with topic, partition and an offset, only inside `poll`, on the thread that calls `poll`. It
             returns the range to read from this offset on, as a RawFetch without bytes; None = do not read.
 
     Returns:
@@ -230,12 +230,12 @@ def give_raw(consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) 
             ends[partition.topic, partition.partition] = end
         return parse(completed)
 
-    fetcher.PartitionRecords = _raw_records(fetcher.PartitionRecords, consumer, wanted)
+    fetcher.PartitionRecords = _raw_records(fetcher.PartitionRecords, consumer, next_range)
     fetcher._parse_fetched_data = parsing  # noqa: SLF001
     return ends
 
 
-def _raw_records(base: Any, consumer: Any, wanted: Callable[[str, int, int], RawFetch | None]) -> type:  # noqa: ANN401
+def _raw_records(base: Any, consumer: Any, next_range: Callable[[str, int, int], RawFetch | None]) -> type:  # noqa: ANN401
     class RawRecords(base):  # type: ignore[misc]  # no types
         def _unpack_records(self, _tp: Any, records: Any, _key: Any, _value: Any) -> Any:  # noqa: ANN401
             self._bytes = memoryview(records._buffer)  # noqa: SLF001
@@ -244,7 +244,7 @@ def _raw_records(base: Any, consumer: Any, wanted: Callable[[str, int, int], Raw
         def take(self, _most: int | None = None) -> list[RawFetch]:
             partition = self.topic_partition
             begin: int = self.next_fetch_offset  # type: ignore[has-type]  # no types
-            part = wanted(partition.topic, partition.partition, begin)
+            part = next_range(partition.topic, partition.partition, begin)
             if part is None:
                 self.drain()
                 return []

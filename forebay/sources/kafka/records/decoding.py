@@ -38,21 +38,23 @@ def record_schema(
     columns: Sequence[str] | None = None,
     *,
     include_headers: bool = False,
-    known: Mapping[str, pa.DataType] = COLUMNS,
+    column_types: Mapping[str, pa.DataType] = COLUMNS,
 ) -> pa.Schema:
-    """Return the Arrow schema of `columns`, in this order; None = of all columns in `known`.
+    """Return the Arrow schema of `columns`, in this order; None = of all columns in `column_types`.
 
     Raises:
         ConfigurationError: A column is unknown.
     """
     if columns is None:
-        columns = [name for name in known if include_headers or name != "headers"]
+        columns = [name for name in column_types if include_headers or name != "headers"]
     for name in columns:
-        if name not in known:
+        if name not in column_types:
             raise ConfigurationError(
-                f"the Kafka source has no column {name!r}", option="columns", advice=f"select from {', '.join(known)}"
+                f"the Kafka source has no column {name!r}",
+                option="columns",
+                advice=f"select from {', '.join(column_types)}",
             )
-    return pa.schema([pa.field(name, known[name]) for name in columns])
+    return pa.schema([pa.field(name, column_types[name]) for name in columns])
 
 
 @dataclass(frozen=True, slots=True)

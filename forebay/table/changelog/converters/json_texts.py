@@ -149,9 +149,9 @@ def wanted_fields(fields: list[pa.Field], columns: Collection[str] | None) -> pa
     return pa.schema([field for field in fields if columns is None or field.name in columns] or fields[:1])
 
 
-def json_text_options(given: Mapping[str, str], *, source: str, time_zone: str) -> JsonOptions:
+def json_text_options(options: Mapping[str, str], *, source: str, time_zone: str) -> JsonOptions:
     """Return the options of `from_json` for change events; see `text_options`."""
-    return text_options(given, source=source, time_zone=time_zone)
+    return text_options(options, source=source, time_zone=time_zone)
 
 
 # -- Writes rows as JSON texts that forebay's JSON reader, and Spark's `from_json`, read back as the same values.

@@ -504,30 +504,30 @@ _mapped: OrderedDict[tuple[str, str], dict[str, Segment]] = OrderedDict()
 """The mapped segments of the shards that this process has used most recently."""
 
 
-def check_info(found: OperatorInfo, wanted: OperatorInfo, location: str) -> None:
-    """Check that a state belongs to the query and the operator of `wanted`, and has as many shards.
+def check_info(stored: OperatorInfo, expected: OperatorInfo, location: str) -> None:
+    """Check that a state belongs to the query and the operator of `expected`, and has as many shards.
 
     Raises:
         ConfigurationError: One of these differs.
     """
-    if found.query != wanted.query:
+    if stored.query != expected.query:
         raise ConfigurationError(
-            f"the state below {location!r} belongs to the query {found.query}, not to {wanted.query}",
+            f"the state below {location!r} belongs to the query {stored.query}, not to {expected.query}",
             option=OPTION,
             advice="give each query a state location of its own; a query with a new checkpoint needs a new one too",
         )
-    if (found.operator, found.keys) != (wanted.operator, wanted.keys):
+    if (stored.operator, stored.keys) != (expected.operator, expected.keys):
         raise ConfigurationError(
-            f"the state below {location!r} is that of {_shown(found)}, not of {_shown(wanted)}",
+            f"the state below {location!r} is that of {_shown(stored)}, not of {_shown(expected)}",
             option=OPTION,
             advice="give each operator of a query a name of its own (name=…); for another key or strategy, start with "
             "a new checkpoint and a new state location",
         )
-    if found.shards != wanted.shards:
+    if stored.shards != expected.shards:
         raise ConfigurationError(
-            f"the state below {location!r} has {found.shards} shards, not {wanted.shards}",
+            f"the state below {location!r} has {stored.shards} shards, not {expected.shards}",
             option="shards",
-            advice=f"set shards to {found.shards}, or stop the query and run `forebay state reshard`",
+            advice=f"set shards to {stored.shards}, or stop the query and run `forebay state reshard`",
         )
 
 
