@@ -74,18 +74,34 @@ class History:
             for key in keys
         ]
 
-        def ended(code):
+        def done():
             committed = self.index.head().states.get(source)
-            done = committed is not None and committed.digest_of(name) is not None
-            assert done or code != 0
-            if not done and self.draw.random() < 0.5:
-                return  # another transaction follows, and this one never comes
-            assert self.objects.commit(source, rows, transaction=name).applied is not done
+            return committed is not None and committed.digest_of(name) is not None
+
+        def count():
             for row in rows:
                 self.rows[source].pop(row["id"], None)
                 if not row["deleted"]:
                     self.rows[source][row["id"]] = name
 
+        counted = False
+
+        def stopped():
+            nonlocal counted
+            if done():  # before what others commit now
+                count()
+                counted = True
+
+        def ended(code):
+            was_done = done()
+            assert was_done or code != 0
+            if not was_done and self.draw.random() < 0.5:
+                return  # another transaction follows, and this one never comes
+            assert self.objects.commit(source, rows, transaction=name).applied is not was_done
+            if not counted:
+                count()
+
+        self.stopped = stopped
         return lambda: self.objects.commit(source, rows, transaction=name) and 0, ended
 
     def edit(self):
@@ -163,6 +179,7 @@ class History:
     def play(self, what, number):
         """Send a signal to a child at a random write of it. Return whether it came to that."""
         self.step += 1
+        self.stopped = lambda: None
         work, ended = self.work(what)
         methods = METHODS.get(what, WRITES)
 
@@ -178,6 +195,7 @@ class History:
         code = child.wait()
         met = code in (-signal.SIGKILL, signal.SIGSTOP)
         if code == signal.SIGSTOP:
+            self.stopped()
             self.others()
             os.kill(child.pid, signal.SIGCONT)
             code = child.wait()
