@@ -393,8 +393,9 @@ def _index(location: str, name: str, option: list[str] | None) -> IndexStore:
 def _definition(target: str, name: str) -> ObjectType:
     definition = imported(target)
     if not isinstance(definition, ObjectType) or definition.name != name:
+        defined = f"defines {definition.name!r}" if isinstance(definition, ObjectType) else f"is {definition!r:.100}"
         raise ConfigurationError(
-            f"{target} is {definition!r:.100}, not the definition of {name!r}",
+            f"{target} {defined}, and is not the definition of {name!r}",
             option="definition",
             advice="write the module and the name of an ObjectType, such as shop.orders:order",
         )

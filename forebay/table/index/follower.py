@@ -54,6 +54,8 @@ class FullRule:
                 continue
             if entry.changed * self.threshold.denominator >= before * self.threshold.numerator:
                 what = f"rows of {entry.datasource}" if self.of == "datasource" else "objects"
+                if not before:
+                    return f"the first {entry.changed:,} {what}"
                 return f"{entry.changed:,} of {before:,} {what} changed"
         return None
 

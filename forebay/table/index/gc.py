@@ -48,14 +48,12 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
         dry_run: Only return what would be removed.
 
     Raises:
-        ConfigurationError: `keep` or `versions` is less than 1.
+        ConfigurationError: `keep` or `versions` is less than 1, or there is no such object type.
     """
     for name, number in (("keep", keep), ("versions", versions)):
         if number < 1:
             raise ConfigurationError(f"{name} is {number}", option=name, advice="give 1 or more")
-    head = index.log.head()
-    if head is None:
-        return Collected((), ())
+    index.head()  # a wrong name is refused
     pipelines = index.pipelines()
     head = index.head()  # a pipeline is part of the log before it has files
     followers = list(index.followed(head))

@@ -557,7 +557,11 @@ class ObjectSet:
         phrases = tuple(each for search in searches for each in search) if all(searches) else None
         order = tuple((name.removeprefix("-"), name.startswith("-")) for name in self._order)
         for name, _ in order:
-            columns.column(name)
+            try:
+                columns.column(name)
+            except ConfigurationError as error:
+                error.option = "order_by"
+                raise
         return Asked(tuple(conditions), phrases, order, self._limit)
 
 

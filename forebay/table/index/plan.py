@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -94,12 +95,13 @@ def refused_edits(
         if name in drop_edits:
             continue
         many = f"{len(lost):,} edited values of {name!r} would not count any more, the first one ({lost[0]})"
+        accepted = f"pass drop_edits=[{name!r}] (on the command line --drop-edits {shlex.quote(name)})"
         if name in new.properties or any(name in each.earlier_names for each in new.properties.values()):
-            yield f"{many}: give the property a type that has these values, or pass drop_edits=[{name!r}]"
+            yield f"{many}: give the property a type that has these values, or {accepted}"
         else:
             yield (
                 f"{many}: name the property that takes them with Property(renamed_from={name!r}), which may be a list; "
-                f"or pass drop_edits=[{name!r}]"
+                f"or {accepted}"
             )
 
 

@@ -11,6 +11,7 @@ from typing import Final, Literal, get_args
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
+from forebay.formats.values.ddl import type_text
 from forebay.table.index.changelog import ShardResult, ShardTask, combined, refuse_duplicates
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS
@@ -167,7 +168,7 @@ def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incomi
             fresh=fresh,
             sequence=incoming.sequence,
             kept_sequence=known,
-            fits=incoming.fits,
+            fits=tuple((column, kind) for column, kind in incoming.fits if column in payload.names),
         )
         for shard in range(base.shards)
     ]
@@ -309,10 +310,10 @@ def _evolved(stored: pa.Schema | None, incoming: pa.Schema, transaction: Transac
             if transaction.kind == "snapshot":
                 return incoming, True
             raise ConfigurationError(
-                f"the column {each.name[2:]!r} of the datasource {transaction.datasource!r} is {each.type}, and was "
-                f"{types[each.name]}",
+                f"the column {each.name[2:]!r} of the datasource {transaction.datasource!r} is {type_text(each.type)}, "
+                f"and was {type_text(types[each.name])} in the rows before",
                 option="df",
-                advice="cast the column to the type it had, or commit a snapshot with the new type",
+                advice="commit a snapshot, which may bring another type; or cast the column to the type it had",
             )
     return pa.schema([pa.field(each.name, types.get(each.name, each.type)) for each in incoming]), False
 

@@ -110,9 +110,9 @@ def test_a_changed_type_and_a_vanished_column_are_refused_and_a_snapshot_takes_t
     swapped = first.withColumns({"v": F.lit("x"), "s": F.expr("named_struct('b', 'x', 'a', 1)")})
     funnel.commit("a", first, kind="snapshot")
     for frame, kind, message in (
-        (first.withColumn("v", F.lit("x")), "update", "the column 'v' of the datasource 'a' is string, and was int32"),
+        (first.withColumn("v", F.lit("x")), "update", "the column 'v' of the datasource 'a' is STRING, and was INT in"),
         (first.drop("s"), "snapshot", "the column 's' of the datasource 'a' does not exist"),
-        (swapped.withColumn("v", F.lit(5)), "update", "the column 's' of the datasource 'a' is struct"),
+        (swapped.withColumn("v", F.lit(5)), "update", "the column 's' of the datasource 'a' is STRUCT"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             funnel.commit("a", frame, kind=kind)

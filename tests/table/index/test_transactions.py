@@ -237,7 +237,7 @@ def test_the_delete_of_an_unknown_key_keeps_its_sequence(objects):
 def test_a_column_of_another_type_needs_a_snapshot(objects):
     objects.commit("a", [{"id": 1, "name": "1"}, {"id": 2, "name": "2"}])
     objects.types = {"a": {"name": "bigint"}}
-    with pytest.raises(ConfigurationError, match=r"the column 'name' of the datasource 'a' is int64, and was string"):
+    with pytest.raises(ConfigurationError, match=r"the column 'name' of the datasource 'a' is BIGINT, and was STRING"):
         objects.commit("a", [{"id": 1, "name": 5}])
     objects.commit("a", [{"id": 1, "name": 5}], "snapshot")
     assert objects.rows(objects.node(), "id", "name") == [(1, "5")]
