@@ -143,13 +143,24 @@ def parsed_condition(text: str, columns: Columns, zone: Zone) -> Bound:
         ConfigurationError: It is no such condition, or a literal cannot be compared with its column.
     """
     try:
-        return _of_expression(parse_filter(text, "where"), columns, zone)
+        return _of_expression(_parsed(text), columns, zone)
     except RecursionError:
         raise ConfigurationError(
             f"the condition {text[:100]!r} … of {len(text):,} characters is nested too deeply",
             option="where",
             advice="ask in several smaller queries, or give the values as a list: where(name=[…])",
         ) from None
+
+
+def _parsed(text: str) -> Expression:
+    try:
+        return parse_filter(text, "where")
+    except ConfigurationError as error:  # its advice is for files that Spark reads
+        error.advice = (
+            "compare properties with literals, such as \"total >= 10 AND city IN ('Oslo', 'Bergen')\"; \\' is a quote "
+            "in a text; for anything else look at the rows of the pages"
+        )
+        raise
 
 
 def equality(name: str, value: object, columns: Columns) -> Bound:

@@ -44,7 +44,11 @@ class KeyCodec:
             except (TypeError, ValueError, ArithmeticError):
                 pass
         shown = ", ".join(f"{name} {kind.text}" for name, kind in self.columns.items())
-        raise ConfigurationError(f"{key!r:.200} is no key: the key is ({shown})", option="key")
+        raise ConfigurationError(
+            f"{key!r:.200} is no key: the key is ({shown})",
+            option="key",
+            advice="give a value of the type in Python, such as 7 for a bigint; for several columns a tuple of them",
+        )
 
     def to_json(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return a key, as SQLite stores it, as JSON."""

@@ -323,9 +323,9 @@ def test_what_has_no_index_is_refused(objects):
         ConfigurationError, match=r"'note' of 'O' has no index[\s\S]*filter=True, or give one of id, name"
     ):
         node.where(note="y").fetch()
-    with pytest.raises(ConfigurationError, match=r"has no property 'nothing' in version 1"):
+    with pytest.raises(ConfigurationError, match=r"has no property 'nothing' in version 1[\s\S]*order_by"):
         node.order_by("-nothing").fetch()
-    with pytest.raises(ConfigurationError, match="cannot be parsed"):
+    with pytest.raises(ConfigurationError, match=r"cannot be parsed[\s\S]*look at the rows of the pages"):
         node.where("name = 'x'; DROP TABLE o").count()
     with pytest.raises(ConfigurationError, match="limit is 0"):
         node.where(name="x").limit(0)
