@@ -112,7 +112,8 @@ class SearchNode(Queryable):
             with self._refreshing:
                 self._current()  # the cache of a node that is closed may be another one's
                 version = self._refreshed()
-                self._copy_ahead()
+                if not at_least:  # else somebody waits for an edit
+                    self._copy_ahead()
             if version.offset >= at_least:
                 return version
             if time.monotonic() > until:
