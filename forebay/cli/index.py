@@ -296,6 +296,7 @@ def run_daemon(  # noqa: PLR0913 - options of a command
             raise typer.Exit(1)
         return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("opensearch").setLevel(logging.WARNING)  # else it tells each request
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.stop())
     daemon.run()
