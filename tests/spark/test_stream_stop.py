@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.spark.register import read_stream
@@ -42,6 +44,17 @@ class Silent(SimpleSource):
         return Noting(self, self.home)
 
 
+def planners():
+    """What the kernel knows of the processes that plan: their state, parent, and signals that wait or are caught."""
+    texts = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if b"streaming_source_runner" in (process / "cmdline").read_bytes():
+                lines = (process / "status").read_text().splitlines()
+                texts.append([line for line in lines if line.startswith(("Pid", "PPid", "State", "Sig", "Shd"))])
+    return texts
+
+
 def test_s11_a_planner_that_waits_for_an_answer_is_not_left_behind(spark, tmp_path):
     """S11: SIGTERM comes while `latest` blocks, which by itself would go on until `planningTimeout`."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -54,5 +67,9 @@ def test_s11_a_planner_that_waits_for_an_answer_is_not_left_behind(spark, tmp_pa
             query.stop()
         with connection:
             connection.settimeout(60)
-            assert connection.recv(1) == b"", "the process has ended, and its connections with it"
+            try:
+                received = connection.recv(1)
+            except TimeoutError:
+                pytest.fail(f"the process is left behind: {planners()}")
+            assert received == b"", "the process has ended, and its connections with it"
     assert (tmp_path / "closed").exists()
