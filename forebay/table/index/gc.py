@@ -53,7 +53,6 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
     for name, number in (("keep", keep), ("versions", versions)):
         if number < 1:
             raise ConfigurationError(f"{name} is {number}", option=name, advice="give 1 or more")
-    index.head()  # a wrong name is refused
     pipelines = index.pipelines()
     head = index.head()  # a pipeline is part of the log before it has files
     followers = list(index.followed(head))

@@ -266,10 +266,14 @@ class SearchNode(Queryable):
 
     def _copy_ahead(self) -> None:
         """Copy the newest version of a replacement, so that its swap has little to copy."""
-        building = None if self._pipeline is not None else self._known_head().building
+        building = self._known_head().building
+        if building is None or self._pipeline is not None:
+            self._ahead = None
+            return
         with suppress(ForebayError, OSError):  # it does not serve yet; when it does, `_take_newest` raises them
-            self._ahead = None if building is None else self._index.newest_version(building.pipeline, self._ahead)
-            self._cache.fetch(self._ahead.segments if self._ahead is not None else ())
+            self._ahead = self._index.newest_version(building.pipeline, self._ahead)
+            if self._ahead is not None:
+                self._cache.fetch(self._ahead.segments)
 
     def _newest(self) -> IndexVersion:
         """Return the newest version of the pipeline that serves.

@@ -222,7 +222,7 @@ class OpenSearchIndex:
         self._serve(name, head)
 
     def _check_replaceable(self, current: Indexed) -> None:
-        """Change nothing of an index, as `_serve` will: else builds that cannot serve would fill a full disk."""
+        """Check that aliases can be changed, by setting one that is: builds that cannot serve fill a full disk."""
         same = {"add": {"index": current.name, "alias": _writer(current.name), "is_hidden": True}}
         with suppress(MissingError):  # removed meanwhile
             self._cluster.call(lambda client: client.indices.update_aliases(body={"actions": [same]}))

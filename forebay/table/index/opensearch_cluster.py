@@ -225,7 +225,7 @@ class Cluster:
             following = {} if after is None else {"search_after": list(after)}
             hits = self.search(point, {**body, "size": size, "track_total_hits": False, **following})["hits"]["hits"]
             yield from hits
-            if len(hits) < size:
+            if len(hits) < size or size == limit:
                 return
             after, limit = hits[-1]["sort"], limit - size
             window = max(1, min(_MOST_HITS, _ANSWER_BYTES // max(len(repr(hit)) for hit in hits)))
