@@ -70,7 +70,7 @@ RUNS: Final = 8
 """Runs of a shard up to which no run is merged. Then they are merged as those of keyed state."""
 
 SPILLED: Final = 32 << 20
-"""Bytes of incoming rows, and of changes, that a shard keeps in memory. More are written; rows to the local disk, sorted."""
+"""Bytes of incoming rows, and of changes, that a shard keeps in memory. Rows beyond go to the local disk, sorted."""
 
 _PIECE: Final = 1 << 20
 """Bytes of a piece of spilled rows. It bounds the memory that merging one spilled run takes."""
