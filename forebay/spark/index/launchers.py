@@ -4,7 +4,12 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -26,6 +31,8 @@ from forebay.table.index.follower import BuildResult, BuildTask, build_shard
 _RESULT: Final = StructType([StructField("result", StringType())])
 _TRIES: Final = 3
 """How often a job is run if Spark read parts of its input again."""
+_LAST: Final = 10
+"""The priority (`nice`) of the parts of a replacement. Beside others it gets a tenth of a processor."""
 
 
 def run_transaction(df: DataFrame, tasks: Sequence[ShardTask], small: int) -> list[ShardResult]:
@@ -93,7 +100,18 @@ class _InTasks:
 
 def _build(task: BuildTask, batches: Iterator[pa.RecordBatch]) -> BuildResult:
     list(batches)  # a row that only says where to run
-    return build_shard(task)
+    if not task.behind:
+        return build_shard(task)
+    with ThreadPoolExecutor(1, initializer=_go_last) as thread:
+        return thread.submit(build_shard, task).result()
+
+
+def _go_last() -> None:
+    """Let this thread have the processor when no other wants it, as a replacement is not to delay what serves."""
+    if sys.platform == "linux":  # elsewhere a priority is of the whole process, which Spark uses for other tasks too
+        thread = threading.get_native_id()
+        with suppress(PermissionError):  # of a sandbox; then it is only less polite
+            os.setpriority(os.PRIO_PROCESS, thread, max(_LAST, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 def _in_driver(rows: pa.Table, tasks: Sequence[ShardTask]) -> list[ShardResult]:

@@ -69,6 +69,8 @@ class SearchNode(Queryable):
         pipeline: str | None = None,
     ) -> None:
         self._index = IndexStore(location, object_type, storage)
+        if not isinstance(cache, str | PathLike) or not str(cache):
+            raise ConfigurationError(f"cache is {cache!r}", option="cache", advice="give a local directory")
         self._directory = Path(cache)
         self._zone = session_zone(time_zone)
         self._pipeline = pipeline
@@ -102,11 +104,12 @@ class SearchNode(Queryable):
             at_least: The offset of an edit that answers are to contain.
 
         Raises:
-            ConfigurationError: There is no such object type, or the node is closed.
+            ConfigurationError: There is no such object type, the node is closed, or `at_least` is no number.
             RetriableError: The store does not answer, the disk is full, or there is no edit with this offset after a
                 few seconds; the version before goes on to answer.
             FatalError: A file is damaged; the version before goes on to answer.
         """
+        _refuse_other_offset(at_least)
         until = time.monotonic() + WAIT
         while True:
             with self._refreshing:
@@ -178,6 +181,7 @@ class SearchNode(Queryable):
         Raises:
             RetriableError: There is no edit with this offset yet.
         """
+        _refuse_other_offset(at_least)
         if self._current().offset < at_least:
             self.refresh(at_least=at_least)
         return self._current().find(key)[1]
@@ -370,6 +374,13 @@ class SearchNode(Queryable):
             sys.stderr.flush()
 
         return show
+
+
+def _refuse_other_offset(at_least: object) -> None:
+    if not hasattr(at_least, "__index__"):  # of int, and of numpy's integers
+        raise ConfigurationError(
+            f"at_least is {at_least!r:.200}", option="at_least", advice="pass the offset that edit returned"
+        )
 
 
 def _pairs(edits: object) -> list[tuple[object, Mapping[str, object] | None]]:

@@ -263,3 +263,15 @@ def test_a_wrong_name_does_not_claim_the_cache(objects, tmp_path):
             SearchNode(objects.location, name, cache=tmp_path / "mine")
     with SearchNode(objects.location, "O", cache=tmp_path / "mine") as node:
         assert node.count() == 3
+
+
+def test_an_argument_of_another_type_is_refused_by_name(objects):
+    objects.commit("a", rows(3))
+    for cache in (None, "", 7):
+        with pytest.raises(ConfigurationError, match=f"cache is {cache!r}"):
+            SearchNode(objects.location, "O", cache=cache)
+    node = objects.node()
+    for offset in ("1", None, 1.0):
+        for ask in (node.refresh, lambda at_least: node.get(1, at_least=at_least)):
+            with pytest.raises(ConfigurationError, match=f"at_least is {offset!r}"):
+                ask(at_least=offset)
