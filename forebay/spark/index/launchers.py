@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -102,12 +103,20 @@ def _build(task: BuildTask, batches: Iterator[pa.RecordBatch]) -> BuildResult:
     list(batches)  # a row that only says where to run
     if not task.behind:
         return build_shard(task)
-    with ThreadPoolExecutor(1, initializer=_go_last) as thread:
-        return thread.submit(build_shard, task).result()
+    return _last_thread().submit(build_shard, task).result()
+
+
+@cache
+def _last_thread() -> ThreadPoolExecutor:
+    """Return a thread that builds when no other work wants the processor.
+
+    A worker keeps it, because each new thread would take more memory.
+    """
+    return ThreadPoolExecutor(1, initializer=_go_last)
 
 
 def _go_last() -> None:
-    """Let this thread have the processor when no other wants it, as a replacement is not to delay what serves."""
+    """Lower the priority of this thread: a replacement is not to delay what serves."""
     if sys.platform == "linux":  # elsewhere a priority is of the whole process, which Spark uses for other tasks too
         thread = threading.get_native_id()
         with suppress(PermissionError):  # of a sandbox; then it is only less polite
