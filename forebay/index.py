@@ -72,4 +72,6 @@ __all__ = [
     "spark_key_hashes",
 ]
 
-__getattr__, __dir__ = lazy_names("forebay.index", _LAZY, __all__, {"numpy": "spark", "pyspark": "spark"})
+__getattr__, __dir__ = lazy_names(
+    "forebay.index", _LAZY, __all__, dict.fromkeys(("numpy", "pyspark"), "spark,changelog")
+)

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import venv
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,45 @@ def test_discovery_modules_cannot_raise(module):
     command = [sys.executable, "-P", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == forebay.__file__, done.stderr
+
+
+DOORS = """
+import importlib
+from forebay.errors import ConfigurationError
+
+for door in ("forebay", "forebay.changelog", "forebay.index", "forebay.keys"):
+    module = importlib.import_module(door)
+    for name in module.__all__:
+        try:
+            getattr(module, name)
+        except ConfigurationError as error:
+            print(f"{door}.{name}", error.advice, sep="\\t")
+"""
+
+
+def packages_of(extra):
+    """The names of the packages of an extra."""
+    texts = [text for text in requires("forebay") or () if re.search(f"extra == .{extra}.$", text)]
+    return {re.split("[^A-Za-z0-9-]", text)[0] for text in texts}
+
+
+@pytest.mark.parametrize(("missing", "needy"), [("numpy", "forebay.index.Funnel"), ("pyspark", "forebay.keys.")])
+def test_a_name_that_needs_a_package_says_which_extra_has_it(missing, needy):
+    command = [sys.executable, "-P", "-c", f"import sys\nsys.modules[{missing!r}] = None\n{DOORS}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert needy in done.stdout
+    for line in done.stdout.splitlines():
+        name, advice = line.split("\t")
+        extras = re.fullmatch(r'pip install "forebay\[(.+)\]"', advice)
+        assert extras, line
+        assert missing in set().union(*map(packages_of, extras[1].split(","))), name
+
+
+def test_the_extra_of_opensearch_is_all_that_its_names_need():
+    allowed = ", ".join(map(repr, {"forebay", "pyarrow", *packages_of("opensearch")}))
+    blocker = BLOCKER.replace('"forebay", "pyarrow"', allowed)
+    program = f"{blocker}\nfrom forebay.index import OpenSearchIndex, OpenSearchObjects"
+    subprocess.run([sys.executable, "-P", "-c", program], check=True)
 
 
 @pytest.mark.soak
