@@ -42,6 +42,13 @@ class AckedQueue(SimpleSource):
             if lines and not lines[-1].endswith(b"\n"):  # a crash interrupted the write: it was not acknowledged
                 spool.truncate(sum(map(len, lines[:-1])))
                 del lines[-1]
+            if len(lines) < (split.position or 0):
+                raise forebay.DataLossError(
+                    f"the spool {self.spool!r} has {len(lines)} messages, and {split.position} were read from it",
+                    split=split.id,
+                    position=split.position,
+                    advice="restore the spool, or begin with a new checkpoint; no message was taken from the queue",
+                )
             known = {json.loads(line)["id"] for line in lines}
             broker = Broker(self.queue)
             pulled = broker.pull(self.pull_rows)

@@ -137,7 +137,10 @@ class ServicePauses:
         self._until: dict[str, float] = {}
 
     def note(self, source: str, error: RetriableError) -> None:
-        """Pause all readers of a source for the error's `retry_after`, if it has one."""
+        """Pause all readers of a source for the error's `retry_after`, if it has one.
+
+        Only for an error that is retried: a pause that is too long for its `retryTimeout` ends the read instead.
+        """
         if error.retry_after:
             until = self._clock.monotonic() + error.retry_after
             self._until[source] = max(until, self._until.get(source, until))

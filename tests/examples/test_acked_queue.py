@@ -111,6 +111,16 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(source, monkeypatch, step
     assert os.listdir(source.queue) == []
 
 
+def test_a_spool_that_is_gone_takes_no_message(source, tmp_path):
+    with forebay.run(source, checkpoint=tmp_path / "state", until_caught_up=True) as batches:
+        assert sum(batch.num_rows for batch in batches) == 20
+    Path(source.spool).unlink()
+    Broker(source.queue).send("late")
+    with pytest.raises(forebay.DataLossError, match="has 0 messages, and 20 were read"):
+        forebay.run(source, checkpoint=tmp_path / "state", until_caught_up=True).to_table()
+    assert len(os.listdir(source.queue)) == 1
+
+
 class KillableQueue(Killable, AckedQueue):  # type: ignore[misc]
     """With points at which a kill ends the process."""
 

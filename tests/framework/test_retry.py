@@ -111,6 +111,20 @@ def test_a_planner_waits_as_long_as_the_service_asks():
     assert asked[1] - asked[0] >= 33
 
 
+def test_a_pause_that_ends_a_call_holds_no_other():
+    runtime = InlineRuntime()
+    calls = ConnectorCalls("shop", runtime, retry=RetryPolicy(timeout=3), timeout=100)
+
+    def refuse():
+        raise RetriableError("429", retry_after=15)
+
+    with pytest.raises(RetriableError, match="1 try"):
+        calls.call("splits()", refuse)
+    start = runtime.clock.monotonic()
+    assert calls.call("splits()", lambda: "yes") == "yes"
+    assert runtime.clock.monotonic() == start
+
+
 class Throttled(forebay.SimpleSource):
     """Two splits; the first read is refused, and asks for a pause."""
 

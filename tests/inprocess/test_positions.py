@@ -187,3 +187,38 @@ def test_the_recipe_for_exactly_once_is_right_under_kills(tmp_path, attempts):
     # On a busy machine some attempts end before they are killed.
     assert reported["kills"] >= attempts * 2 // 5 and reported["kills with progress"] >= attempts // 5
     assert reported["rows"] == reported["distinct"] == reported["expected"]
+
+
+class Renumbered(forebay.Split):
+    """Positions were texts, and `upgrade` leaves them so."""
+
+    version = 2
+
+    @classmethod
+    def upgrade(cls, version, fields):
+        return fields
+
+
+class Growing(forebay.SimpleSource):
+    bounded = False
+    split_class = Renumbered
+
+    def schema(self):
+        return pa.schema({"n": pa.int64()})
+
+    def splits(self):
+        return [Renumbered("x")]
+
+    def latest(self, split):
+        return (0, 9)
+
+    def read(self, split):
+        yield forebay.Batch([{"n": 1}], (0, 9))
+
+
+def test_a_position_of_an_older_version_that_does_not_compare_is_named_with_the_end():
+    """SPL-3: nothing else says that `upgrade` forgot it."""
+    split = Renumbered.from_json({"v": 1, "id": "x", "position": "00001"})
+    with pytest.raises(forebay.ContractError, match=r"'00001' cannot be compared with the end \(0, 9\)") as caught:
+        run(Growing(), positions={"x": split.position}, until_caught_up=True).to_table()
+    assert "Split.upgrade()" in caught.value.advice

@@ -94,6 +94,7 @@ class Entries(SimpleSource):
     """Tokens that expire after three requests, and each fifth page comes twice; the snippet brings `read`."""
 
     bounded = False
+    url: str = "x"
     page_rows: int = 20
     requests: ClassVar[list[int]] = [0]
 
@@ -130,6 +131,42 @@ def test_a_source_with_the_snippet_passes_check_alone(case):
     base, words = CASES[case]
     report = check(source_of(base, snippet(words), itertools=itertools, TOKENS={})(), seconds=60)
     assert report.verdict == "passed", report
+
+
+class Service(Entries):
+    """Each service has other numbers, and tokens that mean a place in all of them."""
+
+    limits: ClassVar[list[int]] = []
+    refused: ClassVar[set[int]] = set()
+
+    def get(self, path, *, split, token, limit):
+        self.limits.append(limit)
+        if len(self.limits) in self.refused:
+            raise forebay.RetriableError("429")
+        start = int(token or 0)
+        step = {"one": 1, "three": 3}[self.url]
+        return {"entries": [{"seq": step * n} for n in range(6_000)][start : start + limit], "next": str(start + limit)}
+
+
+def test_the_snippet_of_tokens_keeps_services_apart_and_passes_over_large_pages():
+    made = source_of(Service, snippet('self.get("entries"'), TOKENS=(tokens := {}))
+    Service.limits.clear()
+
+    def read(url, position, end):
+        return [row["seq"] for batch in made(url=url).read(Split("all", position, end)) for row in batch.rows]
+
+    assert read("one", None, 4_990) == list(range(4_990))
+    assert read("three", 3_000, 3_300) == list(range(3_000, 3_300, 3))
+    assert read("one", 4_990, 5_100) == list(range(4_990, 5_100))
+    assert len(tokens) == 2
+    tokens.clear()  # of another process
+    Service.limits.clear()
+    Service.refused.add(4)
+    with pytest.raises(forebay.RetriableError):
+        read("one", 4_990, 5_100)
+    assert read("one", 4_990, 5_100) == list(range(4_990, 5_100))
+    Service.refused.clear()
+    assert Service.limits == [1_000] * 6 + [20] * 5, "the failure costs one request"
 
 
 def test_the_snippet_of_upgrade_keeps_what_an_older_version_stored():

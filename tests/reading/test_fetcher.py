@@ -258,7 +258,7 @@ def test_a_split_that_always_fails_is_an_error_however_well_another_one_does(
     assert [record.getMessage().partition("(try ")[2][0] for record in caplog.records] == ["1", "2"]
 
 
-def test_a_pause_that_a_service_asks_for_holds_every_fetcher_of_its_source() -> None:
+def test_a_pause_that_a_service_asks_for_holds_every_fetcher_of_its_source(caplog) -> None:
     """Readers that share a rate limit pause together."""
     clock = ManualClock()
     runtime = ThreadRuntime(clock)
@@ -274,10 +274,30 @@ def test_a_pause_that_a_service_asks_for_holds_every_fetcher_of_its_source() -> 
         bench.fetcher.step()
     assert benches[0].fetcher.step() == WaitFor(30)
     clock.advance(10)
-    assert benches[1].fetcher.step() == WaitFor(20)
+    assert [benches[1].fetcher.step() for _ in range(2)] == [WaitFor(20)] * 2
+    waits = [record.getMessage() for record in caplog.records if "another reader" in record.getMessage()]
+    assert len(waits) == 1 and "fetch() waits 20.0 s, as the service asked" in waits[0]
     clock.advance(20)
     assert benches[1].fetcher.step() is Next.AGAIN
     assert not benches[1].errors
+
+
+def test_a_pause_that_ends_a_read_holds_no_other_reader() -> None:
+    """It is longer than `retryTimeout`. Whoever reads next, perhaps another service, asks for itself."""
+    runtime = ThreadRuntime(ManualClock())
+    readers = [CountingSplitReader(), CountingSplitReader()]
+    benches = [Bench(reader, runtime=runtime) for reader in readers]
+
+    def refuse() -> None:
+        raise RetriableError("429", retry_after=999_999_999)
+
+    readers[0].on_fetch = refuse
+    for bench in benches:
+        bench.fetcher.add_splits([Split("a", 0, 3)])
+        bench.fetcher.step()
+        bench.fetcher.step()
+    assert [error.message[:18] for error in benches[0].errors] == ["429 (1 try in 0.0 "]
+    assert not benches[1].errors and benches[1].fetcher.step() is Next.AGAIN
 
 
 def test_failures_that_lie_far_apart_are_not_in_a_row() -> None:

@@ -90,6 +90,26 @@ def test_time_that_went_into_retries_is_said():
     )
 
 
+class RefusesToSayItsSplits(Countdown):
+    """From the third call on."""
+
+    calls: ClassVar[list[int]] = [0]
+
+    def splits(self):
+        self.calls[0] += 1
+        if self.calls[0] > 2:
+            raise RetriableError("too many requests")
+        return super().splits()
+
+
+def test_who_raises_a_retriable_error_is_not_told_to_raise_one():
+    with pytest.raises(testkit.ConformanceError) as caught:
+        testkit.check(RefusesToSayItsSplits(start=30), seconds=10, rules=["ENU-1", "DIS-5", "SPL-1", "ENU-4"])
+    assert "too many requests" in str(caught.value)
+    assert "next step: check a service that answers" in str(caught.value)
+    assert "raise RetriableError" not in str(caught.value)
+
+
 def test_a_report_is_a_table_of_every_check_and_why_it_was_skipped():
     report = testkit.check(Countdown())
     lines = str(report).splitlines()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from forebay.errors import ContractError, FatalError, ForebayError, RetriableError
 from forebay.framework.reader import SourceReaderContext
@@ -145,6 +145,9 @@ def done_future() -> Future[None]:
 
 _log = logging.getLogger(__name__)
 
+_NOTICED: Final = 0.001
+"""Seconds by which a pause of another reader has to be longer than that of this one."""
+
 
 class Fetcher:
     """A worker that calls the `fetch` of a split reader, and offers the results to the queue (FET-1 … FET-6).
@@ -266,9 +269,7 @@ class Fetcher:
             self._paused = (self._paused - resume) | (pause & self._assigned.keys())
 
     def _fetch(self) -> Next | WaitFor:
-        pause = max(
-            self._retry_at - self._runtime.clock.monotonic(), self._runtime.service_pauses.remaining(self._source)
-        )
+        pause = self._pause()
         if pause > 0:
             self._end_call()
             return WaitFor(pause)
@@ -282,16 +283,25 @@ class Fetcher:
             self._pending = HandOver(list(self._checked(fetched)))
         return self._end_call()
 
+    def _pause(self) -> float:
+        """Return the seconds until the next fetch: those of a retry, or those that the service asked another reader."""
+        now = self._runtime.clock.monotonic()
+        asked = self._runtime.service_pauses.remaining(self._source)
+        if asked > max(self._retry_at - now, 0.0) + _NOTICED:
+            _log.warning("%s: fetch() waits %.1f s, as the service asked another reader to", self._source, asked)
+            self._retry_at = now + asked
+        return self._retry_at - now
+
     def _retry(self, error: RetriableError) -> WaitFor:
         # Counted per split: the success of one must not hide the failures of another.
         failed = error.split if error.split in self._assigned else None
         clock, policy = self._runtime.clock, self._retry_policy
         count = self._failures.setdefault(failed, RetryCount(policy, clock, self._runtime.random))
         drop_clients(self._source, error)
-        self._runtime.service_pauses.note(self._source, error)
         pause = count.fail(error)
         if count.exhausted:
             raise count.last_error(error)
+        self._runtime.service_pauses.note(self._source, error)
         _log.warning(
             "%s: fetch() failed (try %d) and is retried in %.1f s: %s",
             self._source,

@@ -375,7 +375,16 @@ class GeneratorWorker:
         if split.position is None:
             return bool(split.end == 0)  # None is the start
         key = self._source.order_key
-        return bool(split.position == split.end or key(split.end) < key(split.position))
+        try:
+            return bool(split.position == split.end or key(split.end) < key(split.position))
+        except TypeError as error:
+            raise ContractError(
+                f"the position {split.position!r} cannot be compared with the end {split.end!r}: {error}",
+                source=self._source.name,
+                split=split.id,
+                rule="SPL-3",
+                advice="use positions of one type, and convert those of older versions in Split.upgrade()",
+            ) from error
 
     def _end(self, error: BaseException | None) -> Next:
         close = getattr(self._rows, "close", None)

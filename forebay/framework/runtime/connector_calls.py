@@ -60,10 +60,10 @@ class ConnectorCalls:
                     return self._call_once(doing, work, deadline, timeout=(option, timeout))
             except RetriableError as error:
                 drop_clients(self._source, error)
-                pauses.note(self._source, error)
                 pause = count.fail(error)
                 if count.exhausted or clock.monotonic() + pause >= deadline:
                     raise count.last_error(error)  # noqa: B904 - it is the same error
+                pauses.note(self._source, error)
                 reason = redact(str(error))
                 _log.warning("%s: %s failed and is retried in %.1f s: %s", self._source, doing, pause, reason)
                 self._wait(pause, deadline)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from forebay.errors import ContractError, ForebayError
+from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.testkit.harness.guarded_calls import run_guarded
 from forebay.testkit.harness.subject import Subject
 from forebay.testkit.outcomes import AuthorMistake, Finding, OutOfTime, Result
@@ -71,7 +71,7 @@ class Check:
             return Result(finding.rule or self.rule, self.text, finding.outcome, saw, advice)
         except ForebayError as error:
             rule = _AUTHORS_RULE.get(error.rule or "", error.rule) or self.rule
-            return Result(rule, self.text, "failed", _text_of(error), error.advice or _ADVICE)
+            return Result(rule, self.text, "failed", _text_of(error), error.advice or _advice(error))
         except Exception as error:  # noqa: BLE001 - any error of a connector is a finding
             return Result(self.rule, self.text, "failed", f"{type(error).__name__}: {error}", _ADVICE)
         return Result(self.rule, self.text, "passed")
@@ -97,6 +97,13 @@ _ADVICE = (
     "raise RetriableError for temporary failures, and forebay's other errors for lasting failures outside the "
     "connector; correct all other errors"
 )
+
+
+_UNANSWERED = "check a service that answers and does not limit the rate; the log has each failure"
+
+
+def _advice(error: ForebayError) -> str:
+    return _UNANSWERED if isinstance(error, RetriableError) else _ADVICE
 
 
 def _text_of(error: ForebayError) -> str:

@@ -246,6 +246,30 @@ def older_versions_restored(subject: Subject) -> None:
 
 
 @check_into(POSITIONS)
+def older_positions_order(subject: Subject) -> None:
+    """SER-3: positions that an older version stored can be compared with those of this version."""
+    source = subject.source
+    positions = [position for trace in subject.traces for _, position in trace.marks if position is not None]
+    if not subject.stored or not positions:
+        raise NotApplicable("there is no stored split of an older version, or no position of this one")
+    for stored in subject.stored:
+        try:
+            split = source.split_class.from_json(json.loads(json.dumps(stored)))
+        except ContractError:  # of the check before
+            continue
+        for name, position in (("position", split.position), ("end", split.end)):
+            try:
+                if position is not None:
+                    _ = source.order_key(position) < source.order_key(positions[0])
+            except (TypeError, ValueError, LookupError) as error:
+                raise Broken(
+                    f"split {split.id!r}, stored by version {stored.get('v')!r}, was restored with the {name} "
+                    f"{position!r}, which does not compare with {positions[0]!r}, a position of this version: {error}",
+                    f"convert the {name} in upgrade()",
+                ) from error
+
+
+@check_into(POSITIONS)
 def positions_order(subject: Subject) -> None:
     """SPL-3, SR-2: positions sort as their records do, by themselves or by order_key, and move with every record."""
     key = subject.source.order_key

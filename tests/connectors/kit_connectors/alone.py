@@ -97,13 +97,28 @@ class Lossy(Split):
         return cls(**(fields if data["v"] == 2 else {"id": fields["id"], "key": fields["key"]}))
 
 
-STORED = {"older_versions_restored": [{"v": 1, "id": "a", "position": 2, "key": "k"}]}
+class KeepsWhatWasStored(Lossy):
+    @classmethod
+    def from_json(cls, data):
+        fields = {name: value for name, value in data.items() if name != "v"}
+        return cls(**fields) if data["v"] <= 2 else super().from_json(data)
+
+
+STORED = {
+    "older_versions_restored": [{"v": 1, "id": "a", "position": 2, "key": "k"}],
+    "older_positions_order": [{"v": 1, "id": "a", "position": "2", "key": "k"}],
+}
 """The splits of older versions that the check of a connector is given, by the name of the check."""
 
 
 @only("older_versions_restored")
 class ForgetsThePositionOfOlderSplits(Numbers):
     split_class = Lossy
+
+
+@only("older_positions_order")
+class KeepsThePositionOfOlderSplitsAsItWas(Numbers):
+    split_class = KeepsWhatWasStored
 
 
 @only("round_trip")

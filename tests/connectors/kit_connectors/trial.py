@@ -648,6 +648,26 @@ class UpgradeLosesThePosition(WithKeys):
     split_class = LosesPosition
 
 
+class KeepsAll(Keyed):
+    @classmethod
+    def upgrade(cls, version, fields):
+        return fields
+
+
+@bug("upgrade() leaves positions of the old form", "SER-3", stored=[{**OLD[0], "position": "3"}])
+class UpgradeLeavesOldPositions(WithKeys):
+    """Positions were texts, and are numbers now."""
+
+    split_class = KeepsAll
+
+
+@bug("upgrade() leaves ends of the old form", "SER-3", stored=[{**OLD[0], "end": "9"}])
+class UpgradeLeavesOldEnds(WithKeys):
+    """Ends were texts, and are numbers now."""
+
+    split_class = KeepsAll
+
+
 # ---- a log of segments, with an enumerator and a split reader of its own
 
 
