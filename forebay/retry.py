@@ -136,12 +136,12 @@ class ServicePauses:
         self._clock = clock
         self._until: dict[str, float] = {}
 
-    def note(self, source: str, error: RetriableError) -> None:
-        """Pause all readers of a source for the error's `retry_after`, if it has one.
+    def note(self, source: str, error: RetriableError, *, most: float) -> None:
+        """Pause all readers of a source for the error's `retry_after`, if it has one of at most `most` seconds.
 
-        Only for an error that is retried: a pause that is too long for its `retryTimeout` ends the read instead.
+        A longer one than `RetryPolicy.timeout` ends the read that got it, and must not hold up those that come later.
         """
-        if error.retry_after:
+        if error.retry_after and error.retry_after <= most:
             until = self._clock.monotonic() + error.retry_after
             self._until[source] = max(until, self._until.get(source, until))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, Protocol, Self, dataclass_transform
 
 from forebay.errors import ContractError
 
@@ -190,3 +190,30 @@ def normalise(position: object, split_id: str) -> Position:
 
 def _tuples(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return tuple(_tuples(part) for part in value) if isinstance(value, list) else value
+
+
+class OrdersPositions(Protocol):
+    """The methods of a `Source` that say which position comes first."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - see Source
+    def order_key(self, position: Position) -> Any: ...  # noqa: ANN401, D102 - see Source
+
+
+def before(source: OrdersPositions, position: Position, other: Position, split_id: str) -> bool:
+    """Return whether `position` of a split comes before the position `other`.
+
+    Raises:
+        ContractError: The two positions cannot be compared.
+    """
+    try:
+        return bool(source.order_key(position) < source.order_key(other))
+    except TypeError as error:
+        raise ContractError(
+            f"the positions {position!r} and {other!r} cannot be compared",
+            source=source.name,
+            split=split_id,
+            rule="SPL-2",
+            advice="in the connector, use one type for all positions of a split, convert those of older versions in "
+            "Split.upgrade(), or override order_key(position)",
+        ) from error

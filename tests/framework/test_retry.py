@@ -125,6 +125,23 @@ def test_a_pause_that_ends_a_call_holds_no_other():
     assert runtime.clock.monotonic() == start
 
 
+def test_a_pause_that_a_call_was_asked_for_holds_the_next_one_though_it_had_too_few_tries():
+    runtime = InlineRuntime()
+    calls = ConnectorCalls("shop", runtime, retry=RetryPolicy(retries=0), timeout=100)
+
+    def refuse():
+        raise RetriableError("429", retry_after=15)
+
+    with pytest.raises(RetriableError, match="1 try"):
+        calls.call("splits()", refuse)
+    start = runtime.clock.monotonic()
+    with pytest.raises(RetriableError, match=r"latest\(\) would have to wait 15.0 s, as the service asked") as caught:
+        calls.call("latest()", lambda: "no", within=("latestTimeout", 5))
+    assert "latestTimeout" in caught.value.advice
+    assert calls.call("splits()", lambda: "yes") == "yes"
+    assert runtime.clock.monotonic() == start + 15
+
+
 class Throttled(forebay.SimpleSource):
     """Two splits; the first read is refused, and asks for a pause."""
 

@@ -159,6 +159,9 @@ def test_the_snippet_of_tokens_keeps_services_apart_and_passes_over_large_pages(
     assert read("three", 3_000, 3_300) == list(range(3_000, 3_300, 3))
     assert read("one", 4_990, 5_100) == list(range(4_990, 5_100))
     assert len(tokens) == 2
+    Service.limits.clear()
+    assert read("three", 3_300, 3_303) == [3_300] and read("three", 3_303, 3_309) == [3_303, 3_306]
+    assert len(Service.limits) == 2, "records that come meanwhile cost no second look at the old ones"
     tokens.clear()  # of another process
     Service.limits.clear()
     Service.refused.add(4)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -260,6 +261,7 @@ def test_a_split_that_always_fails_is_an_error_however_well_another_one_does(
 
 def test_a_pause_that_a_service_asks_for_holds_every_fetcher_of_its_source(caplog) -> None:
     """Readers that share a rate limit pause together."""
+    caplog.set_level(logging.INFO)
     clock = ManualClock()
     runtime = ThreadRuntime(clock)
     readers = [CountingSplitReader(), CountingSplitReader()]

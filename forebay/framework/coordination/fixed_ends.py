@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from forebay.errors import ContractError
 from forebay.framework.source import Source
-from forebay.framework.split import Position, Split, normalise
+from forebay.framework.split import Position, Split, before, normalise
 
 
 def fixed_ends(source: Source, splits: Sequence[Split], ends: Mapping[str, Position]) -> Sequence[Split]:
@@ -43,21 +42,3 @@ def unread(source: Source, splits: Sequence[Split]) -> Sequence[Split]:
         return position == end or (not source.bounded and before(source, end, position, split.id))
 
     return [split for split in splits if not done(split)] if any(map(done, splits)) else splits
-
-
-def before(source: Source, position: Position, other: Position, split_id: str) -> bool:
-    """Return whether `position` of a split comes before the position `other`.
-
-    Raises:
-        ContractError: The two positions cannot be compared.
-    """
-    try:
-        return bool(source.order_key(position) < source.order_key(other))
-    except TypeError as error:
-        raise ContractError(
-            f"the positions {position!r} and {other!r} cannot be compared",
-            source=source.name,
-            split=split_id,
-            rule="SPL-2",
-            advice="in the connector, use one type for all positions of a split, or override order_key(position)",
-        ) from error

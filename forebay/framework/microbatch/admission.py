@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.finished_splits import LazySequence
 from forebay.framework.microbatch.offset import Planned, To, UnknownEnd
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
-from forebay.framework.split import Position, Split, normalise
+from forebay.framework.split import Position, Split, before, normalise
 
 # -- Finds the range of each split that can be read now. A micro-batch stays within it and never goes backwards (S4).
 

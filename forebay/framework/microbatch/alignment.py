@@ -36,7 +36,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from forebay.errors import ConfigurationError, ContractError, RetriableError
-from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.admission import AvailableSplits
 from forebay.framework.microbatch.event_time import (
@@ -52,7 +51,7 @@ from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
-from forebay.framework.split import Position, Split
+from forebay.framework.split import Position, Split, before
 from forebay.watermarks.alignment import last_event_time, max_allowed, watermark_before
 from forebay.watermarks.event_time import FUTURE, MAX_WATERMARK, micros
 from forebay.watermarks.strategy import IdlenessTimer

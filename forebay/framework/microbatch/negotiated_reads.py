@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from forebay.clock import Clock
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.coordination.fixed_ends import before
 from forebay.framework.microbatch.admission import Limits
 from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, begun_of
 from forebay.framework.microbatch.open_read import FutureWaiter, OpenRead
@@ -24,7 +23,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.runtime.state_location import state_store
 from forebay.framework.source import Source
-from forebay.framework.split import Position, Split
+from forebay.framework.split import Position, Split, before
 from forebay.framework.tasks.read_task import ReadTask
 from forebay.framework.tasks.reader_context import Delivered
 from forebay.options import ByteSize

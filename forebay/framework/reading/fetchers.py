@@ -145,7 +145,7 @@ def done_future() -> Future[None]:
 
 _log = logging.getLogger(__name__)
 
-_NOTICED: Final = 0.001
+_TOLERANCE: Final = 0.001
 """Seconds by which a pause of another reader has to be longer than that of this one."""
 
 
@@ -269,7 +269,7 @@ class Fetcher:
             self._paused = (self._paused - resume) | (pause & self._assigned.keys())
 
     def _fetch(self) -> Next | WaitFor:
-        pause = self._pause()
+        pause = self._seconds_to_wait()
         if pause > 0:
             self._end_call()
             return WaitFor(pause)
@@ -283,12 +283,12 @@ class Fetcher:
             self._pending = HandOver(list(self._checked(fetched)))
         return self._end_call()
 
-    def _pause(self) -> float:
+    def _seconds_to_wait(self) -> float:
         """Return the seconds until the next fetch: those of a retry, or those that the service asked another reader."""
         now = self._runtime.clock.monotonic()
         asked = self._runtime.service_pauses.remaining(self._source)
-        if asked > max(self._retry_at - now, 0.0) + _NOTICED:
-            _log.warning("%s: fetch() waits %.1f s, as the service asked another reader to", self._source, asked)
+        if asked > max(self._retry_at - now, 0.0) + _TOLERANCE:
+            _log.info("%s: fetch() waits %.1f s, as the service asked another reader", self._source, asked)
             self._retry_at = now + asked
         return self._retry_at - now
 
@@ -298,10 +298,10 @@ class Fetcher:
         clock, policy = self._runtime.clock, self._retry_policy
         count = self._failures.setdefault(failed, RetryCount(policy, clock, self._runtime.random))
         drop_clients(self._source, error)
+        self._runtime.service_pauses.note(self._source, error, most=policy.timeout)
         pause = count.fail(error)
         if count.exhausted:
             raise count.last_error(error)
-        self._runtime.service_pauses.note(self._source, error)
         _log.warning(
             "%s: fetch() failed (try %d) and is retried in %.1f s: %s",
             self._source,

@@ -19,7 +19,7 @@ from forebay.framework.arrow.row_packer import Batch, Packed, RowPacker, Rows
 from forebay.framework.reader import SourceReaderContext
 from forebay.framework.runtime.connector_errors import connector_error, wrap_errors
 from forebay.framework.runtime.runtime import Next, Signal, WorkerHandle
-from forebay.framework.split import Position, Split
+from forebay.framework.split import Position, Split, before
 from forebay.framework.split_reader import Fetched, SplitReader
 
 _UNBOUNDED_WORKERS = 8
@@ -374,17 +374,7 @@ class GeneratorWorker:
             return False
         if split.position is None:
             return bool(split.end == 0)  # None is the start
-        key = self._source.order_key
-        try:
-            return bool(split.position == split.end or key(split.end) < key(split.position))
-        except TypeError as error:
-            raise ContractError(
-                f"the position {split.position!r} cannot be compared with the end {split.end!r}: {error}",
-                source=self._source.name,
-                split=split.id,
-                rule="SPL-3",
-                advice="use positions of one type, and convert those of older versions in Split.upgrade()",
-            ) from error
+        return split.position == split.end or before(self._source, split.end, split.position, split.id)
 
     def _end(self, error: BaseException | None) -> Next:
         close = getattr(self._rows, "close", None)

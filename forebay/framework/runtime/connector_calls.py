@@ -54,19 +54,33 @@ class ConnectorCalls:
         deadline = clock.monotonic() + timeout
         count = RetryCount(self._brief if brief else self._retry, clock, self._runtime.random)
         while True:
-            self._wait(pauses.remaining(self._source), deadline)
+            self._wait_for_service(doing, pauses.remaining(self._source), deadline, option)
             try:
                 with wrap_errors(self._source, doing):
                     return self._call_once(doing, work, deadline, timeout=(option, timeout))
             except RetriableError as error:
                 drop_clients(self._source, error)
+                pauses.note(self._source, error, most=self._retry.timeout)
                 pause = count.fail(error)
                 if count.exhausted or clock.monotonic() + pause >= deadline:
                     raise count.last_error(error)  # noqa: B904 - it is the same error
-                pauses.note(self._source, error)
                 reason = redact(str(error))
                 _log.warning("%s: %s failed and is retried in %.1f s: %s", self._source, doing, pause, reason)
                 self._wait(pause, deadline)
+
+    def _wait_for_service(self, doing: str, asked: float, deadline: float, option: str) -> None:
+        """Wait for the pause that the service asked another reader for."""
+        if asked <= 0:
+            return
+        if self._runtime.clock.monotonic() + asked >= deadline:
+            raise RetriableError(
+                f"{doing} would have to wait {asked:.1f} s, as the service asked another reader",
+                source=self._source,
+                retry_after=asked,
+                advice=f"read with fewer tasks (numPartitions), or raise {option}",
+            )
+        _log.info("%s: %s waits %.1f s, as the service asked another reader", self._source, doing, asked)
+        self._wait(asked, deadline)
 
     def _wait(self, seconds: float, deadline: float) -> None:
         pause = min(seconds, deadline - self._runtime.clock.monotonic())

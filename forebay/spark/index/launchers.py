@@ -32,8 +32,8 @@ from forebay.table.index.follower import BuildResult, BuildTask, build_shard
 _RESULT: Final = StructType([StructField("result", StringType())])
 _TRIES: Final = 3
 """How often a job is run if Spark read parts of its input again."""
-_LAST: Final = 10
-"""The priority (`nice`) of the parts of a replacement. Beside others it gets a tenth of a processor."""
+_NICENESS: Final = 10
+"""The niceness of the parts of a replacement. Beside others of the usual priority it gets a tenth of a processor."""
 
 
 def run_transaction(df: DataFrame, tasks: Sequence[ShardTask], small: int) -> list[ShardResult]:
@@ -101,26 +101,25 @@ class _InTasks:
 
 def _build(task: BuildTask, batches: Iterator[pa.RecordBatch]) -> BuildResult:
     list(batches)  # a row that only says where to run
-    if not task.behind:
+    if not task.low_priority:
         return build_shard(task)
-    return _last_thread().submit(build_shard, task).result()
+    return _low_priority_thread().submit(build_shard, task).result()
 
 
 @cache
-def _last_thread() -> ThreadPoolExecutor:
-    """Return a thread that builds when no other work wants the processor.
+def _low_priority_thread() -> ThreadPoolExecutor:
+    """Return the thread of this worker that builds what does not serve yet. Its threads have its priority too.
 
-    A worker keeps it, because each new thread would take more memory.
+    There is one, because glibc keeps the heap of each new thread. The main thread cannot get its priority back.
     """
-    return ThreadPoolExecutor(1, initializer=_go_last)
+    return ThreadPoolExecutor(1, initializer=_lower_priority)
 
 
-def _go_last() -> None:
-    """Lower the priority of this thread: a replacement is not to delay what serves."""
+def _lower_priority() -> None:
     if sys.platform == "linux":  # elsewhere a priority is of the whole process, which Spark uses for other tasks too
         thread = threading.get_native_id()
-        with suppress(PermissionError):  # of a sandbox; then it is only less polite
-            os.setpriority(os.PRIO_PROCESS, thread, max(_LAST, os.getpriority(os.PRIO_PROCESS, thread)))
+        with suppress(OSError):  # a sandbox may refuse it; then it builds at the usual priority
+            os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 def _in_driver(rows: pa.Table, tasks: Sequence[ShardTask]) -> list[ShardResult]:

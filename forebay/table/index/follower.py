@@ -72,7 +72,7 @@ class BuildTask:
         shard: The shard.
         since: The numbers of the facts whose changes are merged; None: all objects are.
         before: The number of the fact that the version before follows, if there are folded edits.
-        behind: Whether another pipeline serves, whose steps go first.
+        low_priority: Whether it is of a whole index that does not serve yet, so that what serves goes first.
     """
 
     index: IndexStore
@@ -82,7 +82,7 @@ class BuildTask:
     shard: int
     since: tuple[int, ...] | None
     before: int | None = None
-    behind: bool = False
+    low_priority: bool = False
 
 
 @dataclass(frozen=True)
@@ -314,9 +314,9 @@ class Follower:
             facts={},
         )
         numbers = None if reason else tuple(entry.number for entry in changed)
-        behind = self._pipeline != head.serving
+        low = numbers is None and self._pipeline != head.serving  # a replacement has to catch up quickly
         tasks = [
-            BuildTask(self._index, definition, self._pipeline, head.number, shard, numbers, before, behind)
+            BuildTask(self._index, definition, self._pipeline, head.number, shard, numbers, before, low)
             for shard in range(head.shards)
         ]
         size = keys if numbers else max((state.live for state in head.states.values()), default=0)

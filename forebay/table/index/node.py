@@ -104,12 +104,12 @@ class SearchNode(Queryable):
             at_least: The offset of an edit that answers are to contain.
 
         Raises:
-            ConfigurationError: There is no such object type, the node is closed, or `at_least` is no number.
+            ConfigurationError: There is no such object type, the node is closed, or `at_least` is no int.
             RetriableError: The store does not answer, the disk is full, or there is no edit with this offset after a
                 few seconds; the version before goes on to answer.
             FatalError: A file is damaged; the version before goes on to answer.
         """
-        _refuse_other_offset(at_least)
+        _check_offset(at_least)
         until = time.monotonic() + WAIT
         while True:
             with self._refreshing:
@@ -181,7 +181,7 @@ class SearchNode(Queryable):
         Raises:
             RetriableError: There is no edit with this offset yet.
         """
-        _refuse_other_offset(at_least)
+        _check_offset(at_least)
         if self._current().offset < at_least:
             self.refresh(at_least=at_least)
         return self._current().find(key)[1]
@@ -376,7 +376,7 @@ class SearchNode(Queryable):
         return show
 
 
-def _refuse_other_offset(at_least: object) -> None:
+def _check_offset(at_least: object) -> None:
     if not hasattr(at_least, "__index__"):  # of int, and of numpy's integers
         raise ConfigurationError(
             f"at_least is {at_least!r:.200}", option="at_least", advice="pass the offset that edit returned"

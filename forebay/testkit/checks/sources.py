@@ -14,7 +14,7 @@ from typing import Any
 
 from forebay.errors import ContractError
 from forebay.framework.source import Source
-from forebay.framework.split import Split
+from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.reads import misordered, read
@@ -249,8 +249,9 @@ def older_versions_restored(subject: Subject) -> None:
 def older_positions_order(subject: Subject) -> None:
     """SER-3: positions that an older version stored can be compared with those of this version."""
     source = subject.source
-    positions = [position for trace in subject.traces for _, position in trace.marks if position is not None]
-    if not subject.stored or not positions:
+    known = {trace.split.id: [at for _, at in trace.marks if at is not None] for trace in subject.traces}
+    everywhere = [position for positions in known.values() for position in positions]
+    if not subject.stored or not everywhere:
         raise NotApplicable("there is no stored split of an older version, or no position of this one")
     for stored in subject.stored:
         try:
@@ -258,15 +259,25 @@ def older_positions_order(subject: Subject) -> None:
         except ContractError:  # of the check before
             continue
         for name, position in (("position", split.position), ("end", split.end)):
-            try:
-                if position is not None:
-                    _ = source.order_key(position) < source.order_key(positions[0])
-            except (TypeError, ValueError, LookupError) as error:
+            if position is None:
+                continue
+            positions = known.get(split.id) or everywhere
+            failures = [why for other in positions if (why := _why_incomparable(source, position, other))]
+            if failures and (split.id in known or len(failures) == len(positions)):
                 raise Broken(
                     f"split {split.id!r}, stored by version {stored.get('v')!r}, was restored with the {name} "
-                    f"{position!r}, which does not compare with {positions[0]!r}, a position of this version: {error}",
+                    f"{position!r}, which does not compare with positions of this version: {failures[0]}",
                     f"convert the {name} in upgrade()",
-                ) from error
+                )
+
+
+def _why_incomparable(source: Source, position: Position, other: Position) -> str:
+    """Return why two positions cannot be ordered; an empty text if they can."""
+    try:
+        _ = source.order_key(position) < source.order_key(other)
+    except Exception as error:  # noqa: BLE001 - `order_key` is code of the author
+        return f"{other!r}: {type(error).__name__}: {error}"
+    return ""
 
 
 @check_into(POSITIONS)

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from contextlib import suppress
+import threading
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
 from forebay.changelog import apply_changes
 from forebay.errors import ConfigurationError
 from forebay.index import Datasource, Funnel, Property
+from forebay.spark.index import launchers
+from forebay.table.index import follower
+from forebay.table.index.follower import BuildTask, build_shard
 
 ORDERS = "order_id int, status string, total decimal(12,2), note string, is_deleted boolean"
 WIDE = f"{ORDERS}, customer string"
@@ -93,42 +96,46 @@ def test_a_refused_definition_says_what_to_do(spark, funnel, location):
     assert funnel.replace(spark).pipeline == "000001"  # nothing to replace
 
 
-def ticks():
-    """The CPU time of the Python workers of this session, in ticks: by main threads, and by threads that go last."""
-    main = last = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            if b"pyspark.daemon" in (process / "cmdline").read_bytes() and os.getpid() in ancestors(process.name):
-                for thread in (process / "task").iterdir():
-                    user, system, *_, niceness = stat(thread)[11:17]
-                    is_main = thread.name == process.name
-                    main += is_main and int(user) + int(system)
-                    last += not is_main and int(niceness) >= 10 and int(user) + int(system)
-    return main, last
-
-
-def stat(process):
-    """What the kernel says of a process or thread, after its name."""
-    return (process / "stat").read_text().rpartition(")")[2].split()
-
-
-def ancestors(pid):
-    while int(pid) > 1:
-        pid = stat(Path("/proc") / str(pid))[1]
-        yield int(pid)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no priorities of threads")
-def test_what_is_built_behind_lets_the_index_that_serves_go_first(spark, funnel, location):
-    rows = spark.range(50_000).selectExpr(
-        "int(id) order_id", "'open' status", "id total", "'late' note", "false is_deleted"
-    )
+@pytest.mark.parametrize("refused", [False, True], ids=["allowed", "refused"])
+def test_a_task_of_low_priority_leaves_its_worker_as_it_was(monkeypatch, refused):
+    def niceness(task=None):
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    usual, task = niceness(), BuildTask(None, None, "r000001", 1, 0, None)
+    with monkeypatch.context() as patches:
+        patches.setattr(launchers, "build_shard", niceness)
+        if refused:
+            patches.setattr(os, "setpriority", refuse)
+        launchers._low_priority_thread.cache_clear()
+        results = [launchers._build(replace(task, low_priority=low), iter(())) for low in (False, True, True, False)]
+    launchers._low_priority_thread().shutdown()
+    launchers._low_priority_thread.cache_clear()
+    low = usual if refused else max(10, usual)
+    assert results == [usual, low, low, usual] and niceness() == usual
+
+
+def test_whole_builds_that_do_not_serve_yet_have_a_low_priority(spark, funnel, location, monkeypatch):
+    built = []
+
+    def noting(task):
+        built.append((task.pipeline, task.low_priority))
+        return build_shard(task)
+
+    monkeypatch.setattr(follower, "build_shard", noting)
+    monkeypatch.setattr(launchers, "launch_builds", lambda spark: lambda tasks: [noting(task) for task in tasks])
+    monkeypatch.setattr("forebay.spark.index.funnel.launch_builds", launchers.launch_builds)
     funnel = Funnel(location, funnel.object_type, shards=2, small=0)
-    before = ticks()
-    funnel.commit("orders", rows, kind="snapshot")
-    built = ticks()
-    assert built[0] > before[0] and built[1] == before[1]
+    funnel.commit("orders", spark.createDataFrame(ROWS, ORDERS), kind="snapshot")
     new = Funnel(location, with_orders(funnel, note=Property("string", filter=True)), small=0)
-    assert new.replace(spark).serves
-    replaced = ticks()
-    assert replaced[1] - built[1] > 2 * (replaced[0] - built[0]), "and the main threads, which stay, do no more"
+    assert not new.replace(spark, swap=False).serves
+    funnel.commit("orders", spark.createDataFrame(ROWS[:1], ORDERS), kind="delete")
+    replaced = new.replace(spark)
+    assert replaced.serves
+    serving = [low for pipeline, low in built if pipeline != replaced.pipeline]
+    behind = [low for pipeline, low in built if pipeline == replaced.pipeline]
+    assert serving and not any(serving)
+    assert behind == [True, True, False, False], "what it lacks then, it takes quickly"
