@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 from forebay.errors import ContractError
 
@@ -192,16 +192,14 @@ def _tuples(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return tuple(_tuples(part) for part in value) if isinstance(value, list) else value
 
 
-class OrdersPositions(Protocol):
-    """The methods of a `Source` that say which position comes first."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102 - see Source
-    def order_key(self, position: Position) -> Any: ...  # noqa: ANN401, D102 - see Source
-
-
-def before(source: OrdersPositions, position: Position, other: Position, split_id: str) -> bool:
+def before(source: Any, position: Position, other: Position, split_id: str) -> bool:  # noqa: ANN401 - see Args
     """Return whether `position` of a split comes before the position `other`.
+
+    Args:
+        source: The `Source`, of which this module knows nothing else than its name and its `order_key`.
+        position: A position of the split.
+        other: Another one.
+        split_id: The split, for the error.
 
     Raises:
         ContractError: The two positions cannot be compared.
