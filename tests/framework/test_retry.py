@@ -111,12 +111,13 @@ def test_a_planner_waits_as_long_as_the_service_asks():
     assert asked[1] - asked[0] >= 33
 
 
+def refuse():
+    raise RetriableError("429", retry_after=15)
+
+
 def test_a_pause_that_ends_a_call_holds_no_other():
     runtime = InlineRuntime()
     calls = ConnectorCalls("shop", runtime, retry=RetryPolicy(timeout=3), timeout=100)
-
-    def refuse():
-        raise RetriableError("429", retry_after=15)
 
     with pytest.raises(RetriableError, match="1 try"):
         calls.call("splits()", refuse)
@@ -128,9 +129,6 @@ def test_a_pause_that_ends_a_call_holds_no_other():
 def test_a_pause_that_a_call_was_asked_for_holds_the_next_one_though_it_had_too_few_tries():
     runtime = InlineRuntime()
     calls = ConnectorCalls("shop", runtime, retry=RetryPolicy(retries=0), timeout=100)
-
-    def refuse():
-        raise RetriableError("429", retry_after=15)
 
     with pytest.raises(RetriableError, match="1 try"):
         calls.call("splits()", refuse)

@@ -99,7 +99,7 @@ _ADVICE = (
 )
 
 
-_UNANSWERED = "check a service that answers and does not limit the rate; the log has each failure"
+_UNANSWERED = "check a service that answers and does not limit the rate"
 
 
 def _advice(error: ForebayError) -> str:
