@@ -17,7 +17,7 @@ from forebay.table.index.segment_cache import SegmentCache, process_cache
 from forebay.table.index.segments import IndexSegment, Row, RunWriter, newest_rows, open_segment, segment_rows
 
 SMALL: Final = 512
-"""Runs of at most this many rows are merged with each new run."""
+"""A merge takes runs of at most this many rows, however few the newer ones have."""
 
 RUNS: Final = 10
 """Maximum runs. A key is in at most one segment of a run, so this bounds the segments that have a key."""
@@ -28,10 +28,10 @@ _BATCH: Final = 10_000
 def compact(
     index: IndexStore, definition: ObjectType, shards: int, prefix: str, runs: Sequence[IndexRun]
 ) -> tuple[IndexRun, ...]:
-    """Return the runs after the newest ones are merged, if they are small or many.
+    """Return the runs; where they are more than `RUNS`, after the newest ones are merged.
 
-    A run that is not merged has at least a quarter more rows than all newer runs, so a row is rewritten only as often
-    as the logarithm of the number of rows.
+    Merged are as many as must be, and then those with few rows, or with at most a quarter more than all newer ones: so
+    large runs are rewritten seldom.
 
     Args:
         index: The store.
@@ -41,16 +41,14 @@ def compact(
         runs: The runs, oldest first. The newest one was written by the caller, and no version names it: it is
             deleted if it is merged.
     """
+    if len(runs) <= RUNS:
+        return tuple(runs)
     left = list(runs)
-    if len(left) < 2:
-        return tuple(left)
     merged = [left.pop()]
     rows = run_rows(merged[0])
     while left and (run_rows(left[-1]) <= SMALL or 4 * run_rows(left[-1]) <= 5 * rows or len(left) >= RUNS):
         merged.append(left.pop())
         rows += run_rows(merged[-1])
-    if len(merged) == 1:
-        return tuple(runs)
     run = _merge(index, definition, shards, prefix, merged, keep_deleted=bool(left))
     index.store.delete([segment.name for segment in merged[0]])
     return tuple(each for each in (*left, run) if each)

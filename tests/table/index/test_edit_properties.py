@@ -235,6 +235,7 @@ class Run:
 def play(new_objects, history, recent, **options):
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(changelog, "RUNS", options.pop("runs"))
+        patch.setattr(compaction, "RUNS", options.pop("index_runs"))
         patch.setattr(compaction, "SMALL", options.pop("small_runs"))
         run = Run(new_objects, Path(directory), recent, options)
         for what, *arguments in history:
@@ -247,6 +248,7 @@ SETUP = {
     "recent": st.sampled_from(["", "a", "b", "ab"]),
     "shards": st.sampled_from([1, 3]),
     "runs": st.sampled_from([1, 8]),
+    "index_runs": st.sampled_from([1, 2, 4, 10]),
     "small_runs": st.sampled_from([0, 2, 512]),
     "small": st.sampled_from([0, 50_000]),
     "equal_hashes": st.booleans(),

@@ -31,6 +31,12 @@ from forebay.table.index.log import Log
 from forebay.table.index.verify import verify
 
 
+@pytest.fixture(autouse=True)
+def few_runs(monkeypatch):
+    """Merges of runs are among what mutants break."""
+    monkeypatch.setattr(compaction, "RUNS", 2)
+
+
 def history(objects):
     """A few transactions; returns whether the index, its count and a node are as the model."""
     objects.commit("a", [{"id": number, "name": str(number)} for number in range(600)], "snapshot")

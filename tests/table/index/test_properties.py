@@ -63,15 +63,17 @@ class Model:
     shards=st.sampled_from([1, 3, 8]),
     threshold=st.sampled_from([None, Fraction(4, 5), Fraction(1), Fraction(1, 1000)]),
     runs=st.sampled_from([1, 8]),
+    index_runs=st.sampled_from([1, 2, 4, 10]),
     small=st.sampled_from([0, 2, 512]),
     equal_hashes=st.booleans(),
 )
 def test_increments_give_the_objects_of_the_model_and_of_a_full_build(
-    new_objects, history, shards, threshold, runs, small, equal_hashes
+    new_objects, history, shards, threshold, runs, index_runs, small, equal_hashes
 ):
     """P7: whatever the kinds, datasources, shards, thresholds, and merges of runs; also after a restart anywhere."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(changelog, "RUNS", runs)
+        patch.setattr(compaction, "RUNS", index_runs)
         patch.setattr(compaction, "SMALL", small)
         options = {"key_hash": lambda key: key[0] % 2} if equal_hashes else {}
         place = Path(directory)
@@ -99,7 +101,7 @@ def test_increments_give_the_objects_of_the_model_and_of_a_full_build(
             ]
             version = objects.index.newest_version("000001")
             counts.add(version.count == len(model.objects()) == node.count())
-            assert len(version.runs) <= compaction.RUNS
+            assert len(version.runs) <= index_runs
         if history:
             version = objects.follow(full=True)
             with objects.node() as fresh:
@@ -154,10 +156,11 @@ def collected_history(new_objects, place, history):
     return all(equal)
 
 
-@given(st.lists(collections(), max_size=10), st.sampled_from([0, 2, 512]))
-def test_a_collection_at_any_moment_changes_no_version_that_is_kept(new_objects, history, small):
+@given(st.lists(collections(), max_size=10), st.sampled_from([1, 2, 4, 10]), st.sampled_from([0, 2, 512]))
+def test_a_collection_at_any_moment_changes_no_version_that_is_kept(new_objects, history, runs, small):
     """P19."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "RUNS", runs)
         patch.setattr(compaction, "SMALL", small)
         assert collected_history(new_objects, Path(directory), history)
 
@@ -172,3 +175,18 @@ def test_a_collection_that_keeps_too_little_is_noticed(new_objects, tmp_path, mo
     rows = [{"id": number, "name": "x", "deleted": False} for number in range(5)]
     history = [(("a", "update", rows[:number], ""), True, (1, 3)) for number in range(1, 6)]
     assert collected_history(new_objects, tmp_path, history) is (mutant is None)
+
+
+def test_runs_are_merged_only_where_they_are_too_many(objects, monkeypatch):
+    """A change writes what changed, and nothing again, until the runs would be more than `RUNS`."""
+    monkeypatch.setattr(compaction, "RUNS", 4)
+    objects.commit("a", [{"id": number, "name": "x"} for number in range(600)], "snapshot")
+    runs = objects.index.newest_version("000001").runs
+    for number in range(3):
+        objects.commit("a", [{"id": number, "name": "y"}])
+        assert objects.index.newest_version("000001").runs[:-1] == runs
+        runs = objects.index.newest_version("000001").runs
+    objects.commit("a", [{"id": 0, "name": "z"}])
+    base, merged = objects.index.newest_version("000001").runs
+    assert base == runs[0]
+    assert compaction.run_rows(merged) == 3
