@@ -203,14 +203,15 @@ $(STAMPS)/docs: pyproject.toml $(STAMPS)/venv
 	@$(PY) -m pip install -q $$($(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['docs'])")
 	@touch $@
 
+# Python compiles the modules that are imported; pip would compile all, for a third of the CPU of the installation.
 $(STAMPS)/runtime: pyproject.toml $(STAMPS)/venv | build/wheel/stamp
 	@echo "installing what forebay needs; the first time this downloads Spark (about 0.5 GB)"
-	@$(PY) -m pip install -q "$(WHEEL)[all]" $(PYSPARK)
+	@$(PY) -m pip install -q --no-compile "$(WHEEL)[all]" $(PYSPARK)
 	@touch $@
 
 $(STAMPS)/dev: pyproject.toml $(STAMPS)/venv | build/wheel/stamp
 	@echo "installing what forebay and its tests need; the first time this downloads Spark (about 0.5 GB)"
-	@$(PY) -m pip install -q "$(WHEEL)[all,dev]" $(PYSPARK)
+	@$(PY) -m pip install -q --no-compile "$(WHEEL)[all,dev]" $(PYSPARK)
 	@touch $(STAMPS)/runtime $@
 
 $(STAMPS)/installed: build/wheel/stamp $(STAMPS)/venv | $(STAMPS)/builder
