@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The arguments without the program's name; by default the arguments of this process.
     """
-    missing = [name for name in ("typer", "rich") if find_spec(name) is None]
+    missing = [name for name in ("numpy", "rich", "typer") if find_spec(name) is None]
     if missing:
         sys.stderr.write(f'forebay: the command line needs {" and ".join(missing)}: pip install "forebay[cli]"\n')
         return 1

@@ -52,7 +52,7 @@ def test_it_says_what_it_can_do_and_which_version_it_is(shown_text):
     assert shown_text("--version") == (0, f"forebay {__version__}\n", "")
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich"])
+@pytest.mark.parametrize("missing", ["numpy", "rich", "typer"])
 def test_without_the_extra_it_says_how_to_install_it(missing):
     program = f"""
 import importlib.util, sys

@@ -128,6 +128,19 @@ def test_the_extra_of_opensearch_is_all_that_its_names_need():
     subprocess.run([sys.executable, "-P", "-c", program], check=True)
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["index", "status", "--help"], ["new", "--help"]])
+def test_the_extra_of_the_command_line_is_all_that_it_needs(arguments):
+    """Without what other extras bring; typer and rich have dependencies of their own."""
+    extras = ("spark", "files", "kafka", "kafka-tls", "s3", "avro", "changelog", "metrics", "opensearch", "postgres")
+    others = set().union(*map(packages_of, extras)) - packages_of("cli")
+    assert "pyspark" in others
+    refused = {name.replace("-", "_") for name in others} | {"kafka", "opensearchpy"}
+    lines = ("import sys", f"sys.modules.update(dict.fromkeys({refused!r}))", "from forebay.cli import main")
+    command = [sys.executable, "-P", "-c", "\n".join((*lines, f"sys.exit(main({arguments!r}))"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.soak
 def test_peek_and_run_in_a_fresh_environment(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
