@@ -233,9 +233,8 @@ class Bench:
         found: dict[tuple[str, str], float] = {}
         for deltas in (0, DELTAS):
             for number in range(deltas):
-                # Of different sizes, 900 to 15,000 rows; so few runs are not merged.
-                size = min(self.size // 10, round(600 * 1.5 ** (DELTAS - number)))
-                changed = rows(np.random.default_rng(number).choice(self.size, size, replace=False), number + 50)
+                keys = np.random.default_rng(number).choice(self.size, self.size // 200, replace=False)
+                changed = rows(keys, number + 50)
                 self.funnel.commit("orders", self.spark.createDataFrame(changed), kind="update")
             runs = len(self.funnel.status().pipelines[0].version.runs)
             if runs != deltas + 1:

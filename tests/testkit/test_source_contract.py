@@ -3,20 +3,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-from contextlib import closing, suppress
 
 import pytest
-from kit_connectors.written import (
-    INPUT,
-    SPOOL,
-    AcknowledgesBeforeItStores,
-    FindsSplitsOnce,
-    Lists,
-    OfLists,
-    PagesBeyondItsEnd,
-)
+from kit_connectors.written import INPUT, AcknowledgesBeforeItStores, FindsSplitsOnce, Lists, OfLists, PagesBeyondItsEnd
 
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.split import Split
@@ -90,23 +80,6 @@ class LeavesOutTheNewest(Lists):
         return max(0, len(INPUT[split.id]) - 1)
 
 
-class SwallowsAFailure(Lists):
-    """Says that nothing is new while the database that keeps the rows is locked."""
-
-    consumes = True
-
-    def latest(self, split):
-        kept = SPOOL.setdefault(split.id, [])
-        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(":memory:")):
-            kept += INPUT[split.id]
-            INPUT[split.id].clear()
-        return len(kept)
-
-    def read(self, split):
-        for at in range(split.position or 0, split.end):
-            yield Batch([SPOOL[split.id][at]], at + 1)
-
-
 @pytest.mark.parametrize(
     ("kind", "test", "rule"),
     [
@@ -119,7 +92,6 @@ class SwallowsAFailure(Lists):
         (PagesBeyondItsEnd, "test_sr_2_an_old_end_stays_an_end", "SR-2"),
         (LeavesOutTheNewest, "test_sr_2_rows_are_those_written", "SR-2"),
         (AcknowledgesBeforeItStores, "test_err_1_a_failure_while_records_are_taken_loses_none", "ERR-1"),
-        (SwallowsAFailure, "test_err_1_a_failure_while_records_are_taken_loses_none", "ERR-1"),
     ],
 )
 def test_what_only_writing_can_show_is_caught(kind, test, rule):

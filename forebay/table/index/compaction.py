@@ -17,7 +17,7 @@ from forebay.table.index.segment_cache import SegmentCache, process_cache
 from forebay.table.index.segments import IndexSegment, Row, RunWriter, newest_rows, open_segment, segment_rows
 
 SMALL: Final = 512
-"""A merge takes runs of at most this many rows, however few the newer ones have."""
+"""A merge takes in runs of at most this many rows, however few the newer ones have."""
 
 RUNS: Final = 10
 """Maximum runs. A key is in at most one segment of a run, so this bounds the segments that have a key."""
@@ -28,10 +28,10 @@ _BATCH: Final = 10_000
 def compact(
     index: IndexStore, definition: ObjectType, shards: int, prefix: str, runs: Sequence[IndexRun]
 ) -> tuple[IndexRun, ...]:
-    """Return the runs; where they are more than `RUNS`, after the newest ones are merged.
+    """Return the runs. If there are more than `RUNS`, the newest one is merged with older ones.
 
-    Merged are as many as must be, and then those with few rows, or with at most a quarter more than all newer ones: so
-    large runs are rewritten seldom.
+    It takes in older runs until at most `RUNS` are left, and the next one has more than `SMALL` rows and over a quarter
+    more rows than the merged ones.
 
     Args:
         index: The store.

@@ -228,15 +228,15 @@ def _compare(subject: Subject, answer: Answer, later: Answer, failed: str) -> No
         raise Broken(
             f"{failed} failed, and discovery returned {len(found)} of {len(ids)} splits, without {missing[0]!r}, and "
             "no error: a new query would never know of the failure",
-            RAISE,
+            _RAISE,
         )
     if lost := sorted(ends.keys() - ends_found.keys()):
-        raise Broken(f"{failed} failed, and latest() returned no end for split {lost[0]!r}", RAISE)
+        raise Broken(f"{failed} failed, and latest() returned no end for split {lost[0]!r}", _RAISE)
     if earlier := sorted(split_id for split_id, end in ends.items() if key(ends_found[split_id]) < key(end)):
         raise Broken(
             f"{failed} failed, and latest() returned {ends_found[earlier[0]]!r} for split {earlier[0]!r}, before "
             f"{ends[earlier[0]]!r}, which it had returned: as if there were nothing new, and no error",
-            RAISE,
+            _RAISE,
         )
 
 
@@ -255,7 +255,7 @@ def failing_reads_are_errors(subject: Subject) -> None:
             rows = _rows_or_error(subject, split)
         if rows is not None and failing.failed:
             how = f"after {failing.failed} had failed, and the read had ended without an error"
-            subject.compare(split.id, rows, trace.rows, how, RAISE)
+            subject.compare(split.id, rows, trace.rows, how, _RAISE)
         subject.need_time()
 
 
@@ -281,7 +281,7 @@ def _some(subject: Subject, calls: int) -> Iterable[int]:
     return sorted({1, calls, *chosen})
 
 
-RAISE = (
+_RAISE = (
     "let the error leave the method, as a RetriableError if it may pass (`with forebay.http_errors(…)` raises it); "
     "never return nothing, fewer results or an end instead"
 )

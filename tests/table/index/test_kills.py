@@ -16,6 +16,7 @@ from child_processes import Child
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.index import Datasource, ObjectType, Property
 from forebay.state.local_state_store import LocalStateStore
+from forebay.table.index import compaction
 from forebay.table.index import gc as collection
 from forebay.table.index import log as log_module
 from forebay.table.index.gc import collect, files_of
@@ -69,6 +70,12 @@ def writes(objects_at, work):
         patch.setattr(LocalStateStore, "delete", lambda *arguments: seen.append(1) or delete(*arguments))
         work(objects)
     return len(seen)
+
+
+@pytest.fixture(autouse=True)
+def few_runs(monkeypatch):
+    """Each change merges runs, so that a kill meets the writes of a merge too."""
+    monkeypatch.setattr(compaction, "RUNS", 1)
 
 
 @pytest.mark.parametrize(
