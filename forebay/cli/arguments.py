@@ -65,7 +65,7 @@ def imported(target: str) -> object:
     except Exception as error:  # a module may raise anything when it is imported
         raise ConfigurationError(
             f"{target} cannot be imported: {error}",
-            advice="write MODULE:Class, such as shop.orders:Orders, and run it where Python can import the module",
+            advice="write MODULE:NAME, such as shop.orders:Orders, and run it where Python can import the module",
         ) from error
 
 

@@ -79,7 +79,12 @@ def commit(  # noqa: PLR0913 - options of a command
     read_format: Annotated[str, typer.Option("--format", help="The format of the files.")] = "parquet",
     read: Annotated[
         list[str] | None,
-        typer.Option("-r", "--read-option", metavar="NAME=VALUE", help="An option of the reader; may be repeated."),
+        typer.Option(
+            "-r",
+            "--read-option",
+            metavar="NAME=VALUE",
+            help="An option of the reader, or schema=…, its columns and types; may be repeated.",
+        ),
     ] = None,
     allow_empty: Annotated[bool, typer.Option(help="A snapshot without rows may delete all rows.")] = False,
     adopt: Annotated[bool, typer.Option(help="Take over a datasource that a streaming query feeds.")] = False,
@@ -166,7 +171,12 @@ def prove(
     name: _Name,
     *,
     cache: Annotated[
-        Path | None, typer.Option(help="Compare what a node with this cache answers, not the files of the store.")
+        Path | None,
+        typer.Option(
+            help="Compare what a node with this cache answers, not the files of the store.",
+            exists=True,
+            file_okay=False,
+        ),
     ] = None,
     replacement: Annotated[bool, typer.Option("--replacement", help="Compare the replacement that is built.")] = False,
     option: _Storage = None,
@@ -275,7 +285,9 @@ def run_daemon(  # noqa: PLR0913 - options of a command
     ] = None,
     delay: Annotated[float, typer.Option(help="Alert: seconds from a commit until a version serves it.")] = 600.0,
     duration: Annotated[float, typer.Option(help="Alert: seconds that a run takes.")] = 3600.0,
-    edits: Annotated[float, typer.Option(help="Alert: seconds that an edit of a user is pending.")] = 7 * 3600.0,
+    edits: Annotated[
+        float, typer.Option(help="Alert: seconds that an edit of a user is pending; a flush is due after 6 hours.")
+    ] = 7 * 3600.0,
     metrics: Annotated[bool, typer.Option("--metrics", help="Send alerts to OpenTelemetry too.")] = False,
     option: _Storage = None,
 ) -> None:
@@ -321,7 +333,7 @@ def show_runs(
     if as_json:
         say(json.dumps([asdict(run) for run in matching], indent=2))
         return
-    say(text_table(RUN_HEADER, [run_cells(run) for run in matching], right={0, 3, 4}))
+    say(text_table(RUN_HEADER, [run_cells(run) for run in matching], right={0, 3, 4}) if matching else "no such run")
 
 
 @index.command()

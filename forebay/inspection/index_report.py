@@ -120,7 +120,7 @@ def _summary(state: Status) -> str:
         f"{each.version.pipeline} is built behind it"
         + (f", before it can serve: {', '.join(each.waits)}" if each.waits else f", {each.behind:,} facts behind")
         for each in state.pipelines
-        if each.role == "is built"
+        if each.role == "is being built"
     ]
     return "; ".join([f"fact {state.head.number:,} of the log", sources, behind, *built, pending])
 

@@ -43,12 +43,15 @@ def test_status_commit_verify_why_and_gc(location, capsys):
     text = shown("status")
     assert "Thing: fact 1 of the log, mon on a at" in text and "FULL" in text and "000001 (serves)" in text
     assert json.loads(shown("status", "--json"))["pipelines"][0]["objects"] == 2
-    options = ["--kind", "append", "--format", "csv", "-r", "header=true", "-r", "inferSchema=true"]
+    options = ["--kind", "append", "--format", "csv", "-r", "header=true", "-r", "schema=id bigint, code string, v int"]
     again = ["commit", "a", str(location / "next"), "--transaction", "tue", *options]
     assert "transaction tue: fact 2 of the log; 1 updated" in shown(*again)
     assert "it was committed before" in shown(*again)
     assert "equal to the states of all datasources, 2 objects" in shown("verify")
     assert json.loads(shown("verify", "--json"))["differing"] == 0
+    assert main(["index", "verify", *where, "--cache", str(location / "no-such-cache")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    (location / "cache").mkdir()
     assert "version 2" in shown("verify", "--cache", str(location / "cache"))
     why = shown("why", "id=1", "code=x")
     assert "datasource a: id=1, code='x', v=50" in why and "datasource b: no row" in why
@@ -144,8 +147,8 @@ def test_plan_and_replace(location, tmp_path, monkeypatch, capsys):
     assert "that is a new object type" in shown("plan", "things:key", code=1)
     assert "commit a snapshot of the datasource 'a' with the columns w" in shown("replace", "things:wider", code=1)
     text = shown("status")
-    assert "(is built)" in text and "can serve: commit a snapshot of the datasource 'a'" in text
-    assert "is built behind the index that serves" in shown("replace", "things:other", "--no-swap")
+    assert "(is being built)" in text and "can serve: commit a snapshot of the datasource 'a'" in text
+    assert "is not the one that serves" in shown("replace", "things:other", "--no-swap")
     assert "2 objects" in shown("verify", "--replacement")
     assert " serves, at fact" in shown("replace", "things:other")
     with SearchNode(where[0], "Thing", cache=tmp_path / "cache") as node:

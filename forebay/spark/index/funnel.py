@@ -433,7 +433,7 @@ def commit_files(
         datasource: The datasource.
         path: What Spark reads.
         read_format: The format of the files.
-        read_options: Options of the reader.
+        read_options: Options of the reader; `schema`: columns and types of the rows, as `id bigint, city string`.
         options: See `Funnel.commit`.
 
     Raises:
@@ -441,8 +441,11 @@ def commit_files(
     """
     definition = index.definition(index.head().serving)
     spark = SparkSession.builder.appName("forebay index commit").getOrCreate()
+    settings = dict(read_options)
+    schema = settings.pop("schema", None)
     try:
-        rows = spark.read.format(read_format).options(**read_options).load(path)
+        reader = spark.read.format(read_format).options(**settings)
+        rows = (reader if schema is None else reader.schema(schema)).load(path)
     except AnalysisException as error:
         raise ConfigurationError(
             f"Spark cannot read {path!r} as {read_format}: {error.getMessage()}",

@@ -78,6 +78,9 @@ _PIECE: Final = 1 << 20
 NAMED: Final = 20
 """Duplicate keys that an error names."""
 
+_SHOWN: Final = 6
+"""Columns of a row that an error shows."""
+
 
 @dataclass(frozen=True)
 class ShardTask:
@@ -251,10 +254,11 @@ class _Incoming:
                 )
             if batch.column(name).null_count:
                 place = int(np.flatnonzero(batch.column(name).is_null().to_numpy(zero_copy_only=False))[0])
-                row = {key.removeprefix(KEY): batch.column(key)[place].as_py() for key in self._keys}
-                shown = ", ".join(f"{key}={value!r}" for key, value in row.items())
+                row = {each[2:]: batch.column(each)[place].as_py() for each in self._task.payload.names[:_SHOWN]}
+                shown = ", ".join(f"{column}={value!r:.40}" for column, value in row.items())
                 raise DataError(
-                    f"the key column {name.removeprefix(KEY)!r} is NULL in the row ({shown})",
+                    f"the key {name.removeprefix(KEY)!r} of the datasource {self._task.datasource!r} is NULL in the "
+                    f"row ({shown}); nothing was committed",
                     advice="filter out such rows, or fill the column; an object has a whole key",
                 )
 

@@ -157,8 +157,8 @@ def _parsed(text: str) -> Expression:
         return parse_filter(text, "where")
     except ConfigurationError as error:  # its advice is for files that Spark reads
         error.advice = (
-            "compare properties with literals, such as \"total >= 10 AND city IN ('Oslo', 'Bergen')\"; \\' is a quote "
-            "in a text; for anything else look at the rows of the pages"
+            "compare properties with literals, such as \"total >= 10 AND city IN ('Oslo', 'Bergen')\"; a quote in a "
+            "text has one backslash before it; for anything else look at the rows of the pages"
         )
         raise
 

@@ -22,7 +22,7 @@ from forebay.formats.values.dates import session_zone
 from forebay.state.local_files import DirectoryLock, lock_directory
 from forebay.table.index.log import Entry
 from forebay.table.index.object_set import ObjectSet, OpenedSegment, Queryable, Version, View
-from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.pipelines import IndexStore, IndexVersion, absolute_location
 from forebay.table.index.segment_cache import MissingSegmentError, Progress, SegmentCache
 from forebay.table.index.segments import IndexSegment, open_segment
 
@@ -345,19 +345,19 @@ class SearchNode(Queryable):
         except ConfigurationError as error:
             error.option, error.advice = "cache", "give each node a cache of its own"
             raise
-        identity = {"location": self._index.location, "object_type": self._index.object_type}
+        identity = {"location": absolute_location(self._index.location), "object_type": self._index.object_type}
         owner = self._directory / _OWNER
         try:
             known = json.loads(owner.read_text())
         except (FileNotFoundError, ValueError):
             owner.write_text(json.dumps(identity))
             return lock
-        if known != identity:
+        if known | {"location": absolute_location(known.get("location", ""))} != identity:
             if lock is not None:
                 lock.release()
             raise ConfigurationError(
                 f"the cache {str(self._directory)!r} is of a node of {known.get('object_type')!r} below "
-                f"{known.get('location')!r}",
+                f"{known.get('location')!r}, and not of {self._index.object_type!r} below {identity['location']!r}",
                 option="cache",
                 advice="give each node a cache of its own, or remove this directory",
             )

@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from forebay.errors import ConfigurationError, RetriableError
@@ -35,7 +34,7 @@ from forebay.table.index.opensearch_documents import (
     gone_document,
     id_of,
 )
-from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.pipelines import IndexStore, absolute_location
 from forebay.table.index.runs import recorded
 from forebay.table.index.segments import Row
 from forebay.table.index.states import StateReader
@@ -97,7 +96,7 @@ class OpenSearchIndex:
         self._cluster = Cluster(hosts, retry)
         self._alias = checked_name(object_type.lower() if name is None else name)
         self._settings = _checked_settings(settings or {})
-        place = location if "://" in location else str(Path(location).absolute())
+        place = absolute_location(location)
         self._owner = {"v": FORMAT, "object_type": object_type, "location": place, "name": self._alias}
         self._progress = progress or _terminal(object_type)
 
@@ -150,7 +149,7 @@ class OpenSearchIndex:
         entry = None if current is None else self._index.log.get(current.data)
         if current is None or entry is None or entry.attempt != current.attempt:
             raise ConfigurationError(
-                f"OpenSearch has no index {self._alias!r} of {name!r} whose states there are",
+                f"OpenSearch has no index {self._alias!r} of {name!r} yet, or its last fact of the log was collected",
                 option="name",
                 advice="call catch_up, or run `forebay index opensearch`, and verify again",
             )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, Self
 
 from forebay.errors import ConfigurationError, ForebayError
@@ -86,6 +87,11 @@ def store_of(location: str, storage: Mapping[str, object]) -> StateStore:
     """Return the store of a location of indexes; its errors name the arguments `location` and `storage`."""
     purpose = Purpose("the index", "location", "storage.", "try again: nothing is lost", "the whole location")
     return RetryingStateStore(open_state_store(location, StorageOptions(storage), purpose))
+
+
+def absolute_location(location: str) -> str:
+    """Return a location as it is from every working directory."""
+    return location if "://" in location else str(Path(location).absolute())
 
 
 class IndexStore:

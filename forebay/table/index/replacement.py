@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from forebay.errors import ConfigurationError, FatalError, RetriableError
+from forebay.errors import ConfigurationError, DataError, FatalError, RetriableError
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS
 from forebay.table.index.flush import SHOWN
@@ -58,7 +58,7 @@ class Replacement:
     waits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        what = "serves" if self.serves else "is built behind the index that serves"
+        what = "serves" if self.serves else "is not the one that serves"
         if self.version is not None:
             what += f", at fact {self.version.data:,} of the log: {self.version.count:,} objects"
         return "\n  ".join([f"the pipeline {self.pipeline} {what}", *self.waits])
@@ -122,7 +122,15 @@ def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], F
     if waits := tuple(waits_for(head, stored, new)):
         return Replacement(building.pipeline, serves=False, version=None, waits=waits)
     following = follower(building.pipeline)
-    following.follow()
+    try:
+        following.follow()
+    except DataError as error:
+        error.message += (
+            f"; the replacement {building.pipeline} cannot be built with this row, and {head.serving} goes on to serve"
+        )
+        advice = error.advice or "correct the row"
+        error.advice = f"{advice}; or drop the replacement: call Funnel.replace with the definition that serves"
+        raise
     with ExitStack() as proving:
         proof = None
         while True:

@@ -40,7 +40,7 @@ class PipelineStatus:
 
     version: IndexVersion
     behind: int
-    role: Literal["serves", "is built", "was dropped"]
+    role: Literal["serves", "is being built", "was replaced or dropped"]
     size: int
     waits: tuple[str, ...] = ()
 
@@ -153,13 +153,13 @@ def status(index: IndexStore) -> Status:
     others = (index.newest_version(name) for name in index.pipelines() if name not in head.pipelines)
     for newest in (*followed, *(each for each in others if each is not None)):
         size = sum(segment.size for segment in newest.segments)
-        role: Literal["serves", "is built", "was dropped"] = "was dropped"
+        role: Literal["serves", "is being built", "was replaced or dropped"] = "was replaced or dropped"
         waits: tuple[str, ...] = ()
         if newest.pipeline == head.serving:
             role = "serves"
         elif newest in followed and new is not None:
-            role, waits = "is built", tuple(waits_for(head, stored, new))
-        behind = 0 if role == "was dropped" else _behind(index, head, newest)
+            role, waits = "is being built", tuple(waits_for(head, stored, new))
+        behind = 0 if role == "was replaced or dropped" else _behind(index, head, newest)
         pipelines.append(PipelineStatus(newest, behind, role, size, waits))
     return Status(index.object_type, head, tuple(sources), tuple(pipelines), _edit_status(index, head))
 

@@ -131,7 +131,7 @@ def refuse_other_rows(transaction: Transaction, committed_digest: str, digest: s
     if committed_digest != digest:
         raise ConfigurationError(
             f"the transaction {transaction.id!r} of the datasource {transaction.datasource!r} was committed with other "
-            f"rows: their digest was {committed_digest}, and is {digest}",
+            f"rows, or with deletes where these are rows: their digest was {committed_digest}, and is {digest}",
             option="transaction",
             advice="give other rows another id; each id stands for the rows of one transaction",
         )

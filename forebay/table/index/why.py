@@ -22,6 +22,9 @@ from forebay.table.index.pipelines import IndexStore, IndexVersion
 from forebay.table.index.segments import open_segment
 from forebay.table.index.states import KEY, StateReader
 
+_DELETED = "deleted at "
+_CREATED = "created by a user"
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -73,11 +76,20 @@ class Explanation:
             lines.append(f"  index: {what}, by {self.segment} (run {self.run} of {self.runs})")
         lines += [f"  pending: {text}" for text in self.pending]
         lines += [] if self.replacement is None else [f"  replacement: {self.replacement}"]
+        if self.pending:
+            lines.append("  rule: nodes show pending edits over the index")
         if self.edits:
             lines.append(
                 "  rule: an edit wins over the row of a datasource; with most_recent, unless the row has a later time"
             )
-        if all(row is None for row in self.rows.values()):
+        if any(text.startswith(_DELETED) for text in self.edits):
+            lines.append(
+                "  rule: a deletion hides the row of each datasource, and its properties are NULL; with most_recent, "
+                "until the row has a later time"
+            )
+        if _CREATED in self.edits:
+            lines.append("  rule: an object that a user created exists without a row")
+        elif all(row is None for row in self.rows.values()):
             lines.append("  rule: an object exists while a datasource has a row with its key; none has")
         else:
             lines.append("  rule: a property comes from the row of its datasource; without a row it is NULL")
@@ -148,9 +160,9 @@ def _replacement(index: IndexStore, head: Entry, key: object) -> str | None:
 
 def _shown_edits(edits: KeyEdits) -> Iterator[str]:
     if edits.deleted is not None:
-        yield f"deleted at {shown_time(edits.deleted)}"
+        yield f"{_DELETED}{shown_time(edits.deleted)}"
     if edits.created:
-        yield "created by a user"
+        yield _CREATED
     for name, (_, value, at) in edits.values.items():
         yield f"{name}={'NULL' if value is None else repr(value)} at {shown_time(at)}"
 

@@ -25,10 +25,11 @@ def test_the_snippets_of_the_page_run(spark, tmp_path, monkeypatch, capsys):
     spark.createDataFrame(rows[:1], ORDERS).write.parquet(str(tmp_path / "day3"))
     spark.createDataFrame([(7, "Oslo")], CHANGES).write.parquet(str(tmp_path / "shipments"))
     page = PAGE
-    for text in ('parquet("orders")', '"checks/shipments"', " day3/ "):
+    (tmp_path / "gone.csv").write_text("order_id\n99\n")
+    for text in ('parquet("orders")', '"checks/shipments"', " day3/ ", " gone.csv "):
         assert page.count(text) == 1
         page = page.replace(
-            text, re.sub(r"[a-z0-9]+/?[a-z]*(?=[\") ]*$)", lambda match: str(tmp_path / match[0]), text)
+            text, re.sub(r"[a-z0-9]+[./]?[a-z]*(?=[\") ]*$)", lambda match: str(tmp_path / match[0]), text)
         )
     names = {
         "spark": spark,

@@ -197,7 +197,7 @@ def test_duplicates_ids_and_flags_are_the_same_in_driver_and_tasks(spark, funnel
         funnel.commit("orders", rows.limit(2), kind="snapshot", transaction="t")
     with pytest.raises(DataError, match=r"\(order_id=2\) occurs 2 times \(1 keys\)"):
         funnel.commit("orders", rows.union(rows.where("order_id = 2")), kind="append", transaction="u")
-    with pytest.raises(DataError, match="the key column 'order_id' is NULL"):
+    with pytest.raises(DataError, match="the key 'order_id' of the datasource 'orders' is NULL"):
         funnel.commit("orders", rows.union(rows.limit(1).withColumn("order_id", F.lit(None))), kind="append")
     with pytest.raises(ConfigurationError, match="it would delete all"):
         funnel.commit("orders", rows.limit(0), kind="snapshot", transaction="u")

@@ -451,14 +451,19 @@ def test_status_and_why_show_edits(objects, clock):
     assert "index: id=1, name='x'" in text and "an edit wins over the row" in text
     assert "pending: edit 3, of 2026-01-01T00:06:00+00:00: deleted" in str(explain(objects.index, 0))
     objects.flush()
-    assert "edits: deleted at 2026" in str(explain(objects.index, 0))
+    text = str(explain(objects.index, 0))
+    assert "edits: deleted at 2026" in text and "a deletion hides the row of each datasource" in text
     clock[0] = 7
     node.edit(3, name="new")
+    assert "nodes show pending edits over the index" in str(explain(objects.index, 3))
     clock[0] = 7 + 6 * 60
     assert status(objects.index).edits.due == "the oldest pending edit is of 2026-01-01T00:07:00+00:00"
     clock[0] = 8
     node.edit_many([(number, {"name": "x"}) for number in range(999)])
     assert status(objects.index).edits.due == "1,000 changes are pending"
+    objects.flush()
+    text = str(explain(objects.index, 3))
+    assert "an object that a user created exists without a row" in text and "none has" not in text
 
 
 def test_verify_finds_a_wrong_overlay(objects):

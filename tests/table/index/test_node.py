@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, FatalError, RetriableError
+from forebay.index import SearchNode
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.index import segment_cache
 from forebay.table.index.object_set import KeyFilter
@@ -160,9 +161,18 @@ def test_a_cache_belongs_to_one_node(objects, objects_at, tmp_path):
         node.get(1)
     other = objects_at()
     other.commit("a", rows("y"))
-    with pytest.raises(ConfigurationError, match="is of a node of 'O' below"):
+    with pytest.raises(ConfigurationError, match=r"is of a node of 'O' below .*, and not of 'O' below "):
         other.node(cache=cache)
     assert objects.node(cache=cache).get(0)["name"] == "x"
+
+
+def test_a_cache_is_of_its_location_from_any_directory(objects, tmp_path, monkeypatch):
+    objects.commit("a", rows("x"))
+    objects.node(cache=tmp_path / "mine").close()
+    place = Path(objects.location)
+    monkeypatch.chdir(place.parent)
+    with SearchNode(place.name, "O", cache=tmp_path / "mine") as node:
+        assert node.count() == 1
 
 
 def test_a_node_that_starts_again_copies_nothing_that_it_has(objects, tmp_path):

@@ -57,7 +57,10 @@ def test_a_replacement_serves_and_nodes_flip_to_it(live):
         (50, None, "Bergen")
     ]
     assert new.plan().kind == "INCREMENTAL" and verify(live.index, node.view()).is_equal
-    assert [(each.role, each.behind) for each in status(live.index).pipelines] == [("serves", 0), ("was dropped", 0)]
+    assert [(each.role, each.behind) for each in status(live.index).pipelines] == [
+        ("serves", 0),
+        ("was replaced or dropped", 0),
+    ]
     removed = collect(live.index, keep=1, versions=1)
     assert any("pipelines/000001/segments" in name for name in removed.files)
     assert live.index.pipelines() == ["r000003"]
@@ -212,12 +215,15 @@ def test_a_datasource_that_is_replaced_by_another_one(live):
 
 def test_a_value_that_does_not_fit_fails_the_replacement_and_never_live(live):
     new = live.defined(changed({**A, "note": Property("int", column="name")}))
-    with pytest.raises(DataError, match="the column 'name' of the datasource 'a' in the row"):
+    named = (
+        r"the column 'name' of the datasource 'a' in the row[\s\S]*; the replacement r\d+ cannot be built with this row"
+    )
+    with pytest.raises(DataError, match=named + r", and 000001 goes on to serve[\s\S]*or drop the replacement"):
         new.replace()
     live.commit("a", [{"id": n, "name": str(n)} for n in range(9)])
     assert live.node().get(1)["name"] == "1" and [each.role for each in status(live.index).pipelines] == [
         "serves",
-        "is built",
+        "is being built",
     ]
     live.commit("a", [{"id": 9, "name": "9"}])
     assert new.replace().serves and live.node().get(9)["note"] == 9
@@ -339,7 +345,10 @@ def test_operations_know_what_is_built(live):
     for number in range(4):
         live.commit("a", [{"id": 1, "name": str(number)}])
     found = status(live.index).pipelines
-    assert [(each.role, each.behind, each.version.data) for each in found] == [("serves", 0, 7), ("is built", 4, 3)]
+    assert [(each.role, each.behind, each.version.data) for each in found] == [
+        ("serves", 0, 7),
+        ("is being built", 4, 3),
+    ]
     text = str(explain(live.index, 1))
     assert "replacement: r000003, at fact 3 of the log, 4 behind: id=1, name='n1'" in text
     collect(live.index, keep=1, versions=1)

@@ -119,8 +119,11 @@ def test_more_duplicates_than_an_error_names_are_counted(objects):
 
 
 def test_a_key_that_is_null_is_refused(objects):
-    with pytest.raises(DataError, match=r"the key column 'id' is NULL in the row \(id=None\)"):
-        objects.commit("a", [{"id": 1}, {"id": None}])
+    shown = (
+        r"the key 'id' of the datasource 'a' is NULL in the row \(id=None, name='x', note=None\); nothing was committed"
+    )
+    with pytest.raises(DataError, match=shown):
+        objects.commit("a", [{"id": 1}, {"id": None, "name": "x"}])
     assert objects.index.log.head().number == 0
 
 
