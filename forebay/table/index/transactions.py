@@ -128,13 +128,18 @@ def refuse_other_rows(transaction: Transaction, committed_digest: str, digest: s
     Raises:
         ConfigurationError: It has others.
     """
-    if committed_digest != digest:
+    if committed_digest != (digest := _digest_of_kind(transaction, digest)):
         raise ConfigurationError(
             f"the transaction {transaction.id!r} of the datasource {transaction.datasource!r} was committed with other "
-            f"rows, or with deletes where these are rows: their digest was {committed_digest}, and is {digest}",
+            f"rows, or as another kind: their digest was {committed_digest}, and is {digest}",
             option="transaction",
             advice="give other rows another id; each id stands for the rows of one transaction",
         )
+
+
+def _digest_of_kind(transaction: Transaction, digest: str) -> str:
+    """Return the digest of the rows of a transaction; of a snapshot another one: it deletes other keys."""
+    return f"{digest}-snapshot" if transaction.kind == "snapshot" else digest
 
 
 def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incoming: Incoming) -> list[ShardTask]:
@@ -237,7 +242,8 @@ def _change(
     before = base.states.get(name)
     live = before.live if before else 0
     sequence = task.sequence if task.sequence is not None else task.kept_sequence
-    applied = (*(before.applied if before else ()), (id_digest(transaction.id), digest))[-KNOWN:]
+    known = (id_digest(transaction.id), _digest_of_kind(transaction, digest))
+    applied = (*(before.applied if before else ()), known)[-KNOWN:]
 
     def change(head: Entry) -> Entry:
         state = DatasourceState(

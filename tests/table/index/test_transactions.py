@@ -80,6 +80,20 @@ def test_a_known_id_with_other_rows_is_refused(objects):
     assert objects.commit("a", [{"id": 1, "name": "c"}], transaction="t0").applied
 
 
+def test_a_known_id_as_another_kind_is_refused(objects):
+    """A snapshot deletes what it does not have, so it is not an update with the same rows."""
+    objects.commit("a", hundred(), "snapshot", "t0")
+    row = [{"id": 1, "name": "a"}]
+    objects.commit("a", row, "update", "t1")
+    with pytest.raises(ConfigurationError, match="or as another kind: their digest was"):
+        objects.commit("a", row, "snapshot", "t1")
+    assert not objects.commit("a", row, "append", "t1").applied
+    assert not objects.commit("a", hundred(), "snapshot", "t0").applied
+    objects.commit("a", row, "snapshot", "t2")
+    with pytest.raises(ConfigurationError, match="or as another kind: their digest was"):
+        objects.commit("a", row, "update", "t2")
+
+
 def test_an_unchanged_transaction_is_known_too(objects):
     """Otherwise its redelivery after another transaction would set rows back."""
     objects.commit("a", [{"id": 1, "name": "old"}], transaction="t0")
