@@ -26,7 +26,7 @@ from forebay.table.index.follower import FullRule
 from forebay.table.index.gc import VERSIONS, collect
 from forebay.table.index.log import KEPT
 from forebay.table.index.monitor import Alert, Limits
-from forebay.table.index.node import SearchNode
+from forebay.table.index.node import OWNER, SearchNode
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.plan import make_plan
 from forebay.table.index.runs import graph_text, runs
@@ -173,9 +173,7 @@ def prove(
     cache: Annotated[
         Path | None,
         typer.Option(
-            help="Compare what a node with this cache answers, not the files of the store.",
-            exists=True,
-            file_okay=False,
+            help="Compare what a node with this cache, which no process uses, answers, not the files of the store."
         ),
     ] = None,
     replacement: Annotated[bool, typer.Option("--replacement", help="Compare the replacement that is built.")] = False,
@@ -187,6 +185,12 @@ def prove(
     if cache is None:
         verification = verify(store, replacement=replacement)
     else:
+        if not (cache / OWNER).is_file():  # else a new node would be proven, and not the one that is meant
+            raise ConfigurationError(
+                f"{str(cache)!r} is no cache of a node",
+                option="cache",
+                advice="give the cache of a SearchNode; without --cache the files of the store are compared",
+            )
         with SearchNode(location, name, cache=cache, storage=store.storage) as node:
             verification = verify(store, node.view())
     say(json.dumps(asdict(verification), indent=2) if as_json else f"{name} {verification}")

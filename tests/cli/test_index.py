@@ -49,9 +49,11 @@ def test_status_commit_verify_why_and_gc(location, capsys):
     assert "it was committed before" in shown(*again)
     assert "equal to the states of all datasources, 2 objects" in shown("verify")
     assert json.loads(shown("verify", "--json"))["differing"] == 0
-    assert main(["index", "verify", *where, "--cache", str(location / "no-such-cache")]) == 2
-    assert "does not exist" in capsys.readouterr().err
-    (location / "cache").mkdir()
+    for wrong in ("no-such-cache", "objects"):
+        assert main(["index", "verify", *where, "--cache", str(location / wrong)]) == 1
+        assert "is no cache of a node" in capsys.readouterr().err
+    assert not (location / "no-such-cache").exists()
+    SearchNode(where[0], "Thing", cache=location / "cache").close()
     assert "version 2" in shown("verify", "--cache", str(location / "cache"))
     why = shown("why", "id=1", "code=x")
     assert "datasource a: id=1, code='x', v=50" in why and "datasource b: no row" in why
@@ -145,10 +147,11 @@ def test_plan_and_replace(location, tmp_path, monkeypatch, capsys):
     assert shown("plan", "things:same") == "Thing INCREMENTAL the definition serves"
     assert "REPLACEMENT the property 'v' has another filter" in shown("plan", "things:other")
     assert "that is a new object type" in shown("plan", "things:key", code=1)
-    assert "commit a snapshot of the datasource 'a' with the columns w" in shown("replace", "things:wider", code=1)
+    waits = shown("replace", "things:wider", code=1)
+    assert "is not built yet commit a snapshot of the datasource 'a' with the columns w" in waits
     text = shown("status")
     assert "(is being built)" in text and "can serve: commit a snapshot of the datasource 'a'" in text
-    assert "is not the one that serves" in shown("replace", "things:other", "--no-swap")
+    assert "is built behind the index that serves" in shown("replace", "things:other", "--no-swap")
     assert "2 objects" in shown("verify", "--replacement")
     assert " serves, at fact" in shown("replace", "things:other")
     with SearchNode(where[0], "Thing", cache=tmp_path / "cache") as node:

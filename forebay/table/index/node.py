@@ -26,7 +26,8 @@ from forebay.table.index.pipelines import IndexStore, IndexVersion, absolute_loc
 from forebay.table.index.segment_cache import MissingSegmentError, Progress, SegmentCache
 from forebay.table.index.segments import IndexSegment, open_segment
 
-_OWNER: Final = "node.json"
+OWNER: Final = "node.json"
+"""The file of a cache that says whose it is."""
 """The file of a cache that says whose it is."""
 
 WAIT: Final = 5.0
@@ -346,7 +347,7 @@ class SearchNode(Queryable):
             error.option, error.advice = "cache", "give each node a cache of its own"
             raise
         identity = {"location": absolute_location(self._index.location), "object_type": self._index.object_type}
-        owner = self._directory / _OWNER
+        owner = self._directory / OWNER
         try:
             known = json.loads(owner.read_text())
         except (FileNotFoundError, ValueError):

@@ -149,7 +149,7 @@ class OpenSearchIndex:
         entry = None if current is None else self._index.log.get(current.data)
         if current is None or entry is None or entry.attempt != current.attempt:
             raise ConfigurationError(
-                f"OpenSearch has no index {self._alias!r} of {name!r} yet, or its last fact of the log was collected",
+                f"OpenSearch has no index {self._alias!r} of {name!r} yet, or the log has its last fact no more",
                 option="name",
                 advice="call catch_up, or run `forebay index opensearch`, and verify again",
             )

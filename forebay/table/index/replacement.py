@@ -11,7 +11,7 @@ import logging
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -58,7 +58,8 @@ class Replacement:
     waits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        what = "serves" if self.serves else "is not the one that serves"
+        behind = "is not built yet" if self.version is None else "is built behind the index that serves"
+        what = "serves" if self.serves else behind
         if self.version is not None:
             what += f", at fact {self.version.data:,} of the log: {self.version.count:,} objects"
         return "\n  ".join([f"the pipeline {self.pipeline} {what}", *self.waits])
@@ -122,19 +123,13 @@ def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], F
     if waits := tuple(waits_for(head, stored, new)):
         return Replacement(building.pipeline, serves=False, version=None, waits=waits)
     following = follower(building.pipeline)
-    try:
+    with _of_replacement(building.pipeline, head.serving):
         following.follow()
-    except DataError as error:
-        error.message += (
-            f"; the replacement {building.pipeline} cannot be built with this row, and {head.serving} goes on to serve"
-        )
-        advice = error.advice or "correct the row"
-        error.advice = f"{advice}; or drop the replacement: call Funnel.replace with the definition that serves"
-        raise
     with ExitStack() as proving:
         proof = None
         while True:
-            version = following.follow(exact=True)
+            with _of_replacement(building.pipeline, head.serving):
+                version = following.follow(exact=True)
             head = index.head()
             if head.serving == building.pipeline:
                 break
@@ -156,6 +151,18 @@ def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], F
                     run.did(to=head.number + 1, reason="it serves", counts={"objects": version.count})
                     break
     return Replacement(building.pipeline, serves=True, version=following.follow(exact=True))
+
+
+@contextmanager
+def _of_replacement(pipeline: str, serving: str) -> Iterator[None]:
+    """Let an error of a row say that it is the replacement that cannot have it."""
+    try:
+        yield
+    except DataError as error:
+        error.message += f"; the replacement {pipeline} cannot be built with this row, and {serving} goes on to serve"
+        advice = error.advice or "correct the row"
+        error.advice = f"{advice}; or drop the replacement: call Funnel.replace with the definition that serves"
+        raise
 
 
 def _refuse_lost_edits(index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType) -> None:

@@ -87,13 +87,13 @@ class Explanation:
                 "  rule: a deletion hides the row of each datasource, and its properties are NULL; with most_recent, "
                 "until the row has a later time"
             )
-        if _CREATED in self.edits:
-            lines.append("  rule: an object that a user created exists without a row")
-        elif all(row is None for row in self.rows.values()):
-            lines.append("  rule: an object exists while a datasource has a row with its key; none has")
-        else:
+        if any(row is not None for row in self.rows.values()):
             lines.append("  rule: a property comes from the row of its datasource; without a row it is NULL")
             lines += [f"    {name}: {source}.{column}" for name, (source, column) in self.sources.items()]
+        elif _CREATED in self.edits:
+            lines.append("  rule: an object that a user created exists without a row")
+        else:
+            lines.append("  rule: an object exists while a datasource has a row with its key; none has")
         return "\n".join(lines)
 
 

@@ -195,6 +195,9 @@ def test_duplicates_ids_and_flags_are_the_same_in_driver_and_tasks(spark, funnel
     assert not funnel.commit("orders", rows.orderBy(F.desc("order_id")), kind="snapshot", transaction="t").applied
     with pytest.raises(ConfigurationError, match="'t' of the datasource 'orders' was committed with other rows"):
         funnel.commit("orders", rows.limit(2), kind="snapshot", transaction="t")
+    for kind in ("update", "delete"):
+        with pytest.raises(ConfigurationError, match="or as another kind: their digest was"):
+            funnel.commit("orders", rows, kind=kind, transaction="t")
     with pytest.raises(DataError, match=r"\(order_id=2\) occurs 2 times \(1 keys\)"):
         funnel.commit("orders", rows.union(rows.where("order_id = 2")), kind="append", transaction="u")
     with pytest.raises(DataError, match="the key 'order_id' of the datasource 'orders' is NULL"):

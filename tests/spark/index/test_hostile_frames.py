@@ -99,7 +99,7 @@ def test_duplicates_and_nulls_in_other_partitions_are_seen(spark, location, smal
     with pytest.raises(DataError, match=r"occurs 2 times.*\(10 keys\)"):
         funnel.commit("a", frame, kind="snapshot", transaction="t")
     null = unique.withColumn("y", F.when(F.col("v") != 77, F.col("y")))
-    with pytest.raises(DataError, match="the key 'y' of the datasource .* is NULL in the row"):
+    with pytest.raises(DataError, match="the key 'y' of the datasource 'a' is NULL in the row"):
         funnel.commit("a", null, kind="snapshot", transaction="t")
     assert funnel.commit("a", unique, kind="snapshot", transaction="t").counts["inserted"] == 190
 

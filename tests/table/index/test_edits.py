@@ -464,6 +464,9 @@ def test_status_and_why_show_edits(objects, clock):
     objects.flush()
     text = str(explain(objects.index, 3))
     assert "an object that a user created exists without a row" in text and "none has" not in text
+    objects.commit("b", [{"id": 3, "city": "Oslo"}])
+    text = str(explain(objects.index, 3))
+    assert "edits: created by a user" in text and "    city: b.city" in text and "without a row it is NULL" in text
 
 
 def test_verify_finds_a_wrong_overlay(objects):

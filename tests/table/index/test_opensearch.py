@@ -319,7 +319,7 @@ def test_it_is_built_again_if_the_log_went_on_or_is_another_one_or_the_disk_is_l
         shutil.rmtree(objects.location)
         for number in range(facts):
             objects.commit("a", [{"id": number, "name": f"of {facts}"}])
-        with pytest.raises(ConfigurationError, match="yet, or its last fact of the log was collected"):
+        with pytest.raises(ConfigurationError, match="yet, or the log has its last fact no more"):
             pair.follower().verify()
         assert pair.follower().catch_up().data == facts and pair.follower().verify().is_equal
     with pair.reader() as fresh:

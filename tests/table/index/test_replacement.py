@@ -229,6 +229,29 @@ def test_a_value_that_does_not_fit_fails_the_replacement_and_never_live(live):
     assert new.replace().serves and live.node().get(9)["note"] == 9
 
 
+def test_a_value_that_comes_while_the_replacement_is_proven_names_it_too(live):
+    live.commit("a", [{"id": n, "name": str(n)} for n in range(9)], "snapshot")
+    new = live.defined(changed({**A, "note": Property("int", column="name")}))
+    follower = new.follower
+
+    def late(pipeline):
+        following = follower(pipeline)
+        first = following.follow
+
+        def follow(**options):
+            version = first(**options)
+            if not options:
+                live.commit("a", [{"id": 3, "name": "three"}])
+            return version
+
+        following.follow = follow
+        return following
+
+    new.follower = late
+    with pytest.raises(DataError, match=r"; the replacement r\d+ cannot be built with this row, and 000001 goes on to"):
+        new.replace()
+
+
 def test_a_newer_replacement_drops_the_one_before(live):
     first, second = live.defined(FILTERED), live.defined(changed({"name": A["name"]}))
     first.replace(swap=False)
