@@ -10,7 +10,8 @@ PYTEST_ARGS ?=
 BENCH ?= files stream_latency stream_files
 BENCH_ARGS ?=
 
-PYSPARK := pyspark$(if $(filter newest,$(SPARK)),,==$(SPARK))
+# Spark comes as source, of which pip makes a wheel: without compression, as its jars are compressed already.
+PYSPARK := pyspark$(if $(filter newest,$(SPARK)),,==$(SPARK)) --config-settings=--build-option=--compression=stored
 PY := $(abspath $(VENV))/bin/python
 STAMPS := $(VENV)/.forebay
 WHEEL = $$(ls build/wheel/*.whl)
@@ -31,8 +32,8 @@ JVM := -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -
 # Spark without its pyspark.zip: from the zip, each worker compiles the modules of PySpark again (0.5 s of CPU). Without it,
 # workers import the installed package.
 NO_ZIP := $(abspath $(STAMPS))/spark
-# The idle threads of OpenBLAS spin, in each process that imports numpy.
-PYTEST = OMP_NUM_THREADS=1 FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HOME=$(NO_ZIP) \
+# The idle threads of OpenBLAS spin, in each process that imports numpy. Spark's daemons import what their workers need.
+PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=$(abspath tests/spark/preloaded) FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HOME=$(NO_ZIP) \
 	SPARK_SUBMIT_OPTS='$(JVM) -XX:SharedArchiveFile=$(CLASSES)' \
 	FOREBAY_KAFKA_OPTS='-Xlog:disable -XX:SharedArchiveFile=$(KAFKA_CLASSES)' $(PY) -P -m pytest
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak SPARK_HOME=$(NO_ZIP) $(PY) -P -m pytest -m soak --timeout=3600
@@ -186,7 +187,9 @@ $(STAMPS)/venv:
 	"$$found" -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
+# The pip of an older Python takes twice as long to resolve and to install as the newest one.
 $(STAMPS)/builder: $(STAMPS)/venv
+	@$(PY) -m pip install -q --no-compile --upgrade pip
 	@$(PY) -m pip install -q $$($(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'])")
 	@touch $@
 

@@ -11,6 +11,7 @@ import os
 import sys
 import sysconfig
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache
@@ -60,8 +61,10 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let `make soak` run the properties too, with more examples, and rules that start processes for all classes.
 
-    A mark `soak("orc", "lz4")` is for the cases with one of these ids.
+    A mark `soak("orc", "lz4")` is for the cases with one of these ids, and `soak(keep=4)` for all cases of a test
+    but four that are spread over those without another such mark.
     """
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         ids = f"-{item.callspec.id}-" if hasattr(item, "callspec") else ""
         item.own_markers[:] = [
@@ -69,11 +72,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for mark in item.own_markers
             if mark.name != "soak" or not mark.args or any(f"-{case}-" in ids for case in mark.args)
         ]
+        soaks = [mark for mark in item.own_markers if mark.name == "soak"]
+        if soaks and all("keep" in mark.kwargs for mark in soaks):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for same in cases.values():
+        keep = min(same[0].own_markers[_soak(same[0])].kwargs["keep"], len(same))
+        for number in range(keep):
+            kept = same[number * len(same) // keep]
+            del kept.own_markers[_soak(kept)]
+    for item in items:
         if PROFILE == "soak" and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.soak)
         contract = getattr(item, "cls", None)
         if contract and item.name.startswith(OTHER_PROCESSES) and contract.__name__ not in IN_PROCESSES:
             item.add_marker(pytest.mark.soak)
+
+
+def _soak(item: pytest.Item) -> int:
+    """Return the place of the mark among those of a test."""
+    return next(place for place, mark in enumerate(item.own_markers) if mark.name == "soak")
 
 
 _file = Path()

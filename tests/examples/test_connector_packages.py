@@ -46,6 +46,7 @@ def test_it_uses_the_public_api_alone(package):
                 assert all(name.name == "forebay" or not name.name.startswith("forebay") for name in node.names)
 
 
+@pytest.mark.soak
 def test_what_is_installed_is_listed_with_its_options_and_runs(tmp_path):
     """Each package is built and installed as any other, beside forebay."""
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]

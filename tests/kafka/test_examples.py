@@ -75,6 +75,7 @@ def numbers(log: Path) -> set[int]:
     return {int(path.name) for path in log.iterdir() if path.name.isdecimal()}
 
 
+@pytest.mark.soak
 def test_the_tail_adds_new_records_and_replaces_repeated_batches(spark, orders, tmp_path):
     tail = import_module("kafka_tail")
     database, checks = str(tmp_path / "revenue.db"), tmp_path / "checks"

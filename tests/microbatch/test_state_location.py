@@ -136,6 +136,7 @@ def test_two_queries_on_copies_of_one_checkpoint_share_a_location(listed, tmp_pa
         assert one.turns() == []
 
 
+@pytest.mark.soak
 def test_two_thousand_open_splits_that_all_have_news(outside, query, tmp_path):
     names = [f"orders-{n}" for n in range(2000)]
     for options in ({}, {"state_location": str(tmp_path)}):

@@ -224,6 +224,7 @@ def first_failure(plant, seeds, capsys):
 
 
 @pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.soak(keep=6)
 def test_a_planted_bug_is_found_and_its_replay_shows_it(name, monkeypatch, capsys, record_property):
     plant, seeds = PLANTED[name]
     plant(monkeypatch)
@@ -240,6 +241,7 @@ def test_without_planted_bugs_the_same_seeds_are_clean():
     assert main(["--seeds", "30", "--jobs", "1"]) == 0
 
 
+@pytest.mark.soak
 def test_many_seeds_with_a_planted_bug_end_in_a_table_and_replay_commands(monkeypatch, capsys):
     a_refused_hand_over_is_dropped(monkeypatch)
     assert main(["--seeds", "40", "--jobs", "1"]) == 1

@@ -49,6 +49,7 @@ def test_100000_other_seeds_are_clean(record_property):
     run_clean(record_property, "--first", "1000000", "--seeds", "100000")
 
 
+@pytest.mark.soak
 def test_the_same_seed_does_the_same_in_every_process():
     """Also in a process with another order of sets of strings, such as a replay."""
     output = [

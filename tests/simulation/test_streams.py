@@ -167,6 +167,7 @@ def a_split_is_lost_when_it_gets_nothing(patch):
 
 
 @pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.soak(keep=4)
 def test_a_planted_bug_is_found(monkeypatch, capsys, name):
     plant, within = PLANTED[name]
     with monkeypatch.context() as patch:

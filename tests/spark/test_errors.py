@@ -112,6 +112,7 @@ def test_an_error_of_ours_comes_back_with_type_labels_and_advice(spark, place):
 
 
 @pytest.mark.parametrize("place", some(PLACES, "check", "splits", "midway"))
+@pytest.mark.soak(keep=1)
 def test_a_connectors_own_error_keeps_its_type_and_message_and_says_where(spark, place):
     raised, error = failure(lambda: load(spark, place=place, own=True))
     assert type(error) is FatalError
@@ -175,6 +176,7 @@ def test_a_value_of_the_wrong_type_names_option_and_example(spark):
     assert error.option == "own"
 
 
+@pytest.mark.soak
 def test_text_options_of_a_source_made_in_python_are_refused(spark):
     frame = read(spark, Failing())
     assert frame.count() == 100

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import forebay
 from forebay import Batch, SimpleSource
@@ -43,6 +44,7 @@ def looked(home, times):
     raise AssertionError(f"not {times} looks")
 
 
+@pytest.mark.soak
 def test_s4_an_idle_stream_by_time_makes_no_micro_batches(spark, tmp_path):
     """S4: also on Spark, which asks again and again; what came is read when it is asked for."""
     home, batches = tmp_path / "home", []

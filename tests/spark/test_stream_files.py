@@ -67,6 +67,7 @@ def test_files_come_once_in_order_and_over_restarts(spark: SparkSession, tmp_pat
     assert query.run(frame) == [[("5",)]]
 
 
+@pytest.mark.soak
 def test_spark_30669_once_ignores_the_limit(spark: SparkSession, tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     for number in range(5):
@@ -87,6 +88,7 @@ def test_max_files_per_trigger_incorrect_values(spark: SparkSession, tmp_path: P
     assert error.option == "maxFilesPerTrigger"
 
 
+@pytest.mark.soak
 def test_a_big_file_spans_micro_batches_and_every_row_comes_once(spark: SparkSession, tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     put(inbox, "a.csv", "k\n" + "".join(f"{n:06}\n" for n in range(1000)))

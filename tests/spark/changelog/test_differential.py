@@ -646,6 +646,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.soak(keep=3)
 def test_the_search_notices(one_partition, tasks_here, monkeypatch, mutant):
     mutant(monkeypatch)
     assert outcome(one_partition, MUTANTS[mutant])[0] == "wrong"

@@ -43,6 +43,7 @@ def test_edits_meet_the_rows_of_keys_of_every_type(spark, location, node_of):
     assert "edits: v=5 at" in text and "datasource a: " in text
 
 
+@pytest.mark.soak
 def test_tasks_of_spark_merge_edits(spark, funnel, location, node_of):
     funnel = Funnel(location, funnel.object_type, shards=2, small=0)
     schema = "order_id int, status string, total decimal(12,2), note string, is_deleted boolean"

@@ -188,6 +188,7 @@ def test_a_difference_is_one_of_values_not_of_hashes(spark, location, node_of, s
 
 
 @pytest.mark.parametrize("small", [pytest.param(50_000, marks=pytest.mark.soak), 0], ids=["driver", "tasks"])
+@pytest.mark.soak
 def test_duplicates_ids_and_flags_are_the_same_in_driver_and_tasks(spark, funnel, location, small):
     funnel = Funnel(location, funnel.object_type, shards=2, small=small)
     rows = spark.createDataFrame([(number, "open", None, None, None) for number in (1, 2, 3)], ORDERS)
@@ -255,6 +256,7 @@ def test_a_value_that_does_not_fit_its_property_is_refused_with_its_row(spark, l
 
 @pytest.mark.soak("update")
 @pytest.mark.parametrize("kind", ["snapshot", "update"])
+@pytest.mark.soak
 def test_a_commit_whose_datasource_moves_is_made_again(spark, funnel, node_of, monkeypatch, kind):
     """Another process commits while the difference is computed: it is computed again, and loses nothing."""
     funnel.commit("orders", spark.createDataFrame([(1, "new", None, None, None)], ORDERS), kind="snapshot")

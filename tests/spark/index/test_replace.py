@@ -33,6 +33,7 @@ def with_orders(funnel, **properties):
 
 
 @pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
+@pytest.mark.soak(keep=1)
 def test_a_new_column_comes_by_a_snapshot_that_feeds_both(spark, funnel, location, node_of, small):
     funnel.commit("orders", spark.createDataFrame(ROWS, ORDERS), kind="snapshot")
     node = node_of(location)
@@ -58,6 +59,7 @@ def test_a_new_column_comes_by_a_snapshot_that_feeds_both(spark, funnel, locatio
     assert new.status().pipelines[0].version.count == 5
 
 
+@pytest.mark.soak
 def test_a_stream_goes_on_before_and_after_the_swap(spark, funnel, location, node_of, tmp_path):
     schema = "order_no long, ship_city string"
     source, checks = str(tmp_path / "in"), str(tmp_path / "checks")

@@ -136,6 +136,7 @@ def test_plain_rows_with_a_flag(spark, table):
         ("id smallint PRIMARY KEY, v text", "'id' is smallint in the table"),
     ],
 )
+@pytest.mark.soak(keep=2)
 def test_a_table_that_does_not_fit_is_refused_before_any_write(spark, table, columns, message):
     table.sql(f"CREATE TABLE {{t}} ({columns})")
     with pytest.raises(ConfigurationError, match=message):
@@ -172,6 +173,7 @@ def test_names_that_need_quotes(spark, postgres):
         assert connection.execute('SELECT * FROM "Mixed ""case"" % table"').fetchall() == [(1, "a")]
 
 
+@pytest.mark.soak
 def test_a_long_name_has_a_staging_table_of_its_own(spark, postgres):
     df = spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES)
     names = ["t" * 62 + end for end in "ab"]
@@ -257,6 +259,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("dsn", MALFORMED)
+@pytest.mark.soak(keep=4)
 def test_a_malformed_dsn_is_refused_at_once_without_its_text(spark, dsn):
     target = PostgresTarget(dsn, "t")
     with pytest.raises(ConfigurationError, match="malformed") as refused:

@@ -39,6 +39,7 @@ def test_strings_for_types_that_spark_does_not_have(spark, table):
 
 @pytest.mark.soak("2")
 @pytest.mark.parametrize("kind", [1, 2])
+@pytest.mark.soak
 def test_a_uuid_as_the_key_and_others_in_versions_and_deletes(spark, table, kind):
     table.sql(f"CREATE TYPE mood_{table.name} AS ENUM ('sad', 'ok')")
     own = '"__START_AT" bigint, "__END_AT" bigint, PRIMARY KEY (id, "__START_AT")'
