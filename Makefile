@@ -33,7 +33,8 @@ JVM := -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -
 # workers import the installed package.
 NO_ZIP := $(abspath $(STAMPS))/spark
 # The idle threads of OpenBLAS spin, in each process that imports numpy. Spark's daemons import what their workers need.
-PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=$(abspath tests/spark/preloaded) FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HOME=$(NO_ZIP) \
+PRELOADED ?= $(abspath tests/spark/preloaded)
+PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=$(PRELOADED)$${PYTHONPATH:+:$$PYTHONPATH} FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=ci SPARK_HOME=$(NO_ZIP) \
 	SPARK_SUBMIT_OPTS='$(JVM) -XX:SharedArchiveFile=$(CLASSES)' \
 	FOREBAY_KAFKA_OPTS='-Xlog:disable -XX:SharedArchiveFile=$(KAFKA_CLASSES)' $(PY) -P -m pytest
 SOAK = FOREBAY_WHEEL=$(WHEEL) HYPOTHESIS_PROFILE=soak SPARK_HOME=$(NO_ZIP) $(PY) -P -m pytest -m soak --timeout=3600
@@ -110,7 +111,7 @@ else
 endif
 
 newest: ## Run the tests that need Spark on its newest release, in an environment of their own (needs Java)
-	@$(MAKE) --no-print-directory VENV=.venv-newest SPARK=newest PYTEST_ARGS='$(or $(PYTEST_ARGS),tests/spark tests/examples)' test
+	@$(MAKE) --no-print-directory VENV=.venv-newest SPARK=newest PRELOADED= PYTEST_ARGS='$(or $(PYTEST_ARGS),tests/spark tests/examples)' test
 
 lint: style ## Check style, format and all types
 	@$(MYPY) tests $(wildcard benchmarks/*.py)

@@ -11,7 +11,6 @@ import os
 import sys
 import sysconfig
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache
@@ -61,26 +60,11 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let `make soak` run the properties too, with more examples, and rules that start processes for all classes.
 
-    A mark `soak("orc", "lz4")` is for the cases with one of these ids, and `soak(keep=4)` for all cases of a test
-    but four that are spread over those without another such mark.
+    A mark `soak("orc", "lz4")` is for the cases with one of these ids, and `soak(but=["orc"])` for all others.
     """
-    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         ids = f"-{item.callspec.id}-" if hasattr(item, "callspec") else ""
-        item.own_markers[:] = [
-            mark
-            for mark in item.own_markers
-            if mark.name != "soak" or not mark.args or any(f"-{case}-" in ids for case in mark.args)
-        ]
-        soaks = [mark for mark in item.own_markers if mark.name == "soak"]
-        if soaks and all("keep" in mark.kwargs for mark in soaks):
-            cases[item.nodeid.partition("[")[0]].append(item)
-    for same in cases.values():
-        keep = min(same[0].own_markers[_soak(same[0])].kwargs["keep"], len(same))
-        for number in range(keep):
-            kept = same[number * len(same) // keep]
-            del kept.own_markers[_soak(kept)]
-    for item in items:
+        item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "soak" or _is_for(mark, ids)]
         if PROFILE == "soak" and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.soak)
         contract = getattr(item, "cls", None)
@@ -88,9 +72,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.soak)
 
 
-def _soak(item: pytest.Item) -> int:
-    """Return the place of the mark among those of a test."""
-    return next(place for place, mark in enumerate(item.own_markers) if mark.name == "soak")
+def _is_for(mark: pytest.Mark, ids: str) -> bool:
+    """Tell whether a mark `soak` is for the case with these ids, between hyphens."""
+    if mark.args:
+        return any(f"-{case}-" in ids for case in mark.args)
+    return not any(f"-{case}-" in ids for case in mark.kwargs.get("but", ()))
 
 
 _file = Path()

@@ -15,7 +15,6 @@ from forebay.testkit import Fault, FaultProxy
 
 @pytest.mark.parametrize("kind", ["truncate", "cut_after_head", "reset_in_body", "slow_down"])
 @pytest.mark.parametrize("path", ["*/orders*", "*/regions*", "*/newest*"])
-@pytest.mark.soak(keep=6)
 def test_an_answer_that_is_cut_costs_one_more_request(kind, path):
     """As in Spark's planner and tasks: there is no second reader that could hide an error."""
     options = forebay.HostOptions(retry_first_pause="1ms")

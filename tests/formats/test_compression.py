@@ -214,7 +214,6 @@ def test_a_compressed_csv_file_resumes_at_any_position_it_gave(memory_file, suff
 
 
 @pytest.mark.parametrize("codec", ["gzip", "bzip2", "deflate", "lz4", "snappy"])
-@pytest.mark.soak(keep=3)
 def test_what_spark_compresses_comes_back(spark_utc, memory_file, tmp_path, codec) -> None:
     lines = spark_utc.range(0, 30_000, 1, 1).selectExpr("concat('line ', id, ' ', repeat('x', id % 50))")
     lines.write.option("compression", codec).text(str(tmp_path / "out"))

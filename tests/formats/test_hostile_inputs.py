@@ -52,7 +52,6 @@ CSV: dict[str, tuple[str, str, dict[str, Any], list[Any]]] = {
 
 @LIMIT
 @pytest.mark.parametrize("name", CSV)
-@pytest.mark.soak(keep=4)
 def test_hostile_csv_is_read_in_time(memory_file: Files, name: str) -> None:
     text, kind, options, expected = CSV[name]
     found = csv_rows(memory_file, text, kind, **options)
@@ -92,7 +91,6 @@ def test_a_header_of_many_columns_is_compared_in_time() -> None:
         ('\\\\"', {"": '\\"'}),
     ],
 )
-@pytest.mark.soak(keep=4)
 def test_any_number_of_stray_quotes_in_one_value_is_read(piece: str, inside: dict[str, str], handling: str) -> None:
     """Each one used to be a nested call, and a thousand raised RecursionError."""
     rules = CsvOptions(unescaped_quote_handling=handling).rules()

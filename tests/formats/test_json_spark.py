@@ -91,7 +91,6 @@ def _differing(spark: SparkSession, path: Path, lines: list[bytes], text: str, o
 
 
 @pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.soak(keep=8)
 def test_every_value_is_read_as_every_type_like_spark(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     compare(spark, tmp_path, [*TORTURE, *ENCODED], schema_of(kind))
 
@@ -264,7 +263,6 @@ def judged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Jud
 
 @pytest.mark.soak("depth 999")
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.soak(keep=1)
 def test_whole_files_are_read_like_spark(spark: SparkSession, judged: Judged, tmp_path: Path, name: str) -> None:
     data, options = CASES[name]
     if name not in judged:
@@ -453,7 +451,6 @@ READ_TOGETHER = [
 
 
 @pytest.mark.parametrize("kinds", READ_TOGETHER, ids=["all values", "strings", "binary"])
-@pytest.mark.soak(keep=2)
 def test_a_column_of_irregular_texts_is_read_like_from_json(spark: SparkSession, kinds: list[str]) -> None:
     # A value of another type that is read as a string keeps its text, as in a file; from_json formats it.
     values = [value for value in VALUES if "string" not in kinds[0] or value.startswith(b'"')]

@@ -67,7 +67,7 @@ def test_the_decoder_of_python_reads_several_blocks() -> None:
 
 @pytest.mark.parametrize("separator", [None, pytest.param(b"\n", marks=pytest.mark.soak), b"ab"])
 @pytest.mark.parametrize("kind", ["blocks", "streams", "one block"])
-@pytest.mark.soak(keep=2)
+@pytest.mark.soak(but=["blocks-None", "streams-ab", "one block-ab"])
 def test_any_cuts_give_each_record_once_and_resume_exactly(
     memory_file: Any, separator: bytes | None, kind: str
 ) -> None:
@@ -148,7 +148,6 @@ def test_a_slice_reads_its_own_blocks_and_the_index_only() -> None:
     assert read < len(data) // 10 + (128 << 10) and read < len(data) // 2
 
 
-@pytest.mark.soak
 def test_only_large_files_of_several_blocks_are_cut(memory_file: Any) -> None:
     text = RANDOM.randbytes(3 << 20)
     blocks, alone = stream(text, 1 << 20), lzma.compress(text, preset=0)

@@ -130,7 +130,6 @@ REFUSED: list[tuple[object, list[pa.DataType], str]] = [
 
 
 @pytest.mark.parametrize(("value", "kinds", "why"), REFUSED, ids=lambda one: repr(one) if type(one) is str else None)
-@pytest.mark.soak(keep=5)
 def test_sr2_a_value_that_would_lose_something_is_refused_wherever_it_stands(
     value: object, kinds: list[pa.DataType], why: str
 ) -> None:

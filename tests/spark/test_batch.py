@@ -645,7 +645,6 @@ def test_no_secret_is_in_the_plan(spark):
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.soak(keep=1)
 def test_writing_is_refused_in_plain_words(spark, mode):
     register(spark, Countdown)
     with pytest.raises(Exception, match="cannot be written to") as caught:

@@ -112,7 +112,6 @@ def test_an_error_of_ours_comes_back_with_type_labels_and_advice(spark, place):
 
 
 @pytest.mark.parametrize("place", some(PLACES, "check", "splits", "midway"))
-@pytest.mark.soak(keep=1)
 def test_a_connectors_own_error_keeps_its_type_and_message_and_says_where(spark, place):
     raised, error = failure(lambda: load(spark, place=place, own=True))
     assert type(error) is FatalError

@@ -203,7 +203,6 @@ def change_offset(checkpoint, number, change):
 # ---- triggers
 
 
-@pytest.mark.soak
 def test_s17_available_now_takes_as_many_micro_batches_as_the_limit_says_while_a_writer_writes(spark, home, checkpoint):
     """S17: what there is when it begins, in exactly so many micro-batches, each split its turn (S16)."""
     grow(home, a=11, b=2)
@@ -333,7 +332,6 @@ def test_s3_nothing_of_the_planner_reaches_tasks(home):
 
 
 @pytest.mark.parametrize("place", [pytest.param("splits", marks=pytest.mark.soak), "latest", "read"])
-@pytest.mark.soak(keep=1)
 def test_an_error_of_ours_comes_back_typed(spark, home, checkpoint, place):
     error = failure(lambda: run(read_stream(spark, Journal(home=home, fail=place)), checkpoint))
     assert type(error) is DataLossError

@@ -33,7 +33,6 @@ GOOD = {
 
 @pytest.mark.soak("full, endless", "full, bounded", "batches", "event times", "own reader, endless")
 @pytest.mark.parametrize("name", GOOD)
-@pytest.mark.soak(keep=2)
 def test_a_good_connector_passes(in_one_process, name):
     assert check(GOOD[name]()).verdict == "passed"
 
@@ -47,7 +46,6 @@ def test_a_good_connector_passes_with_every_seed(name, block):
 
 
 @pytest.mark.parametrize(("rule", "name", "make"), BROKEN, ids=[f"{rule}-{name}" for rule, name, _ in BROKEN])
-@pytest.mark.soak(keep=12)
 def test_a_broken_connector_is_caught_by_its_rule(in_one_process, rule, name, make):
     with pytest.raises(ConformanceError) as caught:
         check(make(), seconds=6, rules={rule})

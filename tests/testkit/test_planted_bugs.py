@@ -412,7 +412,6 @@ def first_line(source: Source, **how: Any) -> str:
 
 
 @pytest.mark.parametrize(("make", "rule", "words"), PLANTED)
-@pytest.mark.soak(keep=12)
 def test_a_planted_bug_is_reported_in_the_first_line(make, rule, words):
     """With the checks of its rule alone; the soak test runs all checks."""
     first = first_line(make(), seconds=6, rules={rule})
@@ -438,7 +437,6 @@ CORRECT = {
 
 @pytest.mark.soak("many rows", "sparse rows")
 @pytest.mark.parametrize("name", CORRECT)
-@pytest.mark.soak(keep=1)
 def test_a_correct_source_passes(in_one_process, name):
     report = check(CORRECT[name]())
     assert (report.verdict, report.failed) == ("passed", []), str(report)

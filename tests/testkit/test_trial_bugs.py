@@ -25,7 +25,19 @@ ELSEWHERE = {"the order of ties depends on the process", "times without a zone"}
 
 
 @pytest.mark.parametrize("bug", named(bug for bug in BUGS if bug.name not in ELSEWHERE))
-@pytest.mark.soak(keep=7)
+@pytest.mark.soak(
+    but=[
+        "position off by one, early",
+        "latest() is inclusive",
+        "slices overlap",
+        "state on the class",
+        "connections are not closed",
+        "an error of read() becomes an end",
+        "upgrade() loses the position",
+        "unassigned splits are not in the snapshot",
+        "finished when it has caught up",
+    ]
+)
 def test_check_alone_catches_a_bug_of_the_trial(in_one_process, bug):
     """ERR-1, and the other rules: with the checks of its rules only; the soak test runs all checks."""
     assert rule_of(verdict(bug, whole=False)) in bug.rules
@@ -33,7 +45,6 @@ def test_check_alone_catches_a_bug_of_the_trial(in_one_process, bug):
 
 @pytest.mark.soak("the order of ties depends on the process")
 @pytest.mark.parametrize("bug", named(bug for bug in BUGS if bug.name in ELSEWHERE))
-@pytest.mark.soak
 def test_check_alone_catches_a_bug_that_other_processes_show(bug):
     assert rule_of(verdict(bug, whole=False)) in bug.rules
 

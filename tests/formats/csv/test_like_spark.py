@@ -283,7 +283,6 @@ def test_decimals_of_any_length_read_as_spark_reads_them(spark_utc, memory_file,
     ],
     ids=str,
 )
-@pytest.mark.soak(keep=2)
 def test_long_stray_quotes_read_as_spark_reads_them(spark_utc, memory_file, tmp_path, options, multi_line) -> None:
     pieces = ['"', '""', '"x', '"\\', '" x', '\\\\"', '\\"', "\\", '" ', '"\r\n', "1,2\n"]
     if options.get("unescaped_quote_handling") != "BACK_TO_DELIMITER":

@@ -231,7 +231,6 @@ DECIMALS = [(38, 0), (38, 1), (38, 18), (38, 37), (38, 38), (37, 0), (19, 18), (
 
 
 @pytest.mark.parametrize(("precision", "scale"), DECIMALS)
-@pytest.mark.soak(keep=4)
 def test_decimals_of_any_length_are_the_same_in_bulk_and_alone(precision, scale) -> None:
     tokens = long_decimals(400)
     expected = [parse_decimal(token, precision, scale) for token in tokens]

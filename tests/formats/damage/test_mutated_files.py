@@ -42,7 +42,6 @@ def check(kind: str, first: int, last: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", LEAST_READ)
-@pytest.mark.soak(keep=1)
 def test_damaged_files_are_refused_or_read(kind: str) -> None:
     check(kind, 0, 60)
 

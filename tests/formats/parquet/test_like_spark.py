@@ -199,7 +199,6 @@ EVERYTHING = """
     ],
     ids=["default", "legacy lists", "millis", "micros"],
 )
-@pytest.mark.soak(keep=3)
 def test_what_spark_writes_is_read_back(
     spark: SparkSession, tmp_path: Path, settings_of_writer: dict[str, str]
 ) -> None:

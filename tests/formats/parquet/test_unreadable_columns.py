@@ -93,7 +93,6 @@ def write(spark: SparkSession, path: Path, column: str, fill: Callable[..., None
 
 
 @pytest.mark.parametrize(("column", "fill", "kind"), COLUMNS.values(), ids=COLUMNS)
-@pytest.mark.soak(keep=4)
 def test_only_the_column_itself_is_refused_and_by_its_name(
     spark_utc: SparkSession, tmp_path: Path, column: str, fill: Callable[..., None], kind: pa.DataType
 ) -> None:
@@ -169,7 +168,6 @@ NARROW = decimal.Decimal("1.50")
     ],
     ids=str,
 )
-@pytest.mark.soak(keep=5)
 def test_types_of_the_writers_arrow_are_read_as_spark_reads_them(
     spark_utc: SparkSession, tmp_path: Path, kind: pa.DataType, values: list[Any]
 ) -> None:

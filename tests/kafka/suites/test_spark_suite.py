@@ -38,7 +38,6 @@ def grown(kafka, send, how, topic, queries):
 
 
 @HOW
-@pytest.mark.soak(keep=2)
 def test_from_latest_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)
     send(topic, [-1])
@@ -58,7 +57,6 @@ def test_from_latest_offsets(kafka, send, begin, how):
 
 
 @HOW
-@pytest.mark.soak(keep=2)
 def test_from_earliest_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)
     send(topic, [1, 2, 3], spread=5)
@@ -76,7 +74,6 @@ def test_from_earliest_offsets(kafka, send, begin, how):
 
 
 @HOW
-@pytest.mark.soak(keep=2)
 def test_from_specific_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)
     for partition, values in enumerate([[-20, -21, -22], [-10], [0, 1, 2], [10, 11, 12], [20, 21, 22]]):
@@ -112,7 +109,6 @@ def timed(send, topic):
         ("startingTimestamp", [1, 2, 11, 12, 21, 22, 31, 32, 40, 41, 42]),
     ],
 )
-@pytest.mark.soak(keep=2)
 def test_from_specific_and_global_timestamps(kafka, send, begin, how, option, expected):
     topic = kafka.topic(5)
     timed(send, topic)
@@ -282,7 +278,6 @@ def test_deserialization_of_initial_offset_written_by_future_version(kafka, send
 @pytest.mark.soak("7")
 @pytest.mark.parametrize("limit", [4, 7, 100])
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
-@pytest.mark.soak(keep=2)
 def test_read_kafka_transactional_messages(kafka, begin, level, limit):
     """And SPARK-25495: what was fetched ahead in one micro-batch serves the next, and nothing comes twice."""
     topic = kafka.topic()

@@ -71,7 +71,6 @@ def test_an_update_without_its_before_image_adds_a_row(micro_batches):
 
 
 @pytest.mark.parametrize("how", ["warn", "hold", "error"])
-@pytest.mark.soak(keep=1)
 def test_a_delete_of_an_unknown_key_is_held_or_refused(micro_batches, how):
     """C8: the row that comes later is cancelled, so nothing appears that should not be there."""
     query = micro_batches(lambda df, state: retracted(df, state, on_missing_retraction=how), CHANGES)
@@ -109,7 +108,6 @@ def test_duplicate_events_are_counted(micro_batches):
 
 
 @pytest.mark.parametrize(("how", "kept"), [("deduplicate", "b"), ("nothing", "a"), ("error", None)])
-@pytest.mark.soak(keep=1)
 def test_two_live_rows_of_a_key(micro_batches, how, kept):
     """C10."""
     query = micro_batches(lambda df, state: retracted(df, state, on_conflict=how), CHANGES)
@@ -138,7 +136,6 @@ def test_two_live_rows_of_a_key(micro_batches, how, kept):
         ),
     ],
 )
-@pytest.mark.soak(keep=1)
 def test_a_type_that_changes_between_two_runs_is_refused_by_name(micro_batches, schema, row, text):
     query = micro_batches(retracted, CHANGES)
     query.write([(1, "a", "insert"), (2, "b", "insert"), (3, "a", "insert")])

@@ -85,7 +85,6 @@ def test_a_malformed_event_keeps_its_whole_row(spark):
 
 
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "FAILFAST"])
-@pytest.mark.soak(keep=1)
 def test_errors_of_tasks_are_typed(spark, mode):
     value = {"op": "x"} if mode == "PERMISSIVE" else {"op": "c"}
     with pytest.raises(Exception, match="at split t/0") as failed:
@@ -120,7 +119,6 @@ def test_a_stream_through_debezium_and_back(spark, tmp_path):
     assert sorted(found, key=repr) == sorted(CHANGES, key=repr)
 
 
-@pytest.mark.soak
 def test_the_other_events(spark):
     """C17: Maxwell and upsert-Kafka, from and to."""
     df = changelog.from_debezium(events(spark, EVENTS), DDL, mode="FAILFAST")
@@ -145,7 +143,6 @@ def test_the_other_events(spark):
         (changelog.from_hudi, "_hoodie_operation", ("I", "-U", "U", "D")),
     ],
 )
-@pytest.mark.soak(keep=1)
 def test_feeds_of_tables(spark, convert, kind, words):
     """C17, C2."""
     feed = spark.createDataFrame([(1, word) for word in words], f"id int, {kind} string")

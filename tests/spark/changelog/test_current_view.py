@@ -80,7 +80,6 @@ def test_an_update_at_one_position_leaves_its_new_row(spark):
         ([("a", [moment], 1) for moment in (NOON, NOON.replace(microsecond=1))], "k string, v array<timestamp>, o int"),
     ],
 )
-@pytest.mark.soak(keep=2)
 def test_two_different_newest_rows_are_an_error_that_names_the_key(spark, values, schema):
     """K8."""
     error = error_of(current_view(spark.createDataFrame(values, schema), key="k", ordering="o"))

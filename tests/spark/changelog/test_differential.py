@@ -646,7 +646,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-@pytest.mark.soak(keep=3)
+@pytest.mark.soak(but=["broadcasts_any_hint", "unions_one_log", "lets_retractions_win", "filters_any_changes"])
 def test_the_search_notices(one_partition, tasks_here, monkeypatch, mutant):
     mutant(monkeypatch)
     assert outcome(one_partition, MUTANTS[mutant])[0] == "wrong"

@@ -82,7 +82,6 @@ def test_a_random_changelog_over_restarts(stream_of_files):
 
 
 @pytest.mark.parametrize("given", [{"strategy": "none"}, {"mode": "none"}, {"mode": "none", "strategy": "none"}])
-@pytest.mark.soak(keep=1)
 def test_the_strategy_none_passes_changes_on(spark, given):
     """C9: it is the choice of the caller; without state, also for a stream, and with kinds for plain rows."""
     changes = spark.sql("SELECT 1 AS id, 'delete' AS _change_type")

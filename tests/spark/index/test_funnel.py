@@ -256,7 +256,6 @@ def test_a_value_that_does_not_fit_its_property_is_refused_with_its_row(spark, l
 
 @pytest.mark.soak("update")
 @pytest.mark.parametrize("kind", ["snapshot", "update"])
-@pytest.mark.soak
 def test_a_commit_whose_datasource_moves_is_made_again(spark, funnel, node_of, monkeypatch, kind):
     """Another process commits while the difference is computed: it is computed again, and loses nothing."""
     funnel.commit("orders", spark.createDataFrame([(1, "new", None, None, None)], ORDERS), kind="snapshot")

@@ -33,7 +33,6 @@ def with_orders(funnel, **properties):
 
 
 @pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
-@pytest.mark.soak(keep=1)
 def test_a_new_column_comes_by_a_snapshot_that_feeds_both(spark, funnel, location, node_of, small):
     funnel.commit("orders", spark.createDataFrame(ROWS, ORDERS), kind="snapshot")
     node = node_of(location)

@@ -274,7 +274,6 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("status", "code", "kind", "said", "advice"), REFUSALS, ids=[one[1] for one in REFUSALS])
-@pytest.mark.soak(keep=5)
 def test_each_refusal_names_the_object_and_the_next_step(bucket, monkeypatch, status, code, kind, said, advice):
     monkeypatch.setattr(client, "ATTEMPTS", 1)
     options = bucket.options(connect_timeout=5 + len(code))  # a client of its own, with one attempt

@@ -96,7 +96,7 @@ def strict_changelog(rng, keys, length):
 
 @pytest.mark.parametrize("bits", [63, 2, 1])
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 12))])
-@pytest.mark.soak(keep=3)
+@pytest.mark.soak(but=["0-63", "1-1", "2-2"])
 def test_any_shuffle_in_any_cuts_gives_the_view_of_sequential_application(tmp_path, seed, bits):
     """P2, P4, P12: also where all hashes collide."""
     rng = random.Random(seed)

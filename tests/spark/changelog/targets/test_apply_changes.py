@@ -74,7 +74,6 @@ def test_an_aggregation_replaces_its_rows(stream, table):
     assert table.rows() == [(1, 2), (2, 1)]
 
 
-@pytest.mark.soak
 def test_a_new_checkpoint_is_refused_and_may_adopt(stream, table):
     """§3.2."""
     stream.write((1, 10, "a1", "insert"))

@@ -75,7 +75,6 @@ def test_a_repeated_or_older_micro_batch_overwrites_nothing(spark, continued, tm
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / PLACE).rglob("*") if path.is_file()} == files
 
 
-@pytest.mark.soak
 def test_another_query_is_refused_until_it_adopts(spark, continued, tmp_path):
     """§3.2."""
     with pytest.raises(ConfigurationError, match="was written by the query q"):
@@ -151,7 +150,6 @@ def test_at_one_sequence_a_row_counts_before_its_retraction(spark, target, tmp_p
         (["id", "v", "2 AS w", "_change_type"], "'w' is missing in the archive .*, and int in the changes"),
     ],
 )
-@pytest.mark.soak(keep=1)
 def test_another_schema_is_refused_before_any_write(spark, continued, tmp_path, select, message):
     before = sorted((tmp_path / PLACE).rglob("*"))
     with pytest.raises(ConfigurationError, match=message):

@@ -78,8 +78,8 @@ def shuffled(seed):
     return names
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 15))])
-@pytest.mark.parametrize("kind", [pytest.param(1, marks=pytest.mark.soak), 2])
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("kind", [1, 2])
 @pytest.mark.soak
 def test_any_names_of_columns_and_keys(spark, table, tmp_path, kind, seed):
     names = shuffled(seed)[: 16 if seed == 0 else None]  # all take 6 s
@@ -117,7 +117,6 @@ def test_any_names_of_columns_and_keys(spark, table, tmp_path, kind, seed):
 
 
 @pytest.mark.parametrize("name", ["x" * 64, "é" * 32, "", "ctid", "xmax", "a\0b"])
-@pytest.mark.soak(keep=2)
 def test_a_name_that_postgresql_cannot_have_is_refused(spark, table, name):
     df = spark.createDataFrame([(1, "a")], "id int, v string").toDF("id", name)
     with pytest.raises(ConfigurationError, match="PostgreSQL cannot have a column") as refused:

@@ -66,7 +66,6 @@ def exchanges(before, changes):
 
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 40))])
-@pytest.mark.soak(keep=2)
 def test_unique_values_move_between_rows_as_in_a_plain_model(unique, kind, seed):
     """Deletes, new rows, hand-overs, shifts and circles; a circle that is refused changes nothing."""
     create(unique, kind)

@@ -31,7 +31,7 @@ def random_events(rng, model, size):
 
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
-@pytest.mark.soak(keep=2)
+@pytest.mark.soak(but=["0-False", "1-True"])
 def test_a_resharded_query_goes_on_with_the_same_rows(query, small, seed, repeated):
     """C8, P4: whether or not Spark repeats the last micro-batch."""
     small()
@@ -100,7 +100,6 @@ def test_old_shards_are_removed_and_versions_are_kept_as_before(query, small):
     "moment",
     [moment if moment % 2 == 0 else pytest.param(moment, marks=pytest.mark.soak) for moment in range(0, 40, 3)],
 )
-@pytest.mark.soak(keep=3)
 def test_a_kill_at_any_write_leaves_the_old_state_or_the_new_one(query, small, monkeypatch, moment):
     """P4: the process ends before its nth write or removal."""
     small()

@@ -153,7 +153,6 @@ def test_of_two_attempts_one_writes_and_the_other_leaves_nothing(memory_shard):
 
 
 @pytest.mark.parametrize("sizes", ["equal", "falling", "random", "rising"])
-@pytest.mark.soak(keep=2)
 def test_a_micro_batch_costs_what_it_touches_and_a_logarithm(memory_shard, limits, sizes):
     """Entries written and runs searched, not time: both grow with the logarithm of what is stored."""
     rng = random.Random(2)
