@@ -52,11 +52,12 @@ class AckedQueue(SimpleSource):
             known = {json.loads(line)["id"] for line in lines}
             broker = Broker(self.queue)
             pulled = broker.pull(self.pull_rows)
-            new = [message for message in pulled if message["id"] not in known]  # the others were not acknowledged
-            spool.writelines(json.dumps(message).encode() + b"\n" for message in new)
+            # Each once: those that are known were not acknowledged, and a pull may bring a message twice.
+            new = {message["id"]: message for message in pulled if message["id"] not in known}
+            spool.writelines(json.dumps(message).encode() + b"\n" for message in new.values())
             spool.flush()
             os.fsync(spool.fileno())
-            broker.acknowledge(message["id"] for message in pulled)
+            broker.acknowledge({message["id"] for message in pulled})
             return len(lines) + len(new)
 
     def read(self, split: Split) -> Iterator[dict[str, Any]]:

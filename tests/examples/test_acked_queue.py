@@ -13,6 +13,7 @@ import pytest
 from acked_queue import AckedQueue, Broker
 
 import forebay
+from forebay import Split
 from forebay.testkit import ConformanceError, ConformanceWarning, SourceContract, check
 from forebay.testkit.kills import Kill, Killable, KillList, MicroBatchFiles, restart_until_done
 
@@ -148,3 +149,11 @@ def test_a_killed_stream_of_acknowledged_messages_loses_and_doubles_nothing(spar
     acknowledged = set(sent) - {json.loads(path.read_text())["text"] for path in queue.place.iterdir()}
     assert len(rows) == len(set(rows))
     assert {json.loads(row)[0] for row in rows} == acknowledged
+
+
+def test_a_message_that_a_pull_brings_twice_is_stored_once(source, monkeypatch):
+    pull = Broker.pull
+    monkeypatch.setattr(Broker, "pull", lambda self, most: [m for m in pull(self, most) for _ in range(2)])
+    assert source.latest(Split("all")) == 20
+    assert len({row["id"] for row in source.read(Split("all", None, 20))}) == 20
+    assert os.listdir(source.queue) == []

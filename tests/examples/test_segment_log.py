@@ -10,6 +10,7 @@ import pytest
 from segment_log import SegmentLog, SegmentWriter  # see conftest.py
 
 import forebay
+from forebay import Split
 from forebay.testkit import SourceContract
 from forebay.testkit.kills import Kill, Killable, KillList, MicroBatchFiles, restart_until_done
 
@@ -62,3 +63,14 @@ def test_segments_that_roll_over_between_kills_lose_and_double_nothing(spark, tm
     ]
     assert MicroBatchFiles(tmp_path / "rows").rows() == sorted(map(json.dumps, expected))
     assert all(writer.written >= 60 for writer in writers)
+
+
+def test_a_record_may_hold_other_line_ends(tmp_path):
+    SegmentWriter(tmp_path, "north").append("a\rb", "c\u2028d", "e")
+    source = SegmentLog(directory=str(tmp_path))
+    end = source.latest(Split("north"))
+    assert [row[1:] for batch in source.read(Split("north", None, end)) for row in batch.rows] == [
+        (0, "a\rb"),
+        (1, "c\u2028d"),
+        (2, "e"),
+    ]

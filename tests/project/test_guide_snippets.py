@@ -133,6 +133,19 @@ def test_a_source_with_the_snippet_passes_check_alone(case):
     assert report.verdict == "passed", report
 
 
+class Doubled(Entries):
+    """One page, in which each record is twice, and no token for a next one."""
+
+    def get(self, path, *, split, token, limit):
+        return {"entries": [{"seq": n} for n in (1, 1, 2, 2, 4)]}
+
+
+def test_the_snippet_of_tokens_drops_doubles_of_one_page_and_needs_no_next():
+    made = source_of(Doubled, snippet('self.get("entries"'), TOKENS={})
+    assert [(row["seq"]) for batch in made().read(Split("all", None, 9)) for row in batch.rows] == [1, 2, 4]
+    assert [(row["seq"]) for batch in made().read(Split("all", 2, 4)) for row in batch.rows] == [2]
+
+
 class Service(Entries):
     """Each service has other numbers, and tokens that mean a place in all of them."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import time
 
+import pyarrow as pa
 import pytest
 
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
-from forebay.testkit import ConformanceWarning, SourceContract, check
+from forebay.testkit import ConformanceError, ConformanceWarning, SourceContract, check
 from forebay.testkit.scripted import COUNTING_SCHEMA
 
 TIMES = (3, 5, 9)
@@ -92,6 +93,33 @@ def test_the_newest_record_as_the_end_is_no_warning_and_costs_no_wait():
     report = check(NewestSettled(), rules={"S4"})
     assert (report.verdict, report.rules("passed")) == ("passed", {"RDR-3", "DIS-1", "S4"})
     assert time.monotonic() - began < 1.0
+
+
+class OneTooFar(SimpleSource):
+    """Its positions are numbers of rows, and its end is beyond the last one."""
+
+    bounded = False
+
+    def schema(self):
+        return pa.schema({"n": pa.int64()})
+
+    def latest(self, split):
+        return 11
+
+    def read(self, split):
+        yield from ({"n": n} for n in range(split.position or 0, min(10, split.end)))
+
+
+class OneTooFarByPromise(OneTooFar):
+    positions_are_rows = True
+
+
+@pytest.mark.parametrize("kind", [OneTooFar, OneTooFarByPromise])
+def test_dis1_an_end_beyond_the_last_row_number_is_an_error_as_on_spark(kind):
+    """DIS-1: the next micro-batch would begin at the end, and lose the rows that come before it."""
+    with pytest.raises(ConformanceError, match="read\\(\\) returned at row 10, before the planned end 11") as refused:
+        check(kind(), rules={"DIS-1"})
+    assert refused.value.report.rules("failed") == {"DIS-1"}
 
 
 class OneSplitOfTime(SourceContract):

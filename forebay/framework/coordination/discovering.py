@@ -226,7 +226,8 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._add(new)
         if not self._discovered:
             self._discovered = True
-            self._positions.warn_of_unused()
+            if not self.in_stages:  # later stages bring more splits
+                self._positions.warn_of_unused()
         self._first, self._state, self._below_horizon = False, discovered.state, discovered.horizon
         self._forget_below_horizon()
         self._asking = False

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from itertools import pairwise
 
+from forebay.errors import ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Position, Split
@@ -161,6 +162,8 @@ def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
     if trace.whole:
         marks = read(subject, [split.slice(split.position, latest)]).output.marks[split.id]
         starts += [reached for _, reached in marks[-1:] if reached is not None]
+        if latest not in starts[1:]:
+            _read_as_planned(subject, split.slice(split.position, latest))
     for start in starts:
         if rows := read(subject, [split.slice(start, latest)]).rows[split.id]:
             raise Broken(
@@ -168,6 +171,20 @@ def _read_to_latest(subject: Subject, trace: Trace, latest: Position) -> None:
                 f"returned {len(rows)} more rows",
                 "stop at split.end, not before; let latest() return the position after the last existing row",
             )
+
+
+def _read_as_planned(subject: Subject, split: Split) -> None:
+    """Read up to the end of a slice as a micro-batch on Spark does: the next one begins there, wherever it stops."""
+    context = subject.context(subject.options(), promised=True)
+    with ReaderSession(subject, [split], context=context) as session:
+        session.start()
+        try:
+            session.run()
+        except ContractError as error:
+            session.abandon()
+            raise Broken(
+                f"split {split.id!r}, read up to latest() as Spark reads it: {error.message}", error.advice or ""
+            ) from None
 
 
 @check_into(ENDS)

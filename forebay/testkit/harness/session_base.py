@@ -22,12 +22,18 @@ _SPIN_SECONDS = 0.4
 
 
 class KitContext(RecordingContext):
-    """A reader context that lends clients from the kit's own pool."""
+    """A reader context that lends clients from the kit's own pool. With `promised`, ends are promises, as on Spark."""
 
-    def __init__(self, options: HostOptions, pool: dict[Hashable, list[Any]]) -> None:
+    def __init__(self, options: HostOptions, pool: dict[Hashable, list[Any]], *, promised: bool = False) -> None:
         super().__init__(options=options)
+        self._promised = promised
         self._pool = pool
         self._borrowed: list[tuple[Hashable, Any]] = []
+
+    @property
+    def ends_are_promises(self) -> bool:
+        """Whether the next read starts at the ends of the splits, wherever this one stops."""
+        return self._promised
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
         """Return a free client of this key, or a new one."""

@@ -194,9 +194,12 @@ class SourceCalls:
             planning_timeout=Duration(self.patience),
         )
 
-    def context(self, options: HostOptions) -> KitContext:
-        """Return a new reader context, which shares leased clients with the others of this object."""
-        return KitContext(options, self.clients)
+    def context(self, options: HostOptions, *, promised: bool = False) -> KitContext:
+        """Return a new reader context, which shares leased clients with the others of this object.
+
+        With `promised`, the next read starts at the ends of the splits, wherever this one stops, as on Spark.
+        """
+        return KitContext(options, self.clients, promised=promised)
 
     def close(self) -> None:
         """Close the clients that readers leased and gave back."""

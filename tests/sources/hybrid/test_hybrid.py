@@ -228,6 +228,16 @@ def test_the_switch_is_the_same_after_a_restart(tmp_path: Path) -> None:
     assert found == [("x", 4), ("x", 5)]
 
 
+def test_positions_of_the_last_source_are_used_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    source = HybridSource(history(a=2, b=4), Live(ends={"x": 6}), switch=later)
+    with forebay.run(source, until_caught_up=True) as run:
+        assert len(rows(run)) == 8
+        positions = run.positions()
+    more = HybridSource(history(a=2, b=4), Live(ends={"x": 8}), switch=later)
+    assert rows(forebay.run(more, positions=positions, until_caught_up=True)) == [("x", 6), ("x", 7)]
+    assert "match no discovered split" not in caplog.text
+
+
 def test_a_switch_to_another_kind_of_source_is_refused() -> None:
     source = HybridSource(history(a=1), Live(ends={"x": 6}), switch=lambda then, finished: history(b=1))
     with pytest.raises(ContractError, match=r"switch\(\) returned Counting, not Live"):
