@@ -69,7 +69,8 @@ def test_a_record_may_hold_other_line_ends(tmp_path):
     SegmentWriter(tmp_path, "north").append("a\rb", "c\u2028d", "e")
     source = SegmentLog(directory=str(tmp_path))
     end = source.latest(Split("north"))
-    assert [row[1:] for batch in source.read(Split("north", None, end)) for row in batch.rows] == [
+    batches: list[Any] = list(source.read(Split("north", None, end)))
+    assert [row[1:] for batch in batches for row in batch.rows] == [
         (0, "a\rb"),
         (1, "c\u2028d"),
         (2, "e"),

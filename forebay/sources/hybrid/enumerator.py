@@ -12,6 +12,7 @@ from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.coordination.fixed_ends import fixed_ends, unread
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator, KnownSplits
 from forebay.framework.enumerator import SplitEnumeratorContext
+from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 from forebay.sources.hybrid.legs import HybridLegs, LegEnumeratorContext
@@ -205,7 +206,7 @@ class HybridEnumerator(DiscoveryEnumerator):
         """Call the switch function, if there is one; replace the last leg's enumerator by that of the returned source.
 
         Raises:
-            ContractError: The switch function returned a source of another class.
+            ContractError: The switch function returned a source of another class, or one whose start has no effect.
         """
         if (switch := self._source.switch) is None:
             return
@@ -220,7 +221,21 @@ class HybridEnumerator(DiscoveryEnumerator):
             )
         old, made = self._enumerator(self._last), self._create(self._last, switched)
         self._enumerators[self._last] = made
+        if isinstance(then, SimpleSource) and switched != then:
+            self._check_start(then, old.discover({}, True).splits, made.discover({}, True).splits)
         old.close()
+
+    def _check_start(self, then: Source, splits: Sequence[Split], switched: Sequence[Split]) -> None:
+        """Raise an error if the switched source finds the same splits: tasks read with the options of `then`."""
+        if switched and list(switched) == list(splits):
+            raise ContractError(
+                f"switch() returned another {type(then).__name__}, which finds the same splits at the same positions: "
+                "its start would have no effect, as tasks read with the options of the source that HybridSource got",
+                source=self._source.name,
+                rule="HYB-1",
+                advice="in the connector, let splits() return each Split at its start, also where that is the "
+                "beginning: Split(id, position=self.start); nothing was read from it yet",
+            )
 
     # ---- passed on to the legs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ from forebay import (
     HybridSource,
     KnownSplits,
     RateSource,
+    SimpleSource,
     Source,
     Split,
     SplitReader,
@@ -226,6 +227,45 @@ def test_the_switch_is_the_same_after_a_restart(tmp_path: Path) -> None:
         run.ack()
     found = rows(forebay.run(source, checkpoint=tmp_path, until_caught_up=True))
     assert found == [("x", 4), ("x", 5)]
+
+
+class StartOption(SimpleSource):
+    """Five numbers and more; its start is an option, which `splits` uses or only `read`."""
+
+    bounded = False
+    positions_are_rows = True
+    start: int | None = None
+    in_splits: bool = True
+
+    def schema(self) -> pa.Schema:
+        return pa.schema({"split": pa.string(), "n": pa.int64()})
+
+    def splits(self) -> list[Split]:
+        return [Split("all", position=self.start if self.in_splits else None)]
+
+    def latest(self, split: Split) -> int:
+        return 6
+
+    def read(self, split: Split) -> Iterator[dict[str, object]]:
+        start = split.position if split.position is not None else self.start or 0
+        yield from ({"split": "all", "n": n} for n in range(start, split.end))
+
+
+@pytest.mark.parametrize("start", [None, 0, 4])
+def test_hyb1_a_switch_to_another_start_moves_the_splits(start: int | None) -> None:
+    source = HybridSource(history(a=2), StartOption(), switch=lambda then, finished: StartOption(start=start))
+    expected = [("all", n) for n in range(start or 0, 6)]
+    assert rows(forebay.run(source, until_caught_up=True))[2:] == expected
+
+
+def test_hyb1_a_switch_whose_start_has_no_effect_is_refused() -> None:
+    """HYB-1: tasks read with the options of the source that the hybrid got, so all rows would come again."""
+    source = HybridSource(
+        history(a=2), StartOption(in_splits=False), switch=lambda then, finished: StartOption(start=4, in_splits=False)
+    )
+    with pytest.raises(ContractError, match="its start would have no effect") as refused:
+        rows(forebay.run(source, until_caught_up=True))
+    assert "Split(id, position=self.start)" in str(refused.value)
 
 
 def test_positions_of_the_last_source_are_used_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
