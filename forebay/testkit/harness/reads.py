@@ -154,8 +154,9 @@ def _advice(got: list[str], expected: list[str]) -> str:
 
 _DISCOVER = "discover each part of the input once, under an id derived from that part, and nothing else"
 _STOP = (
-    "stop exactly at split.end: request only records before it, or cut the page there. After a restart, Spark reads "
-    "a micro-batch again to its old end, although more records exist by then"
+    "stop exactly at split.end: request only records before it, or cut the page there; and let latest() return no "
+    "position beyond that of the next record. After a restart, Spark reads a micro-batch again to its old end, "
+    "although more records exist by then"
 )
 
 
