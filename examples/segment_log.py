@@ -47,9 +47,8 @@ class SegmentLog(SimpleSource):
                 yield from self.pages(split, segment, first, stop if segment == last else None)
 
     def pages(self, split: Split, segment: int, first: int, stop: int | None) -> Iterator[Batch]:
-        with self.path(split, segment).open(
-            newline="\n"
-        ) as file:  # as `latest` counts: a record may hold other line ends
+        # As `latest` counts: a record may hold other line ends.
+        with self.path(split, segment).open(newline="\n") as file:
             lines = islice(enumerate(file), first, stop)
             while page := list(islice(lines, self.page_rows)):
                 yield Batch(

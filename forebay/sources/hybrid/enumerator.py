@@ -221,12 +221,14 @@ class HybridEnumerator(DiscoveryEnumerator):
             )
         old, made = self._enumerator(self._last), self._create(self._last, switched)
         self._enumerators[self._last] = made
-        if isinstance(then, SimpleSource) and switched != then:
-            self._check_start(then, old, made)
-        old.close()
+        try:
+            if isinstance(then, SimpleSource) and switched != then:
+                self._check_start(then, old, made)
+        finally:
+            old.close()
 
     def _check_start(self, then: Source, old: DiscoveryEnumerator, made: DiscoveryEnumerator) -> None:
-        """Raise an error if the switched source finds the same splits: tasks read with the options of `then`."""
+        """Raise an error if the switched source finds the same splits, without positions: its start is nowhere."""
         switched = list(made.discover({}, True).splits)
         if not switched or any(split.position is not None for split in switched):
             return

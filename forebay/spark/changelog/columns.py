@@ -47,7 +47,7 @@ def map_in_arrow(df: DataFrame, function: BatchFunction, schema: StructType) -> 
 
 EXACT_JSON: Final = {
     "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",  # Spark's pattern: XXX is the offset of the zone
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Options with which `to_json` loses nothing: it keeps NULL fields, and the microseconds of times."""

@@ -28,7 +28,6 @@ from forebay.table.index.segments import IndexSegment, open_segment
 
 OWNER: Final = "node.json"
 """The file of a cache that says whose it is."""
-"""The file of a cache that says whose it is."""
 
 WAIT: Final = 5.0
 """Seconds for which `refresh` waits for an edit."""
