@@ -178,6 +178,7 @@ INFERRED: dict[str, tuple[str, dict[str, Any], int]] = {
 }
 
 
+@pytest.mark.soak(but=["a new name in each object of an array"])
 @LIMIT
 @pytest.mark.parametrize("name", INFERRED)
 def test_schemas_of_hostile_json_are_inferred_in_time(memory_file: Files, name: str) -> None:

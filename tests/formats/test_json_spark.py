@@ -261,7 +261,7 @@ def judged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Jud
     return found
 
 
-@pytest.mark.soak("depth 999")
+@pytest.mark.soak("depth 999", "depth 1000", "too long string")
 @pytest.mark.parametrize("name", CASES)
 def test_whole_files_are_read_like_spark(spark: SparkSession, judged: Judged, tmp_path: Path, name: str) -> None:
     data, options = CASES[name]

@@ -109,6 +109,7 @@ def test_the_watermark_does_not_jump_at_the_switch(kafka: Any, tmp_path: Path) -
     assert all(watermark is None or watermark < first for watermark, first in found)
 
 
+@pytest.mark.soak
 def test_a_stream_on_spark_goes_from_the_archive_to_the_topic(spark: Any, kafka: Any, tmp_path: Path) -> None:
     topic = kafka.topic(2)
     kafka.send(topic, range(100, 103))

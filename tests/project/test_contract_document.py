@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ FRAMEWORK_RULES = [
     for number in numbers
 ]
 
+
+@cache
+def contents(file: str) -> tuple[str, dict[str, ast.FunctionDef]]:
+    """The text of a file, and its functions by name."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return text, {node.name: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+
+
 ROWS = ROW.findall(DOCUMENT)
 TESTS = [(rule, *test) for rule, tests in ROWS for test in TEST.findall(tests)]
 
@@ -69,14 +78,12 @@ def test_no_rule_is_listed_twice() -> None:
 
 @pytest.mark.parametrize(("rule", "file", "name"), TESTS)
 def test_the_test_exists_and_names_the_rule(rule: str, file: str, name: str) -> None:
-    text = (ROOT / file).read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
-    assert found, f"{file} has no {name}"
+    text, functions = contents(file)
+    assert name in functions, f"{file} has no {name}"
     if "kit_connectors" in text:
         text += BROKEN
     # A test of many rules names them in its parameters.
-    assert rule in (ast.get_docstring(found[0]) or "").partition("\n")[0] or f'"{rule}"' in text
+    assert rule in (ast.get_docstring(functions[name]) or "").partition("\n")[0] or f'"{rule}"' in text
 
 
 def test_every_rule_of_the_streaming_host_is_kept() -> None:
@@ -85,12 +92,11 @@ def test_every_rule_of_the_streaming_host_is_kept() -> None:
 
 @pytest.mark.parametrize(("rule", "file", "name"), HOST_TESTS)
 def test_the_test_of_a_host_rule_exists(rule: str, file: str, name: str) -> None:
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
-    assert found, f"{file} has no {name}"
+    _, functions = contents(file)
+    assert name in functions, f"{file} has no {name}"
     # One that is named for a rule says which it is, and no other.
     named = re.findall(r"_(s\d+)_", name)
-    assert not named or rule in (ast.get_docstring(found[0]) or ""), f"{name} does not speak of {rule}"
+    assert not named or rule in (ast.get_docstring(functions[name]) or ""), f"{name} does not speak of {rule}"
 
 
 def test_each_way_into_spark_names_a_test_that_exists() -> None:

@@ -146,6 +146,7 @@ def with_dependencies(packages):
     return known
 
 
+@pytest.mark.soak(but=["arguments2"])
 @pytest.mark.parametrize("arguments", [["--help"], ["index", "gc", "--help"], ["sources"]])
 def test_the_extra_of_the_command_line_is_all_that_it_needs(tmp_path, arguments):
     packages = with_dependencies(packages_of("cli"))

@@ -203,6 +203,7 @@ def change_offset(checkpoint, number, change):
 # ---- triggers
 
 
+@pytest.mark.soak
 def test_s17_available_now_takes_as_many_micro_batches_as_the_limit_says_while_a_writer_writes(spark, home, checkpoint):
     """S17: what there is when it begins, in exactly so many micro-batches, each split its turn (S16)."""
     grow(home, a=11, b=2)

@@ -133,6 +133,7 @@ def test_remove_completed_files_when_remove_option_is_enabled(spark: SparkSessio
     assert not (inbox / "b.txt").exists()
 
 
+@pytest.mark.soak
 def test_a_changed_file_fails_the_query_and_the_error_names_it(spark: SparkSession, tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     put(inbox, "a.txt", "a\n")
@@ -180,6 +181,7 @@ def test_what_a_spark_stream_writes_is_read_as_far_as_it_was_committed(spark: Sp
     assert query.run(stream(spark, sink)) == [[("b",)]]
 
 
+@pytest.mark.soak
 def test_the_rows_are_those_of_sparks_own_file_stream(spark: SparkSession, tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     for number in range(4):

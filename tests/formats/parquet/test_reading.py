@@ -73,6 +73,7 @@ WIDER = pa.schema(
 )
 
 
+@pytest.mark.soak(but=["as it is"])
 @settings(max_examples=settings().max_examples // 5)
 @pytest.mark.parametrize("schema", [None, WIDER], ids=["as it is", "converted"])
 @given(

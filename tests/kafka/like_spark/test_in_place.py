@@ -39,6 +39,7 @@ class House:
             raise query.exception()
 
 
+@pytest.mark.soak
 def test_a_query_of_spark_s_own_source_continues_in_place_once_its_last_batch_is_finished(spark, kafka, tmp_path):
     topic = kafka.topic(2)
     house = House(spark, kafka, topic, tmp_path)

@@ -37,6 +37,7 @@ def grown(kafka, send, how, topic, queries):
             assert query.values[-8:] == [*range(109, 117)]
 
 
+@pytest.mark.soak(but=["subscribePattern"])
 @HOW
 def test_from_latest_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)
@@ -56,6 +57,7 @@ def test_from_latest_offsets(kafka, send, begin, how):
     grown(kafka, send, how, topic, queries)
 
 
+@pytest.mark.soak(but=["assign"])
 @HOW
 def test_from_earliest_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)
@@ -73,6 +75,7 @@ def test_from_earliest_offsets(kafka, send, begin, how):
     grown(kafka, send, how, topic, queries)
 
 
+@pytest.mark.soak(but=["subscribe"])
 @HOW
 def test_from_specific_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)

@@ -117,6 +117,7 @@ def orc_file(rows: Sequence[dict[str, Any]]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+@pytest.mark.soak  # units, as of Parquet
 class TestOrc(Files):
     file_format, suffix, empty = "orc", ".orc", orc_file([])
 
@@ -132,6 +133,7 @@ def avro_file(rows: Sequence[dict[str, Any]]) -> bytes:
     return sink.getvalue()
 
 
+@pytest.mark.soak  # units, as of Parquet
 class TestAvro(Files):
     file_format, suffix, empty = "avro", ".avro", avro_file([])
 

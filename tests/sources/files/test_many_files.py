@@ -43,6 +43,7 @@ def size(query: Any) -> int:
     return len(json.dumps(query.offset))
 
 
+@pytest.mark.soak(but=["{}"])
 @pytest.mark.parametrize("options", [{}, {"latest_first": True}, {"file_name_only": True}], ids=str)
 def test_a_stream_with_nothing_set_is_not_refused_and_takes_each_file_once(
     put: Put, stream: Begin, options: dict[str, Any]

@@ -121,6 +121,7 @@ def test_json_lines_of_150_megabytes(tmp_path: Path, record_property: Report) ->
     assert above < LIMIT
 
 
+@pytest.mark.soak
 def test_a_gzip_that_expands_a_hundredfold(tmp_path: Path, record_property: Report) -> None:
     path = tmp_path / "big.txt.gz"
     block = gzip.compress(b"some line of text\n" * BLOCK_ROWS * 50, 1)

@@ -57,6 +57,7 @@ def test_a_null_in_the_key_is_told_with_column_and_position(spark, tasks_here):
     assert rows(retracted(df.drop("_split", "_pos"), null_keys="allow").where("id IS NULL")) == [(None, "b", "insert")]
 
 
+@pytest.mark.soak
 def test_an_update_without_its_before_image_adds_a_row(micro_batches):
     """C8: an unknown key gets a row, and a known one has two live rows until the old one is retracted."""
     query = micro_batches(lambda df, state: retracted(df, state, preimages=True), CHANGES)
@@ -70,6 +71,7 @@ def test_an_update_without_its_before_image_adds_a_row(micro_batches):
     ]
 
 
+@pytest.mark.soak(but=["hold"])
 @pytest.mark.parametrize("how", ["warn", "hold", "error"])
 def test_a_delete_of_an_unknown_key_is_held_or_refused(micro_batches, how):
     """C8: the row that comes later is cancelled, so nothing appears that should not be there."""
@@ -107,6 +109,7 @@ def test_duplicate_events_are_counted(micro_batches):
     assert found == [[(1, "a", "insert")], [], [(1, "a", "delete")]]
 
 
+@pytest.mark.soak(but=["error"])
 @pytest.mark.parametrize(("how", "kept"), [("deduplicate", "b"), ("nothing", "a"), ("error", None)])
 def test_two_live_rows_of_a_key(micro_batches, how, kept):
     """C10."""
@@ -147,6 +150,7 @@ def test_a_type_that_changes_between_two_runs_is_refused_by_name(micro_batches, 
     assert "new state location" in error.advice
 
 
+@pytest.mark.soak
 def test_a_new_column_is_null_in_stored_rows_and_their_retractions_match(stream_of_files):
     query = stream_of_files(lambda df, state: retracted(df, state, on_missing_retraction="error"), CHANGES)
     query.write([(1, "a", "insert"), (2, "b", "insert")])

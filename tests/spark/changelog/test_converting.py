@@ -68,6 +68,7 @@ def test_a_null_message_key_is_refused_where_the_key_is_read_from_the_message(sp
         assert rows(other) == CHANGES
 
 
+@pytest.mark.soak
 def test_a_changed_key_in_one_event_of_maxwell(spark):
     """C17: the old row is deleted, as Debezium does it."""
     moved = {"type": "update", "data": NEW | {"id": 2}, "old": {"id": 1, "level": 10, "name": "a"}}
@@ -171,6 +172,7 @@ def test_columns_of_feeds(spark):
     )
 
 
+@pytest.mark.soak
 def test_deletion_flags_and_appends(spark):
     """K7: NULL is false."""
     flagged = spark.createDataFrame([(1, True), (2, None), (3, False)], "id int, is_deleted boolean")

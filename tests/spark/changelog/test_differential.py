@@ -580,6 +580,7 @@ def test_no_table_is_wrong(one_partition, tasks_here, record_property):
     assert outcomes["right"] > CASES // 5, outcomes  # the search must not be empty
 
 
+@pytest.mark.soak
 def test_no_table_of_a_restarted_stream_is_wrong(one_partition, tmp_path, record_property):
     outcomes = search_for_wrong_tables(one_partition, range(SEED, SEED + 12), record_property, tmp_path)
     assert outcomes["right"] >= 2, outcomes

@@ -22,6 +22,7 @@ def short(rows):
     return sorted(f"{kinds[row[-2]]}{row[1]}" for row in rows)
 
 
+@pytest.mark.soak
 def test_the_three_orders_of_the_join_give_flinks_changes(stream_of_files):
     """A2, C4, C8: each order is that of a key, with one change in each micro-batch."""
     cases = [
@@ -109,6 +110,7 @@ def test_a_state_of_another_query_is_refused(stream_of_files, tmp_path):
     assert "belongs to the query" in str(error)
 
 
+@pytest.mark.soak
 def test_latest_per_key_ignores_older_changes(micro_batches):
     """K8, F5."""
     query = micro_batches(lambda df, state: latest_per_key(df, "id", sequence_by="level", state_location=state))
@@ -165,6 +167,7 @@ def test_deduplicate_keeps_the_first_row(micro_batches):
     assert found == [[(1, 1, "a")], [(2, 0, "c")]]
 
 
+@pytest.mark.soak
 def test_the_result_is_keyed_by_the_new_key_alone(spark):
     """K16, K19: rows keep no key of their source; the result is in order within its key."""
     df = key_by(
@@ -180,6 +183,7 @@ def test_the_result_is_keyed_by_the_new_key_alone(spark):
     assert materialize(materialize(df, "id", strategy="retract"), "id").collect() == [(1, 1, "a", "insert", 0)]
 
 
+@pytest.mark.soak
 def test_names_with_dots_and_backticks(spark):
     """PySpark's `mapInArrow` takes them for syntax."""
     schema = "`k.id` long, `a``.b` string, _change_type string"

@@ -310,6 +310,7 @@ def test_a_having_over_groups_is_a_filter_over_changes_without_old_rows(spark):
     refused(lambda: fold_order(groups.where("count < 2"), ["id"], sequenced=False), "ceases to meet")
 
 
+@pytest.mark.soak
 def test_a_filter_over_whole_changes_removes_the_row_that_leaves_it(spark):
     """A plain filter, a projection and a lookup over whole images of one keyed topic."""
     changes = debezium(spark, event("c", None, OPEN), event("u", OPEN, CLOSED))
@@ -325,6 +326,7 @@ def test_a_filter_over_whole_changes_removes_the_row_that_leaves_it(spark):
     )
 
 
+@pytest.mark.soak
 def test_malformed_events_may_be_left_out(spark):
     """Their kind is NULL; that is no filter over changes, also without old rows."""
     changes = debezium(spark, event("c", None, OPEN), "no event", missing_before="postimage", mode="PERMISSIVE")
@@ -358,6 +360,7 @@ def test_functions_after_materialize_get_whole_old_rows(spark):
 # ---- history: repeats and late beginnings
 
 
+@pytest.mark.soak
 def test_repeats_and_late_beginnings_are_not_counted(spark):
     """5: the newest change by position is right for all of them."""
     two = [(event("c", None, OPEN), event("c", None, OPEN), event("d", OPEN, None)), []]  # delivered twice
@@ -567,6 +570,7 @@ def kept_open(batches):
         yield batch[batch["s"] == "open"]
 
 
+@pytest.mark.soak
 def test_a_function_over_changes_may_filter_them(spark):
     """The newest change of a row may be the one that the function left out."""
     changes = from_changes(

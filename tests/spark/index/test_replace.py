@@ -32,6 +32,7 @@ def with_orders(funnel, **properties):
     )
 
 
+@pytest.mark.soak("tasks")
 @pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
 def test_a_new_column_comes_by_a_snapshot_that_feeds_both(spark, funnel, location, node_of, small):
     funnel.commit("orders", spark.createDataFrame(ROWS, ORDERS), kind="snapshot")

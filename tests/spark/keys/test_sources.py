@@ -54,6 +54,7 @@ def test_each_micro_batch_has_the_key(students, tmp_path):
     assert seen == [(KEY, 6)]
 
 
+@pytest.mark.soak
 def test_a_stream_written_as_parquet_keeps_the_key(session, students, tmp_path):
     """§2.2: and its readers do not take it for an order: files have none (K27)."""
     path = str(tmp_path / "out")

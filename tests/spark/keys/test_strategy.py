@@ -89,6 +89,7 @@ DIFFERENCES = {
 """Where our decision is not Flink's."""
 
 
+@pytest.mark.soak("True")
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_verdict_stands_beside_flinks(students, levels, shape, positions):

@@ -63,6 +63,7 @@ def test_a_materialized_stream_is_applied_over_restarts(stream, table):
     assert table.sql(f"SELECT batch, owner FROM forebay_applied WHERE query = '{query.id}'") == [(2, True)]
 
 
+@pytest.mark.soak
 def test_an_aggregation_replaces_its_rows(stream, table):
     stream.write((1, 1, "a", "insert"), (2, 1, "a", "insert"))
     stream.write((1, 2, "a", "insert"))
@@ -74,6 +75,7 @@ def test_an_aggregation_replaces_its_rows(stream, table):
     assert table.rows() == [(1, 2), (2, 1)]
 
 
+@pytest.mark.soak
 def test_a_new_checkpoint_is_refused_and_may_adopt(stream, table):
     """§3.2."""
     stream.write((1, 10, "a1", "insert"))

@@ -87,6 +87,7 @@ def test_every_type_arrives_as_it_is(spark, table):
     assert found[2] == empty
 
 
+@pytest.mark.soak
 def test_a_payload_of_5_mb(spark, table):
     text = "x" * 5_000_000
     df = spark.createDataFrame(in_one_split([(1, text, "insert", 1), (2, "y", "insert", 2)]), CHANGES)
@@ -114,6 +115,7 @@ def test_an_unknown_order_is_an_error_that_names_the_key(spark, table):
     assert table.rows() == []
 
 
+@pytest.mark.soak
 def test_plain_rows_with_a_flag(spark, table):
     """K7: a NULL flag is false."""
     df = spark.createDataFrame([(1, "a", "d"), (2, "b", None), (3, "c", "u")], "id int, v string, op string")
@@ -161,6 +163,7 @@ def test_a_value_that_does_not_fit_leaves_the_table_as_it_was(spark, table):
         table.target.apply(spark.createDataFrame(in_one_split([(1, "a\x00", "insert", 1)]), CHANGES), 0, "q", keys="id")
 
 
+@pytest.mark.soak
 def test_names_that_need_quotes(spark, postgres):
     name = 'Mixed "case" % table'
     target = PostgresTarget(postgres, name)
@@ -172,6 +175,7 @@ def test_names_that_need_quotes(spark, postgres):
         assert connection.execute('SELECT * FROM "Mixed ""case"" % table"').fetchall() == [(1, "a")]
 
 
+@pytest.mark.soak
 def test_a_long_name_has_a_staging_table_of_its_own(spark, postgres):
     df = spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES)
     names = ["t" * 62 + end for end in "ab"]

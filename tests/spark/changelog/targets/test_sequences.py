@@ -32,6 +32,7 @@ def test_an_older_change_that_arrives_later_changes_nothing(spark, table):
     assert table.rows('id, v, "__SEQUENCE"') == [(1, "new", 9), (2, "b", 9), (3, "alive", 10)]
 
 
+@pytest.mark.soak
 def test_a_row_wins_over_a_retraction_at_its_sequence(spark, table):
     """Both halves of an update have one sequence, and may come in two micro-batches in either order."""
     schema = "id int, v string, _change_type string, seq long"

@@ -152,6 +152,7 @@ def test_of_two_attempts_one_writes_and_the_other_leaves_nothing(memory_shard):
     assert on.stored(1) == {(2, 2): 1}
 
 
+@pytest.mark.soak(but=["random"])
 @pytest.mark.parametrize("sizes", ["equal", "falling", "random", "rising"])
 def test_a_micro_batch_costs_what_it_touches_and_a_logarithm(memory_shard, limits, sizes):
     """Entries written and runs searched, not time: both grow with the logarithm of what is stored."""
