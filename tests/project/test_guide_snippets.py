@@ -133,6 +133,32 @@ def test_a_source_with_the_snippet_passes_check_alone(case):
     assert report.verdict == "passed", report
 
 
+class Changes(SimpleSource):
+    """The changes of the table, by `(time, id)`."""
+
+    bounded = False
+
+    def schema(self):
+        return pa.schema({"id": pa.int64()})
+
+    def latest(self, split):
+        return (0, 331)
+
+    def read(self, split):
+        rows = ((0, n) for n in range(301, 331))
+        for at in rows:
+            if at >= (split.position or (0, 0)) and (split.end is None or at < split.end):
+                yield Batch([{"id": at[1]}], (0, at[1] + 1))
+
+
+def test_a_hybrid_of_the_table_with_the_snippet_passes_check_alone():
+    table = source_of(OrdersTable, snippet(CASES["slices"][1]), itertools=itertools)
+    report = check(forebay.HybridSource(table(), Changes()), seconds=60)
+    assert report.verdict == "passed", report
+    assert list(table().slices(Split("all", 298, 301), 1)) == [Split("all", 298, 301)]
+    assert list(table().slices(Split("all", 301, 301), 4)) == [Split("all", 301, 301)]
+
+
 class Doubled(Entries):
     """One page, in which each record is twice, and no token for a next one."""
 
@@ -193,7 +219,7 @@ def test_the_snippet_of_upgrade_keeps_what_an_older_version_stored():
     scope |= {"check": lambda source, stored: None, "LogSource": lambda: None}
     exec(compile(given, "guide", "exec"), scope)
     stored = scope["stored"]
-    assert kind.from_json(stored) == kind("orders-0", (0, 3), log="orders")
+    assert kind.from_json(stored) == kind("orders-0", 3_000, log="orders")
     assert kind.from_json({"v": 1, "id": "orders-0", "topic": "orders"}) == kind("orders-0", log="orders")
 
 

@@ -7,13 +7,15 @@ import importlib
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 
+import forebay
 from forebay import testkit
-from forebay.errors import ConfigurationError, RetriableError
+from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
@@ -91,14 +93,32 @@ def test_time_that_went_into_retries_is_said():
     )
 
 
-def test_who_raises_a_retriable_error_is_not_told_to_raise_one():
+def test_a_service_that_answers_no_more_breaks_no_rule():
     def asks(subject):
         """RDR-3: it answers."""
         raise RetriableError("too many requests")
 
     result = Check.of(asks).judge(Subject(Countdown(start=3), seconds=10, seed=0, live=False))
-    assert (result.outcome, result.why) == ("failed", "RetriableError: too many requests")
+    assert (result.outcome, result.why) == ("skipped", "RetriableError: too many requests")
     assert result.advice.startswith("check a service that answers")
+
+
+class MistakenSplits(Countdown):
+    """A mistake in `splits`, from the second call on."""
+
+    calls: ClassVar[list[int]] = [0]
+
+    def splits(self):
+        self.calls[0] += 1
+        return ["all", *([] if self.calls[0] == 1 else {}["x"])]
+
+
+def test_a_mistake_in_splits_is_shown_with_its_place():
+    place = rf"{Path(__file__).name}:\d+ in splits\(\)"
+    with pytest.raises(testkit.ConformanceError, match=rf"KeyError: 'x'.*: correct the connector at .*{place}"):
+        testkit.check(MistakenSplits(start=3))
+    with pytest.raises(FatalError, match=rf"discover\(\) failed with KeyError: 'x'[\s\S]*{place}"):
+        list(forebay.run(MistakenSplits(start=3)))
 
 
 def test_a_report_is_a_table_of_every_check_and_why_it_was_skipped():

@@ -72,8 +72,10 @@ class PostgresTable(Table):
 
     def slices(self, split: Split, count: int) -> Iterable[Split]:
         low, high = self.query("SELECT coalesce(min({key}), 0), coalesce(max({key}), 0) + 1 FROM {table}")[0]
-        borders = [*range(low, high, -(-(high - low) // count)), high]
-        return [split.slice(start, end) for start, end in itertools.pairwise(borders)]
+        low = low if split.position is None else split.position
+        high = high if split.end is None else split.end
+        borders = [*range(low, high, max(1, -(-(high - low) // count))), high]
+        return [split.slice(start, end) for start, end in itertools.pairwise(borders)] or [split]
 
     def size(self, split: Split) -> int:
         if split.end is None:

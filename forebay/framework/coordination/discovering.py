@@ -15,6 +15,7 @@ from forebay.framework.coordination.context import LifeCycle, SplitState, StartP
 from forebay.framework.coordination.validation import checked_discovery
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
+from forebay.framework.runtime.connector_errors import connector_error
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
@@ -243,7 +244,9 @@ class DiscoveringEnumerator(SplitEnumerator):
 
     def _on_failure(self, error: BaseException) -> None:
         if not isinstance(error, RetriableError):
-            raise error
+            if not isinstance(error, Exception):
+                raise error
+            raise connector_error(error, source=self._source.name, doing="discover()")
         pause = self._failures.fail(error)
         if self._first and self._failures.exhausted:
             raise self._failures.last_error(error)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forebay.errors import ContractError, ForebayError, RetriableError
+from forebay.framework.runtime.connector_errors import connector_error
 from forebay.testkit.harness.guarded_calls import run_guarded
 from forebay.testkit.harness.subject import Subject
 from forebay.testkit.outcomes import AuthorMistake, Finding, OutOfTime, Result
@@ -69,11 +70,15 @@ class Check:
                 saw = f"{saw}, and until then {count} failures of the source were retried, each after a pause"
                 advice = f"{advice}, or check a service that does not fail or limit the rate: the log has each failure"
             return Result(finding.rule or self.rule, self.text, finding.outcome, saw, advice)
+        except RetriableError as error:
+            # Each call was made again, as hosts do: the service answers no more, whatever the connector is worth.
+            return Result(self.rule, self.text, "skipped", _text_of(error), error.advice or _UNANSWERED)
         except ForebayError as error:
             rule = _AUTHORS_RULE.get(error.rule or "", error.rule) or self.rule
-            return Result(rule, self.text, "failed", _text_of(error), error.advice or _advice(error))
+            return Result(rule, self.text, "failed", _text_of(error), error.advice or _ADVICE)
         except Exception as error:  # noqa: BLE001 - any error of a connector is a finding
-            return Result(self.rule, self.text, "failed", f"{type(error).__name__}: {error}", _ADVICE)
+            advice = connector_error(error, source=subject.source.name, doing=self.text).advice or _ADVICE
+            return Result(self.rule, self.text, "failed", f"{type(error).__name__}: {error}", advice)
         return Result(self.rule, self.text, "passed")
 
 
@@ -100,10 +105,6 @@ _ADVICE = (
 
 
 _UNANSWERED = "check a service that answers and does not limit the rate"
-
-
-def _advice(error: ForebayError) -> str:
-    return _UNANSWERED if isinstance(error, RetriableError) else _ADVICE
 
 
 def _text_of(error: ForebayError) -> str:

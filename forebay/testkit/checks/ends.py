@@ -224,12 +224,19 @@ def _newest_left_out(probe: Subject, split: Split, enumerator: DiscoveryEnumerat
     return ""
 
 
+def _beyond(end: Position, steps: int) -> Position | None:
+    """Return the position some steps after one of numbers, whose last one counts; None for others."""
+    if isinstance(end, tuple) and end:
+        last = _beyond(end[-1], steps)  # a tuple again in a hybrid: (number of the source, position)
+        return None if last is None else (*end[:-1], last)
+    return end + steps if isinstance(end, int) else None
+
+
 def _rows_beyond(probe: Subject, split: Split, end: Position, steps: int) -> list[str] | None:
     """Return the rows within `steps` positions after an end; None if positions are not numbers."""
-    head, last = (end[:-1], end[-1]) if isinstance(end, tuple) else ((), end)
-    if not isinstance(last, int):
+    beyond = _beyond(end, steps)
+    if beyond is None:
         return None
-    beyond: Position = (*head, last + steps) if isinstance(end, tuple) else last + steps
     with ReaderSession(probe, [split.slice(end, beyond)]) as session:
         try:
             session.run(lambda: session.caught_up() or len(session.rows[split.id]) > _MANY)

@@ -244,9 +244,10 @@ def read_elsewhere(source: Source, splits: Sequence[Split], seconds: float) -> l
         NotApplicable: The source cannot be sent to another process, or cannot be read there: its input may live in this
             process.
     """
-    _need_importable(type(source))
+    pickled = io.BytesIO()
+    _Importable(pickled).dump((source, list(splits)))
     job = {"path": [entry or os.getcwd() for entry in sys.path], "seconds": seconds}
-    payload = pickle.dumps((job, pickle.dumps((source, list(splits)))))
+    payload = pickle.dumps((job, pickled.getvalue()))
     code = f"from {__name__} import main; main()"
     with tempfile.TemporaryDirectory(prefix="forebay-testkit-") as directory:
         (place := Path(directory, "job")).write_bytes(payload)
@@ -275,6 +276,15 @@ def read_elsewhere(source: Source, splits: Sequence[Split], seconds: float) -> l
                 why = f"the source cannot be read in another process, as its input may live in this one: {last[0]:.200}"
                 raise NotApplicable(why)
         return [json.loads(result.read_text()) for result in results]
+
+
+class _Importable(pickle.Pickler):
+    """Pickles a source whose class, and those of the sources in it, another process can import."""
+
+    def reducer_override(self, obj: object) -> Any:  # noqa: ANN401 - as typeshed has it
+        if isinstance(obj, type) and issubclass(obj, Source):
+            _need_importable(obj)
+        return NotImplemented
 
 
 def _need_importable(kind: type[Source]) -> None:
