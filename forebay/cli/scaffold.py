@@ -8,9 +8,11 @@ import hashlib
 import io
 import json
 import keyword
+import os
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib import resources
 from importlib.metadata import distribution
 from importlib.util import find_spec
@@ -82,6 +84,15 @@ _VENDOR = "vendor"
 _FIND_LINKS = f"--find-links {_VENDOR}"
 """How pip finds the wheel of forebay in a project, if no index has this version."""
 
+_NAME = re.compile(r"[a-z](?:[a-z0-9_]*[a-z0-9])?")
+"""Format names that are also names of a package and, with hyphens, of a project (PEP 508)."""
+
+_LONGEST_NAME = 40
+"""Maximum length of a name: with a longer one, lines of the templates are not formatted as ruff wants them."""
+
+_DIRECTORIES = {_VENDOR, "dist"}
+"""Names of directories of a project that hold no source: wheels that it needs, and wheels that it builds."""
+
 
 def new(
     name: Annotated[str, typer.Argument(help="The format name, such as shop_orders.", show_default=False)],
@@ -112,20 +123,39 @@ def write_project(name: str, directory: Path) -> list[Path]:
         directory: The project's directory; created if it does not exist.
 
     Raises:
-        ConfigurationError: The name is invalid, Python can already import it, or a file exists already. In these
-            cases, nothing is written.
+        ConfigurationError: The name is invalid, Python can already import it, a file exists already, or the directory
+            cannot be written. In these cases, no file stays.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name.startswith(("forebay", "test")):
+    _refuse_bad(name)
+    contents = _contents(name, directory)
+    taken = [path for path in contents if os.path.lexists(path)]  # a link that leads nowhere is one, too
+    inner = {parent for path in contents for parent in path.parents if directory in parent.parents}
+    if taken := [*taken, *(parent for parent in sorted(inner) if os.path.islink(parent))]:
+        raise ConfigurationError(
+            f"{taken[0]} exists, so nothing is written", advice="choose another --directory, or remove the file"
+        )
+    _write(contents)
+    return list(contents)
+
+
+def _refuse_bad(name: str) -> None:
+    bad = keyword.iskeyword(name) or name in _DIRECTORIES or name.startswith(("forebay", "test"))
+    if bad or len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"{name!r} cannot be the name of a connector",
-            advice="use lower-case letters, digits and underscores, such as shop_orders; begin with a letter, but "
-            "neither with forebay nor with test",
+            advice=f"use at most {_LONGEST_NAME} lower-case letters, digits and underscores, such as shop_orders; "
+            "begin with a letter, but neither with forebay nor with test; end with a letter or a digit; and not "
+            + " or ".join(sorted(_DIRECTORIES)),
         )
     if find_spec(name) is not None:
         raise ConfigurationError(
             f"{name!r} is the name of a module that Python can already import, and the connector would hide it",
             advice="choose another name, such as " + _free_name(name),
         )
+
+
+def _contents(name: str, directory: Path) -> dict[Path, bytes]:
+    """Return the content of each file of a project."""
     names = {
         "package": name,
         "cls": "".join(part.capitalize() for part in name.split("_")) + "Source",
@@ -134,28 +164,44 @@ def write_project(name: str, directory: Path) -> list[Path]:
         "links": "" if comes_from_an_index() else f"{_FIND_LINKS} ",
     }
     templates = resources.files("forebay.cli") / "template"
-    texts = {
-        directory / Template(path).substitute(names): Template((templates / template).read_text("utf-8")).substitute(
-            names
-        )
-        for path, template in FILES.items()
-    }
-    if existing := [path for path in texts if path.exists()]:
+    contents = {}
+    for path, template in FILES.items():
+        text = Template((templates / template).read_text("utf-8")).substitute(names)
+        contents[directory / Template(path).substitute(names)] = text.encode()
+    if not comes_from_an_index():
+        wheel, content = own_wheel()
+        contents[directory / _VENDOR / wheel] = content
+    return contents
+
+
+def _write(contents: Mapping[Path, bytes]) -> None:
+    """Write new files, all or none.
+
+    Raises:
+        ConfigurationError: A file cannot be written, or exists by now. Files that were written are removed again.
+    """
+    made: list[Path] = []
+    try:
+        for path, content in contents.items():
+            missing = [parent for parent in path.parents if not os.path.lexists(parent)]
+            for parent in reversed(missing):
+                parent.mkdir()
+                made.append(parent)
+            with open(path, "xb") as file:  # never an existing file, nor what a link leads to
+                made.append(path)
+                file.write(content)
+    except OSError as error:
+        for path in reversed(made):
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
         raise ConfigurationError(
-            f"{existing[0]} exists, so nothing is written", advice="choose another --directory, or remove the file"
-        )
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    if comes_from_an_index():
-        return list(texts)
-    wheel, content = own_wheel()
-    (directory / _VENDOR).mkdir(exist_ok=True)
-    (directory / _VENDOR / wheel).write_bytes(content)
-    return [*texts, directory / _VENDOR / wheel]
+            f"{error.filename or path} cannot be written: {error.strerror or error}",
+            advice="choose another --directory, where you may write",
+        ) from error
 
 
 def _free_name(name: str) -> str:
-    """Return a name for a package that begins with `name` and that Python cannot import."""
-    candidates = (f"{name}_source{number or ''}" for number in count())
+    """Return a name for a package that begins like `name` and that Python cannot import."""
+    begin = name[: _LONGEST_NAME - len("_source") - 3].rstrip("_")
+    candidates = (f"{begin}_source{number or ''}" for number in count())
     return next(candidate for candidate in candidates if find_spec(candidate) is None)

@@ -166,11 +166,13 @@ def is_sensitive(key: str) -> bool:
 # They are found separately because a client may parse a URL or DSN and put only the password into an error text.
 
 
-# `scheme://user:password@host`; the last @ before the path counts.
-_USER_INFO = re.compile(r"(://[^\s/?#:@'\"<>]*:)([^\s/?#'\"<>]+)(?=@)")
+# `scheme://user:password@host`, `//user:password@host`; the last @ before the path counts.
+_USER_INFO = re.compile(r"((?<![^\s:=,(\[{<'\"])//[^\s/?#:@'\"<>]*:)([^\s/?#'\"<>]+)(?=@)")
+# What `http.client` says about `user:password@host`.
+_NO_PORT = re.compile(r"(nonnumeric port: ['\"])(.+)(?=@)")
 _TOKEN_AS_USER = re.compile(r"(https?://)([^\s/?#:@'\"<>]+)(?=@)", re.IGNORECASE)
 _ORACLE = re.compile(r"(?:^|jdbc:oracle:\w+:)\w+/([^\s/@]+)@", re.IGNORECASE)
-_QUERY = re.compile(r"([?&]([\w.\-]+)=)([^&\s'\"#<>)\]]+)")
+_QUERY = re.compile(r"([?&#](?:amp;)?([\w.\-]+)=)([^&\s'\"#<>)\]]+)")
 # `password='a b'` (libpq), `PWD={a;b}` (ODBC), `password="a"` (JAAS, ADO), `;password=a b;` (JDBC), `password=a`.
 _PAIR = re.compile(
     r"((?:^|[\s;,(\[{'\"?&])([A-Za-z][\w.\-]*)\s*=\s*)"
@@ -179,22 +181,34 @@ _PAIR = re.compile(
     re.DOTALL,
 )
 _AUTHORIZATION = re.compile(r"(?:Authorization:\s*)?(?:Bearer|Basic|Token)\s+(\S+)", re.IGNORECASE)
+_BASIC = re.compile(r"\b(Basic\s+)([A-Za-z0-9+/]{4,}={0,2})", re.IGNORECASE)
 _END = re.compile(r"[\s,;&)]")
 # Names of secrets in URLs and DSNs, too common in other contexts.
 _NAMES = re.compile(r"(?:auth|pass|pw|pwd|sas|sig)|.*(?:signature|account[_-]?key)", re.IGNORECASE)
 
 
 def mask_urls(text: str) -> str:
-    """Return a text with `***` instead of each password and token in its URLs."""
-    if "://" not in text:
-        return text
-    text = _USER_INFO.sub(rf"\g<1>{REDACTED}", text)
-    return _QUERY.sub(_masked, text)
+    """Return a text with `***` instead of each password and token in its URLs.
+
+    Clients also write a URL from its path or its host on: `/cb?token=…`, `//user:password@host`.
+    """
+    if "@" in text:
+        text = _USER_INFO.sub(rf"\g<1>{REDACTED}", text)
+        text = _NO_PORT.sub(rf"\g<1>{REDACTED}", text)
+    return _QUERY.sub(_masked, text) if "=" in text else text
+
+
+def mask_headers(text: str) -> str:
+    """Return a text with `***` instead of the user and password of each `Basic` header.
+
+    A word is taken for them only if it is the Base64 of a user, a colon and a password.
+    """
+    return _BASIC.sub(lambda match: f"{match[1]}{REDACTED}" if [*_basic(match[2])] else match[0], text)
 
 
 def mask_values(text: str) -> str:
-    """Return an option's text or `repr` with `***` instead of each password and token in its URLs and DSNs."""
-    text = mask_urls(text)
+    """Return an option's text or `repr` with `***` instead of each password and token in its URLs, DSNs and headers."""
+    text = mask_headers(mask_urls(text))
     return _PAIR.sub(_masked, text) if "=" in text else text
 
 
@@ -247,10 +261,18 @@ def _of_json(value: object, *, hidden: bool) -> Iterator[str]:
 
 
 def _basic(credentials: str) -> Iterator[str]:
+    """Yield the password of a `Basic` header, if that is what the text is."""
     try:
-        _, colon, password = base64.b64decode(credentials, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+        decoded = base64.b64decode(credentials, validate=True)
+    except binascii.Error:
         return
+    try:
+        _, colon, password = decoded.decode().partition(":")
+    except UnicodeDecodeError:  # any bytes are Latin-1, so here more must tell that it is a pair
+        pair = decoded.decode("latin-1")
+        user, colon, password = pair.partition(":")
+        if not (user.isascii() and pair.isprintable()):
+            return
     if colon:
         yield password
 

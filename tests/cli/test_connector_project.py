@@ -112,7 +112,14 @@ def test_verify_names_what_cannot_be_imported(capsys, target):
     assert target in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("name", ["Orders", "1st", "class", "shop-orders", "forebay_orders", "tests", "../x"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Orders", "1st", "class", "shop-orders", "forebay_orders", "tests", "../x"),
+        *("shop_", "a" * 41, "a" * 300),
+        *("vendor", "dist"),  # the directories of the project that are no packages
+    ],
+)
 def test_names_that_cannot_be_packages_are_refused(capsys, tmp_path, name):
     assert main(["new", name, "--directory", str(tmp_path / "p")]) == 1
     assert "cannot be the name of a connector" in capsys.readouterr().err and not (tmp_path / "p").exists()
@@ -159,6 +166,54 @@ def test_nothing_is_overwritten(capsys, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"] and (
         tmp_path / "README.md"
     ).read_text() == "mine"
+
+
+@pytest.mark.parametrize("directory", ["afile", "afile/deep", "/proc/x", "long" * 80])
+def test_a_directory_that_cannot_be_written_is_named_and_nothing_stays(capsys, tmp_path, monkeypatch, directory):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "afile").write_text("mine")
+    assert main(["new", "orders", "--directory", directory]) == 1
+    told = capsys.readouterr().err
+    assert "cannot be written" in told and directory in told and "next step" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["afile"] and (tmp_path / "afile").read_text() == "mine"
+
+
+def test_a_write_that_fails_midway_leaves_nothing(capsys, tmp_path):
+    (tmp_path / "tests").write_text("a file, where the project has a directory")
+    assert main(["new", "orders", "--directory", str(tmp_path)]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["tests"]
+
+
+@pytest.mark.parametrize("link", ["README.md", "tests", "vendor"])
+def test_nothing_is_written_through_a_link(capsys, tmp_path, link):
+    outside = tmp_path / "outside"
+    if link != "README.md":  # a link to a file that does not exist, or to a directory that does
+        outside.mkdir()
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / link).symlink_to(outside)
+    assert main(["new", "orders", "--directory", str(tmp_path / "project")]) == 1
+    assert "exists, so nothing is written" in " ".join(capsys.readouterr().err.split())
+    assert [path.name for path in (tmp_path / "project").iterdir()] == [link]
+    assert not outside.exists() or not [*outside.iterdir()]
+
+
+def test_the_wheel_of_forebay_is_not_overwritten_either(capsys, project):
+    (wheel,) = (project / "vendor").iterdir()
+    wheel.write_bytes(b"mine")
+    again = project.with_name("again")
+    (again / "vendor").mkdir(parents=True)
+    wheel.rename(again / "vendor" / wheel.name)
+    assert main(["new", "shop_orders", "--directory", str(again)]) == 1
+    assert f"{wheel.name} exists" in capsys.readouterr().err
+    assert (again / "vendor" / wheel.name).read_bytes() == b"mine" and [*again.iterdir()] == [again / "vendor"]
+
+
+def test_the_lint_of_a_project_passes_with_the_longest_name_too(tmp_path):
+    assert main(["new", "a" * 40, "--directory", str(tmp_path)]) == 0
+    for lint in (("check", "."), ("format", "--check", ".")):
+        linted = run(tmp_path, "ruff", *lint)
+        assert linted.returncode == 0, linted.stdout
 
 
 def test_every_template_is_in_the_wheel():

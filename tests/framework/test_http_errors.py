@@ -8,12 +8,18 @@ import http.client
 import io
 import json
 import socket
+import threading
 import urllib.error
 import zlib
 from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
+import requests
+import urllib3
 
 import forebay
 from forebay.errors import ConfigurationError, RetriableError
@@ -119,3 +125,115 @@ def test_a_bug_and_a_typed_error_stay_what_they_are(bug):
 def test_a_real_cut_gzip_is_an_error_that_passes():
     with pytest.raises(RetriableError), forebay.http_errors("orders"):
         gzip.decompress(gzip.compress(b"x" * 1000)[:20])
+
+
+def ask_urllib(url, **headers):
+    return urlopen(Request(url, headers=headers), timeout=5)
+
+
+def ask_http_client(url, **headers):
+    parts = urlsplit(url)
+    http.client.HTTPConnection(parts.netloc, timeout=5).request("GET", parts.path, headers=headers)
+
+
+def ask_requests(url, **headers):
+    return requests.get(url, headers=headers, timeout=5)
+
+
+def ask_urllib3(url, **headers):
+    return urllib3.PoolManager().request("GET", url, headers=headers, timeout=5)
+
+
+CLOSED = "http://127.0.0.1:1"
+NO_URLS = ["htp://x/", "http:///x", "http://u:p@[bad/", "http://.example/", f"http://{'a' * 70}/"]
+ADDRESSES = [
+    *((ask_urllib, url) for url in [*NO_URLS, "", "localhost/x", f"{CLOSED}/\xe4", "http://127.0.0.1:-1/"]),
+    *((ask_http_client, url) for url in ["http://.example/", f"http://{'a' * 70}/", f"{CLOSED}/\xe4"]),
+    *((ask_requests, url) for url in [*NO_URLS, "", "localhost/x"]),
+    *((ask_urllib3, url) for url in NO_URLS),
+]
+
+
+@pytest.mark.parametrize(("ask", "url"), ADDRESSES)
+def test_an_address_that_is_no_url_is_a_wrong_configuration(ask, url):
+    with pytest.raises(ConfigurationError, match="orders") as caught, forebay.http_errors("orders", split="north"):
+        ask(url)
+    assert caught.value.split == "north" and "address" in caught.value.advice
+
+
+@pytest.mark.parametrize("ask", [ask_urllib, ask_http_client, ask_requests, ask_urllib3])
+@pytest.mark.parametrize("value", ["Bearer tok-1234\n", "Bearer tok\u2019en"])
+def test_a_header_that_cannot_be_sent_is_a_wrong_configuration_and_is_not_shown(ask, value):
+    with pytest.raises(ConfigurationError, match="a header cannot be sent") as caught, forebay.http_errors("orders"):
+        ask(CLOSED, Authorization=value)
+    assert "headers" in caught.value.advice and "address" not in caught.value.advice
+    assert "tok" not in str(caught.value)
+
+
+def test_credentials_that_cannot_be_sent_are_a_wrong_configuration():
+    with pytest.raises(ConfigurationError, match="a header cannot be sent"), forebay.http_errors("orders"):
+        requests.get(CLOSED, auth=("bob", "tok\u2019en"), timeout=5)
+
+
+@pytest.fixture
+def loop():
+    """The address of a service that redirects to itself."""
+
+    class Loop(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(302)
+            self.send_header("Location", "/loop")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Loop) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/loop"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("ask", [ask_urllib, ask_requests, ask_urllib3])
+def test_a_redirect_loop_is_a_wrong_configuration(ask, loop):
+    with pytest.raises(ConfigurationError) as caught, forebay.http_errors("orders"):
+        ask(loop)
+    assert "redirects" in caught.value.advice
+
+
+HTTPX = {
+    "redirect loop": (of_client("httpx", "RequestError", "TooManyRedirects"), "redirects"),
+    "redirect": (of_client("httpx", "HTTPStatusError", response=Response(302)), "redirects"),
+    "header": (
+        type(of_client("httpx", "TransportError", "LocalProtocolError"))("Illegal header value b'x'"),
+        "headers",
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "advice"), HTTPX.values(), ids=HTTPX)
+def test_what_httpx_never_gets_through_is_a_wrong_configuration(error, advice):
+    with pytest.raises(ConfigurationError) as caught, forebay.http_errors("orders"):
+        raise error
+    assert advice in caught.value.advice
+
+
+def test_a_protocol_error_of_httpx_that_is_about_the_connection_passes():
+    with pytest.raises(RetriableError), forebay.http_errors("orders"):
+        raise of_client("httpx", "TransportError", "LocalProtocolError")
+
+
+OWN = {
+    "a number": lambda: int("x"),
+    "an address in the answer": lambda: urlsplit("http://[bad/"),
+    "bytes of the answer": b"\xff".decode,
+    "text to send": lambda: http.client.HTTPConnection("127.0.0.1", 1).request("POST", "/", "\u2019"),
+}
+
+
+@pytest.mark.parametrize("fail", OWN.values(), ids=OWN)
+def test_a_value_error_of_other_code_in_the_block_stays_what_it_is(fail):
+    with pytest.raises(ValueError) as caught, forebay.http_errors("orders"):  # noqa: PT011 - any, but none of ours
+        fail()
+    assert not isinstance(caught.value, forebay.ForebayError)

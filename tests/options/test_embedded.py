@@ -111,6 +111,23 @@ def test_what_is_gone_is_forgotten_also_inside_of_texts() -> None:
         ("http://h:80/a@b?c=d:e@f", "http://h:80/a@b?c=d:e@f"),
         ("set kafka.ssl.key.password=… in the options", "set kafka.ssl.key.password=… in the options"),
         ("s3://bucket/day=1/token=abcd1234/x.csv", "s3://bucket/day=1/token=abcd1234/x.csv"),
+        (
+            "Max retries exceeded with url: /cb?token=abcd1234&sig=abcd5678 (Caused by X('no'))",
+            "Max retries exceeded with url: /cb?token=***&sig=*** (Caused by X('no'))",
+        ),
+        (
+            "with url: /b/o?X-Amz-Date=1&X-Amz-Signature=abcd1234&x=2",
+            "with url: /b/o?X-Amz-Date=1&X-Amz-Signature=***&x=2",
+        ),
+        ("<Uri>/b/o?a=1&amp;sig=abcd1234&amp;b=2</Uri>", "<Uri>/b/o?a=1&amp;sig=***&amp;b=2</Uri>"),
+        ("to /cb#access_token=abcd1234&state=1", "to /cb#access_token=***&state=1"),
+        ("cannot open //bob:hunter22@h/x", "cannot open //bob:***@h/x"),
+        ("url='//bob:hunter22@h/x'", "url='//bob:***@h/x'"),
+        ("nonnumeric port: 'hunter22@h'", "nonnumeric port: '***@h'"),
+        ("is a?b=c, or a&b=c?", "is a?b=c, or a&b=c?"),
+        ("x && token=5; why? token=6", "x && token=5; why? token=6"),
+        ("s3://bucket//day:1@night/x.csv", "s3://bucket//day:1@night/x.csv"),
+        ("see // bob:x@h, a//b:c@d", "see // bob:x@h, a//b:c@d"),
     ],
 )
 def test_urls_that_nobody_declared_lose_their_passwords_in_any_text(text: str, shown: str) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import gc
+import json
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +48,60 @@ def test_a_secret_is_found_however_a_client_writes_it(text: str) -> None:
     assert "***" in redact(text)
     assert "rd" not in redact(text).replace("word", "")
     assert secret.reveal() == ODD
+
+
+UMLAUTS = "p\xe4ssw\xf6rt-'SECRET"
+WRITTEN = {
+    "bytes of Latin-1": repr(f"Bearer {UMLAUTS}\n".encode("latin-1")),
+    "bytes of UTF-8": repr(f"Bearer {UMLAUTS}\n".encode()),
+    "bytes with both quotes": repr(f'"Bearer {UMLAUTS}"'.encode("latin-1")),
+    "repr with both quotes": repr(f'"Bearer {UMLAUTS}"'),
+    "ascii": ascii(f"Bearer {UMLAUTS}"),
+    "UTF-8 read as Latin-1": UMLAUTS.encode().decode("latin-1"),
+    "JSON of Unicode": json.dumps(UMLAUTS + '"', ensure_ascii=False),
+    "Base64": base64.b64encode(UMLAUTS.encode()).decode(),
+    "Base64 of Latin-1": base64.b64encode(UMLAUTS.encode("latin-1")).decode(),
+    "Base64 of URLs": base64.urlsafe_b64encode(UMLAUTS.encode()).decode().rstrip("="),
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
+def test_a_secret_that_is_not_ascii_is_found_however_a_client_writes_it(text: str) -> None:
+    kept = Secret(UMLAUTS)
+    redacted = redact(f"Invalid header value {text}, said the client")
+    assert "***" in redacted and "SECRET" not in redacted
+    assert redacted.endswith(", said the client") and kept
+
+
+@pytest.mark.parametrize("user", ["a", "me", "bob", "anna"])
+def test_a_secret_is_found_within_base64(user: str) -> None:
+    kept = Secret("f7+/Zk-Q2x~tok-1234")
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        encoded = encode(f'{{"{user}": "{kept.reveal()}", "more": 1}}'.encode()).decode()
+        before, hidden, behind = redact(encoded).partition("***")
+        assert hidden and encoded.startswith(before) and encoded.endswith(behind)
+        bits_left = 8 * len(kept.reveal()) - 6 * (len(encoded) - len(before) - len(behind))
+        assert 0 <= bits_left <= 8
+
+
+@pytest.mark.parametrize("password", ["p\xe4ss", "pw1", ""])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_the_credentials_of_a_basic_header_are_hidden_although_nobody_declared_them(
+    password: str, encoding: str
+) -> None:
+    encoded = base64.b64encode(f"bob:{password}".encode(encoding)).decode()
+    assert redact(f"Invalid header value b'Basic {encoded}\\n'") == "Invalid header value b'Basic ***\\n'"
+    assert redact(f"{{'Authorization': 'Basic {encoded}'}}") == "{'Authorization': 'Basic ***'}"
+
+
+@pytest.mark.parametrize("text", ["Basic Authentication", "basic requirements failed", "Basic dXNlcm5hbWU= is no pair"])
+def test_other_texts_with_the_word_basic_stay(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_a_wide_secret_does_not_hide_question_marks() -> None:
+    kept = Secret("\u79d8\u5bc6\u306e\u8a00\u8449\u3067\u3059\u3088")
+    assert redact("what????????") == "what????????" and kept
 
 
 def test_texts_without_a_secret_stay_and_short_secrets_are_not_looked_for() -> None:

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import json
+import socket
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from http.client import HTTPException, InvalidURL
+from http.client import HTTPException
+from traceback import walk_tb
 from typing import Any, Final
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 
@@ -27,13 +29,46 @@ _CLIENTS: Final = {
 }
 """Base classes of the exceptions of other clients, by module. They are compared by name: nothing is imported."""
 
-_LASTING: Final = {
-    "http": {"InvalidURL"},
-    "httpx": {"UnsupportedProtocol", "InvalidURL"},
-    "requests": {"InvalidURL", "MissingSchema", "InvalidSchema", "InvalidHeader", "InvalidProxyURL"},
-    "urllib3": {"LocationParseError", "URLSchemeUnknown"},
+_ADDRESS: Final = (
+    "correct the address of the service: http:// or https://, a host, and what is not ASCII percent-encoded"
+)
+_PROXY: Final = "correct the address of the proxy"
+_HEADER: Final = (
+    "correct the headers: no line break and only ASCII, in the names and the values; a secret may end in a line break"
+)
+_REDIRECT: Final = "correct the address of the service: what it redirects to leads back, or cannot be followed"
+
+_LASTING: Final[Mapping[str, Mapping[str, set[str]]]] = {
+    _PROXY: {"requests": {"InvalidProxyURL"}, "urllib3": {"ProxySchemeUnknown"}},
+    _ADDRESS: {
+        "http": {"InvalidURL"},
+        "httpx": {"UnsupportedProtocol", "InvalidURL"},
+        "requests": {"InvalidURL", "MissingSchema", "InvalidSchema"},
+        "urllib3": {"LocationValueError"},
+    },
+    _HEADER: {"requests": {"InvalidHeader"}},
+    _REDIRECT: {"httpx": {"TooManyRedirects"}, "requests": {"TooManyRedirects"}},
 }
-"""Exceptions of clients that no retry helps, although they inherit from one that passes."""
+"""Exceptions that no retry helps, by the next step; most inherit from one that passes. The first match counts."""
+
+_NO_URL: Final = ("unknown url type", "no host given")
+"""How `urllib` begins the reason of a `URLError` that no connection caused."""
+
+_BUILDING: Final = {
+    ("http.client", "putheader"): _HEADER,
+    ("http.client", "_encode_request"): _ADDRESS,
+    ("http.client", "_tunnel"): _ADDRESS,
+    ("http.client", "set_tunnel"): _ADDRESS,
+    ("httpx._models", "__setitem__"): _HEADER,
+    ("httpx._models", "_normalize_header_key"): _HEADER,
+    ("httpx._models", "_normalize_header_value"): _HEADER,
+    ("requests.auth", "_basic_auth_str"): _HEADER,
+    ("socket", "getaddrinfo"): _ADDRESS,
+}
+"""The functions that raise a plain `ValueError` for what cannot be sent, by module and name, with the next step.
+
+Others of these modules raise it for a body or an answer, and code of the user for anything: those stay what they are.
+"""
 
 _PASSING: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 _REFUSED: Final = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
@@ -46,7 +81,7 @@ def http_errors(request: str, *, split: str | None = None, option: str | None = 
     It knows `urllib` and `http.client`, and `requests`, `httpx` and `urllib3` by name, without importing them. A
     failure that passes becomes a `RetriableError`: no connection, a time-out, an answer that is cut or cannot be
     decoded, and the status codes 408, 425, 429 and from 500 on, with their `Retry-After`. Read the body inside the
-    block.
+    block. A `ValueError` of other code in the block stays what it is.
 
     Args:
         request: What was asked for, in a few words, such as the path. It must not hold a secret.
@@ -55,7 +90,8 @@ def http_errors(request: str, *, split: str | None = None, option: str | None = 
 
     Raises:
         RetriableError: The failure may pass.
-        ConfigurationError: The service refuses the request (another status code), or the address is no URL.
+        ConfigurationError: The service refuses the request (another status code), the address is no URL, its redirects
+            never end, or a header cannot be sent.
     """
     try:
         yield
@@ -79,25 +115,61 @@ def _typed(error: Exception, request: str, split: str | None, option: str | None
         if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return RetriableError(text, split=split, retry_after=_retry_after(headers))
         advice = "check the address and the rights of the user" if option is None else f"check the option {option}"
+        if status < HTTPStatus.BAD_REQUEST and status != HTTPStatus.NOT_MODIFIED:
+            advice = _REDIRECT
         return ConfigurationError(text, split=split, option=option if status in _REFUSED else None, advice=advice)
-    if isinstance(error, InvalidURL) or _is_one_of(error, _LASTING):
-        return ConfigurationError(text, split=split, advice="correct the address of the service")
+    if (next_step := _advice(error)) is not None:
+        if next_step is _HEADER:  # the client's own text repeats the header, which may be secret
+            text = f"{request}: {type(error).__name__}: a header cannot be sent"
+        return ConfigurationError(text, split=split, advice=next_step)
     if isinstance(error, _TRANSIENT) or _is_one_of(error, _CLIENTS):
         return RetriableError(text, split=split)
     return None
 
 
+def _advice(error: Exception) -> str | None:
+    """Return the next step for a request that never succeeds as it is; None for any other exception."""
+    for advice, classes in _LASTING.items():
+        if _is_one_of(error, classes):
+            return advice
+    reason = getattr(error, "reason", error)
+    if isinstance(error, URLError) and str(reason).startswith(_NO_URL):
+        return _ADDRESS
+    if isinstance(reason, socket.gaierror) and reason.errno == socket.EAI_SERVICE:  # a port such as -1
+        return _ADDRESS
+    if _is_one_of(error, {"urllib3": {"MaxRetryError"}}) and str(reason) == "too many redirects":
+        return _REDIRECT
+    if _is_one_of(error, {"httpx": {"LocalProtocolError"}}) and str(error).startswith("Illegal header"):
+        return _HEADER
+    return _advice_by_place(error) if isinstance(error, ValueError) else None
+
+
+def _advice_by_place(error: ValueError) -> str | None:
+    """Return the next step for a plain `ValueError` by the function that raised it: clients let many through."""
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return None
+    places = [(frame.f_globals.get("__name__", ""), frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__)]
+    parsed = bool(places) and places[-1][0] == "urllib.parse"
+    while places and places[-1][0] == "urllib.parse":
+        places.pop()
+    module, function = places[-1] if places else ("", "")
+    if module == "urllib.request" or (parsed and module.partition(".")[0] in {"http", *_CLIENTS}):
+        return _ADDRESS
+    return _BUILDING.get((module, function))
+
+
 def _answer(error: Exception) -> tuple[int | None, Mapping[str, Any]]:
-    """Return the status code and the headers of the answer that an exception reports; None if it reports none."""
+    """Return the status code and the headers of the answer that is the failure; None if another one is."""
     if isinstance(error, HTTPError):
         return error.code, dict(error.headers or {})
-    if not (_is_one_of(error, _CLIENTS) or _is_one_of(error, {"httpx": {"HTTPStatusError"}})):
+    by_status = _is_one_of(error, {"httpx": {"HTTPStatusError"}})  # also for a redirect that is not followed
+    if not (by_status or _is_one_of(error, _CLIENTS)):
         return None, {}
     response: Any = None
     with suppress(Exception):  # httpx raises where there is no response
         response = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
-    failed = isinstance(status, int) and status >= HTTPStatus.BAD_REQUEST
+    failed = isinstance(status, int) and (by_status or status >= HTTPStatus.BAD_REQUEST)
     return (status, getattr(response, "headers", {})) if failed else (None, {})
 
 
