@@ -7,6 +7,8 @@ import errno
 import fcntl
 import os
 import socket
+import stat
+import tempfile
 import uuid
 import weakref
 from contextlib import suppress
@@ -49,6 +51,64 @@ def put_if_absent(path: str, data: bytes, *, without_links: bool = False) -> boo
             temporary.unlink(missing_ok=True)
         _sync_directory(temporary.parent)
     return True
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Open a file that is neither a link nor a pipe nor a device, and return its descriptor. For any thread.
+
+    Where others may write, a link leads to a file of somebody else, a pipe waits for ever, and a device has no end.
+
+    Raises:
+        ConfigurationError: It is something else than a file.
+        OSError: It cannot be opened; FileNotFoundError if it does not exist.
+    """
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ENXIO or (error.errno == errno.ELOOP and Path(path).is_symlink()):
+            raise _no_file(path) from error
+        raise
+    kind = os.fstat(handle).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(handle)
+        raise IsADirectoryError(errno.EISDIR, "it is a directory") if stat.S_ISDIR(kind) else _no_file(path)
+    return handle
+
+
+def _no_file(path: str | Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"{str(path)!r} is a link or something else than a file",
+        option="path",
+        advice="find out who put it there, and remove it; only a whole directory that is configured may be a link",
+    )
+
+
+def private_directory(name: str) -> Path:
+    """Return a directory for copies that processes of this user on this machine share; it is created. For any thread.
+
+    It is in the local directory that Spark gives its workers, if there is one. Others may write there too.
+
+    Args:
+        name: What the copies are of. The name of the directory has the user too.
+
+    Raises:
+        ConfigurationError: A link or a directory of somebody else has its name, or there is no permission.
+        RetriableError: It could not be created.
+    """
+    local = Path(os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir())
+    directory = local / f"{name}-{os.geteuid()}"
+    with wrap_errors(str(directory), "write"):
+        local.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise ConfigurationError(
+            f"{str(directory)!r}, for copies of files, is a link or can be written by another user",
+            option="SPARK_LOCAL_DIRS",
+            advice="find out who put it there, and remove it; or set SPARK_LOCAL_DIRS to a directory of this user",
+        )
+    return directory
 
 
 def remove_unfinished(directory: Path, prefix: str) -> None:
@@ -130,13 +190,14 @@ def lock_directory(directory: Path) -> DirectoryLock | None:
     """Lock a directory, created if necessary, and return the lock; None if its file system has no locks.
 
     Raises:
-        ConfigurationError: Another process holds the lock, or there is no permission to write there.
+        ConfigurationError: Another process holds the lock, there is no permission to write there, or the file of the
+            lock is a link.
         RetriableError: The directory could not be created or written.
     """
     path = directory / _NAME
     with wrap_errors(str(path), "write"):
         make_directory(directory)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(handle, 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
-from forebay.state.local_files import put_if_absent
+from forebay.state.local_files import open_regular, put_if_absent
 from forebay.state.state_store import STREAM, Purpose, checked_name, checked_prefix
 from forebay.stores.local import store_error
 from forebay.stores.paths import LOCAL
@@ -58,9 +58,11 @@ class LocalStateStore:
         path = self.local_path(name)
         with self._wrap_errors(path, "read"):
             try:
-                return path.read_bytes()
+                handle = open_regular(path)
             except FileNotFoundError:
                 return None
+            with open(handle, "rb") as file:
+                return file.read()
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a fact unless it exists; see `StateStore.put_if_absent`."""

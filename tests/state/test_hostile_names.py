@@ -162,7 +162,7 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory for copies of segments."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
     monkeypatch.setattr(segments, "_verified", type(segments._verified)())
-    return tmp_path / "spark" / "forebay-state"
+    return tmp_path / "spark" / f"forebay-state-{os.geteuid()}"
 
 
 @pytest.mark.parametrize("count", COUNT)

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 from forebay.errors import FatalError
@@ -59,15 +58,18 @@ def run_rows(run: IndexRun) -> int:
     return sum(segment.rows + segment.deleted for segment in run)
 
 
-def local_copies(index: IndexStore, segments: Sequence[IndexSegment]) -> list[Path]:
-    """Return local files of segments: those of the store itself, or copies that are fetched if necessary."""
+def opened_copies(
+    index: IndexStore, segments: Sequence[IndexSegment], definition: ObjectType
+) -> Iterator[sqlite3.Connection]:
+    """Open local files of segments: those of the store itself, or copies that are fetched if necessary."""
     paths = [index.store.local_path(segment.name) for segment in segments]
     copies = [path for path in paths if path is not None]
-    if len(copies) == len(segments):
-        return copies
-    cache = SegmentCache(index.store, process_cache(index.store))
-    cache.fetch(segments)
-    return [cache.path(segment) for segment in segments]
+    if len(copies) < len(segments):
+        cache = SegmentCache(index.store, process_cache(index.store))
+        cache.fetch(segments)
+        copies = [cache.path(segment) for segment in segments]
+    for path, segment in zip(copies, segments, strict=True):
+        yield open_segment(path, segment.name, definition)
 
 
 @contextmanager
@@ -87,13 +89,15 @@ def readable() -> Iterator[None]:
         ) from error
 
 
-def rows_of_runs(index: IndexStore, runs: Sequence[IndexRun], *, keep_deleted: bool) -> Iterator[Row]:
+def rows_of_runs(
+    index: IndexStore, definition: ObjectType, runs: Sequence[IndexRun], *, keep_deleted: bool
+) -> Iterator[Row]:
     """Yield the newest row of each key of runs, newest first; see `newest_rows`."""
     with ExitStack() as stack, readable():
         opened = [
-            segment_rows(stack.enter_context(closing(open_segment(path))))
+            segment_rows(stack.enter_context(closing(connection)))
             for run in runs
-            for path in local_copies(index, run)
+            for connection in opened_copies(index, run, definition)
         ]
         yield from newest_rows(opened, keep_deleted=keep_deleted)
 
@@ -111,7 +115,7 @@ def _merge(
     key_hash, width = definition.codec.hasher(), len(definition.keys)
     total = sum(map(run_rows, runs))
     with RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=total) as writer:
-        for rows in _batches(rows_of_runs(index, runs, keep_deleted=keep_deleted)):
+        for rows in _batches(rows_of_runs(index, definition, runs, keep_deleted=keep_deleted)):
             writer.add(rows, [key_hash(columns[:width]) for _, columns, _ in rows])
         return writer.finish()
 

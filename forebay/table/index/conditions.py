@@ -36,6 +36,9 @@ _NEVER: Final = "?"
 VALUES: Final = 10_000
 """Values of a list with which a property can be compared at once. SQLite takes 32,766 in a statement."""
 
+CONDITIONS: Final = 1_000
+"""Conditions of a query, of which a list is one. The time in which SQLite plans them grows with their square."""
+
 _DIGITS: Final = 100
 """More digits than any column has. Numbers beyond are all the same: greater or less than every value."""
 
@@ -169,19 +172,80 @@ def equality(name: str, value: object, columns: Columns) -> Bound:
     if value is None:
         return Missing(name)
     if isinstance(value, list | tuple | set | frozenset):
-        values = tuple(
-            _comparison(name, kind, "=", _value(name, kind, each)).value for each in value if each is not None
+        listed = _listed(
+            name, [_comparison(name, kind, "=", _value(name, kind, each)).value for each in value if each is not None]
         )
-        if len(values) > VALUES:
-            raise ConfigurationError(
-                f"the property {name!r} is compared with {len(values):,} values",
-                option="where",
-                advice=f"ask in several queries of at most {VALUES:,} values",
-            )
         if None not in value:
-            return OneOf(name, values)
-        return Joined("OR", (OneOf(name, values), Missing(name))) if values else Missing(name)
+            return listed
+        return Joined("OR", (listed, Missing(name))) if listed.values else Missing(name)
     return _comparison(name, kind, "=", _value(name, kind, value))
+
+
+def _listed(name: str, values: Sequence[Any]) -> OneOf:
+    if len(values) > VALUES:
+        raise ConfigurationError(
+            f"the property {name!r} is compared with {len(values):,} values",
+            option="where",
+            advice=f"ask in several queries of at most {VALUES:,} values",
+        )
+    return OneOf(name, tuple(values))
+
+
+def joined(operator: Literal["AND", "OR"], parts: Sequence[Bound]) -> Bound:
+    """Return conditions joined, with one list for all values to which OR lets a column be equal, or AND does not.
+
+    Args:
+        operator: What joins them.
+        parts: The conditions, at least one.
+
+    Raises:
+        ConfigurationError: A list has too many values.
+    """
+    values: dict[str, list[Any]] = {}
+    others: list[Bound] = []
+    for part in parts:
+        excludes = isinstance(part, Negated)  # NOT a AND NOT b is NOT (a OR b)
+        match part.inner if isinstance(part, Negated) else part:
+            case Comparison(column, "=", value) if excludes == (operator == "AND"):
+                values.setdefault(column, []).append(value)
+            case OneOf(column, some) if excludes == (operator == "AND"):
+                values.setdefault(column, []).extend(some)
+            case _:
+                others.append(part)
+    lists = [_listed(column, some) for column, some in values.items()]
+    whole = [*(Negated(each) if operator == "AND" else each for each in lists), *others]
+    return whole[0] if len(whole) == 1 else Joined(operator, tuple(whole))
+
+
+def all_of(conditions: Sequence[Bound]) -> tuple[Bound, ...]:
+    """Return the conditions of a query, all of which an object satisfies, as few as they can be.
+
+    Raises:
+        ConfigurationError: There are too many of them, or a list has too many values.
+    """
+    if not conditions:
+        return ()
+    parts: list[Bound] = []
+    for each in conditions:
+        parts += each.parts if isinstance(each, Joined) and each.operator == "AND" else [each]
+    whole = joined("AND", parts)
+    if (count := _count(whole)) > CONDITIONS:
+        raise ConfigurationError(
+            f"the query has {count:,} conditions",
+            option="where",
+            advice=f"ask in several queries of at most {CONDITIONS:,} conditions; a list counts as one, as in "
+            "where(name=[…]) or name IN (…)",
+        )
+    return (whole,)
+
+
+def _count(bound: Bound) -> int:
+    match bound:
+        case Negated(inner):
+            return _count(inner)
+        case Joined(_, parts):
+            return sum(map(_count, parts))
+    return 1
 
 
 def sql_condition(bound: Bound, columns: Columns) -> Condition:
@@ -217,7 +281,7 @@ def _of_expression(expression: Expression, columns: Columns, zone: Zone) -> Boun
             return Negated(_of_expression(inner, columns, zone))
         case Both(operator, _, _):
             parts = _operands(expression, operator)
-            return Joined(operator, tuple(_of_expression(each, columns, zone) for each in parts))
+            return joined(operator, [_of_expression(each, columns, zone) for each in parts])
         case IsNull(column):
             columns.column(column)
             return Missing(column)

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
-from forebay.table.index.log import Entry, Log, damaged_fact, numbers_of, parsed
+from forebay.table.index.facts import UNREADABLE, Microseconds, Whole, numbers_of, readable_as, stored_object
+from forebay.table.index.log import Entry, Log
 from forebay.table.index.types import INTEGERS, SparkType, parse_type
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ class Edit:
         changes: The changes.
     """
 
-    offset: int
+    offset: Whole
     id: str
-    time: int
+    time: Microseconds
     definition: str
-    data: int
+    data: Whole
     changes: tuple[Change, ...]
 
     @classmethod
@@ -84,17 +85,7 @@ class Edit:
         Raises:
             FatalError: It is damaged, or another version of forebay wrote it.
         """
-        facts = parsed(data, name)
-        try:
-            changes = tuple(
-                Change(tuple(key), values and {each: (kind, value) for each, (kind, value) in values.items()}, creates)
-                for key, values, creates in (
-                    (each["key"], each["values"], each["creates"]) for each in facts.pop("changes")
-                )
-            )
-            return cls(changes=changes, **facts)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise damaged_fact(name, str(error)) from error
+        return stored_object(cls, data, name, number="offset")
 
 
 class EditLog:
@@ -169,6 +160,16 @@ class EditLog:
                 advice="refresh, look at the object, and edit it again if it is not as it should be",
             )
         return False
+
+
+def key_of(change: Change, edit: Edit, definition: ObjectType) -> tuple[Any, ...]:
+    """Return the key of a change of an edit, as SQLite stores it.
+
+    Raises:
+        FatalError: It is no key of the object type.
+    """
+    with readable_as(f"{definition.name}/edits/{edit.offset:012d}.json"):
+        return definition.codec.of_json(change.key)
 
 
 def now() -> int:
@@ -319,7 +320,7 @@ class EditRules:
         return stamp is not None and columns[stamp] is not None and columns[stamp] > at
 
 
-_MISFIT: Final = (TypeError, ValueError, ArithmeticError, LookupError, ConfigurationError)
+_MISFIT: Final = (*UNREADABLE, ConfigurationError)
 """What `_migrated` raises for a value that cannot have the type."""
 
 
@@ -327,6 +328,7 @@ def _migrated(kind: str, value: Any, target: SparkType) -> Any:  # noqa: ANN401 
     """Return the value of an edit with the type that the property has now; an error if no value is equal to it."""
     before = parse_type(kind)
     typed = before.of_json(value)
+    before.encode(typed)  # an error for a number that the type does not have, which may have a billion digits
     if typed is None or before.text == target.text:
         return typed
     if target.name == "string":

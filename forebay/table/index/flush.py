@@ -13,7 +13,7 @@ from forebay.table.changelog.state.segments import KEY_HASH
 from forebay.table.index.changelog import DELETED, DIGESTS, ShardTask, run_shard
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.edits import EDITS, Edit, EditRules, KeyEdits
+from forebay.table.index.edits import EDITS, Edit, EditRules, KeyEdits, key_of
 from forebay.table.index.log import Entry, Folded, MovedError
 from forebay.table.index.merge import EDITS_COLUMN
 from forebay.table.index.pipelines import IndexStore
@@ -69,7 +69,7 @@ def _flushed(index: IndexStore, head: Entry, edits: Sequence[Edit], key_hashes: 
     )
     transaction = Transaction(EDITS, f"{edits[0].offset}-{edits[-1].offset}", "update")
     tasks = shard_tasks(index, head, transaction, Incoming(payload, tuple(payload.names[:-1])))
-    keys = list({definition.codec.of_json(change.key): None for edit in edits for change in edit.changes})
+    keys = list({key_of(change, edit, definition): None for edit in edits for change in edit.changes})
     decoded = [tuple(kind.decode(each) for kind, each in zip(kinds.values(), key, strict=True)) for key in keys]
     hashes = key_hashes(definition, decoded)
     places: list[list[int]] = [[] for _ in tasks]
@@ -120,7 +120,7 @@ def _fold(folded: dict[tuple[Any, ...], KeyEdits], definition: ObjectType, edits
     misfits = []
     for edit in edits:
         for change in edit.changes:
-            key = definition.codec.of_json(change.key)
+            key = key_of(change, edit, definition)
             fitting, problems = rules.fitting(change)
             folded[key] = folded[key].then(fitting, edit.time)
             misfits += [f"edit {edit.offset}, ({definition.codec.shown(key)}): {problem}" for problem in problems]

@@ -17,7 +17,8 @@ from forebay.errors import ForebayError
 from forebay.table.index.compaction import compact
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS
-from forebay.table.index.log import Entry, StoppedError, damaged_fact
+from forebay.table.index.facts import damaged_fact, object_of
+from forebay.table.index.log import Entry, StoppedError
 from forebay.table.index.merge import Merge, Merged, RowEncoder
 from forebay.table.index.pipelines import IndexRun, IndexStore, IndexVersion, first_version
 from forebay.table.index.runs import Recording, recorded
@@ -95,7 +96,7 @@ class BuildResult:
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> BuildResult:
         """Return the result of JSON values."""
-        return cls(tuple(IndexSegment.from_facts(each, "a task") for each in facts["segments"]), facts["added"])
+        return cls(tuple(object_of(IndexSegment, each, "of a task") for each in facts["segments"]), facts["added"])
 
 
 def segments_prefix(index: IndexStore, pipeline: str, data: int) -> str:

@@ -55,7 +55,9 @@ class KeyCodec:
         return tuple(kind.to_json(kind.decode(each)) for kind, each in zip(self.columns.values(), values, strict=True))
 
     def of_json(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return a key of JSON, as SQLite stores it."""
+        """Return a key of JSON, as SQLite stores it; an error of Python if it is none."""
+        if None in values:
+            raise ValueError(f"a column of the key {values!r:.200} is NULL")
         return tuple(kind.encode(kind.of_json(each)) for kind, each in zip(self.columns.values(), values, strict=True))
 
     def encode(self, values: Sequence[Any]) -> bytes:

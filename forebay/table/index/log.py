@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, Self
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, Self
 
-from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError, unwrap
+from forebay.errors import ConfigurationError, FatalError, RetriableError, unwrap
 from forebay.state.state_store import StateStore
-from forebay.table.changelog.state.facts import FORMAT, SegmentInfo, fact_bytes, parse_fact
+from forebay.table.changelog.state.facts import FORMAT, SegmentInfo, fact_bytes
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.facts import Microseconds, Whole, Within, numbers_of, stored_object
 
 KEPT: Final = 100
 """Facts of the log that are kept. An attempt that began more facts ago cannot commit, so that its files may go."""
@@ -44,7 +47,7 @@ class DatasourceState:
 
     schema: str
     shards: tuple[tuple[Run, ...], ...]
-    live: int
+    live: Whole
     moved: int
     owner: str | None = None
     batch: int = -1
@@ -67,10 +70,10 @@ class Folded:
         last_dead: The last ones of them, as people read them.
     """
 
-    offset: int = 0
-    time: int = 0
+    offset: Whole = 0
+    time: Microseconds = 0
     ids: tuple[str, ...] = ()
-    dead_letters: int = 0
+    dead_letters: Whole = 0
     last_dead: tuple[str, ...] = ()
 
 
@@ -87,10 +90,15 @@ class Building:
     """
 
     pipeline: str
-    since: int
+    since: Whole
     definition: Mapping[str, Any]
     swap: bool = True
     drop_edits: tuple[str, ...] = ()
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the definition, which comes from a file, is one."""
+        return ObjectType.from_facts(self.definition).name != ""
 
 
 @dataclass(frozen=True)
@@ -117,18 +125,18 @@ class Entry:
         replaced: Fingerprints of the last definitions that served before.
     """
 
-    number: int
+    number: Whole
     kind: Literal["begin", "transaction", "flush", "replace", "swap"]
     attempt: str
-    shards: int
+    shards: Annotated[int, Within(1, 1 << 20)]
     serving: str
     states: Mapping[str, DatasourceState] = field(default_factory=dict)
     datasource: str = ""
     transaction: str = ""
     micro_batch: bool = False
     changes: tuple[Run, ...] = ()
-    before: int = 0
-    counts: Mapping[str, int] = field(default_factory=dict)
+    before: Whole = 0
+    counts: Mapping[str, Whole] = field(default_factory=dict)
     time: str = ""
     edits: Folded = Folded()
     building: Building | None = None
@@ -149,6 +157,14 @@ class Entry:
         """Whether an index has something to take from the fact."""
         return self.changed > 0 or self.kind == "flush"
 
+    @property
+    def is_valid(self) -> bool:
+        """Whether the values, which come from a file, fit each other. The first fact has no time."""
+        if self.kind != "begin" and datetime.fromisoformat(self.time).tzinfo is None:
+            return False
+        divided = [len(state.shards) for state in self.states.values()]
+        return {*divided, len(self.changes) or self.shards} == {self.shards}
+
     def to_bytes(self) -> bytes:
         """Return the fact as JSON."""
         return fact_bytes({"v": FORMAT, **asdict(self)})
@@ -160,31 +176,7 @@ class Entry:
         Raises:
             FatalError: It is damaged, or another version of forebay wrote it.
         """
-        facts = parsed(data, name)
-        try:
-            states = {
-                source: DatasourceState(
-                    **{
-                        **state,
-                        "shards": tuple(tuple(map(_run, runs)) for runs in state["shards"]),
-                        "applied": tuple((one, other) for one, other in state["applied"]),
-                    }
-                )
-                for source, state in facts.pop("states").items()
-            }
-            changes = tuple(map(_run, facts.pop("changes")))
-            edits, building = facts.pop("edits"), facts.pop("building")
-            folded = Folded(**{**edits, "ids": tuple(edits["ids"]), "last_dead": tuple(edits["last_dead"])})
-            return cls(
-                states=states,
-                changes=changes,
-                edits=folded,
-                building=building and Building(**{**building, "drop_edits": tuple(building["drop_edits"])}),
-                replaced=tuple(facts.pop("replaced")),
-                **facts,
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged_fact(name, str(error)) from error
+        return stored_object(cls, data, name)
 
 
 class StoppedError(ConfigurationError):
@@ -346,35 +338,3 @@ def _refuse_moved(base: Entry, head: Entry, datasource: str) -> None:
 def id_digest(transaction: str) -> str:
     """Return the digest of the id of a transaction, as `DatasourceState.applied` has it."""
     return hashlib.sha256(transaction.encode()).hexdigest()[:16]
-
-
-def numbers_of(names: Sequence[str], prefix: str) -> list[int]:
-    """Return the numbers of facts with these names, sorted. Files that people put there are none."""
-    stems = (name.removeprefix(prefix).removesuffix(".json") for name in names if name.endswith(".json"))
-    return sorted(int(stem) for stem in stems if stem.isdecimal() and f"{int(stem):012d}" == stem)
-
-
-def parsed(data: bytes, name: str) -> dict[str, Any]:
-    """Parse the JSON of a fact, and return it without the format version; see `parse_fact`."""
-    try:
-        facts = parse_fact(data, name)
-    except ForebayError as error:
-        error.option, error.advice = "location", _RESTORE
-        raise
-    del facts["v"]
-    return facts
-
-
-def damaged_fact(name: str, reason: str) -> FatalError:
-    """Return the error for a file of the index that cannot be read."""
-    return FatalError(f"the file {name} of the index is damaged: {reason}", option="location", advice=_RESTORE)
-
-
-_RESTORE: Final = "restore the location from a backup; nothing else can tell what was committed"
-
-
-def _run(segments: Sequence[Mapping[str, Any]]) -> Run:
-    run = tuple(SegmentInfo(**segment) for segment in segments)
-    if not all(segment.is_valid for segment in run):
-        raise ValueError(f"it describes the segments {run!r:.300}")
-    return run

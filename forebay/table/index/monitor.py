@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal
 
 from forebay.clock import Clock
 from forebay.errors import ConfigurationError
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
-from forebay.table.index.log import damaged_fact
+from forebay.table.index.facts import Seconds
 from forebay.table.index.runs import KEPT, Journal, Run
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Alert:
     breach: bool
     text: str
     about: int = 0
-    time: float = 0.0
+    time: Seconds = 0.0
     number: int = 0
 
     @property
@@ -102,18 +102,6 @@ class Alert:
         return (
             f"{self.object_type}: {'ALERT' if self.breach else 'recovered'}: {self.rule} of {self.subject}: {self.text}"
         )
-
-    @classmethod
-    def from_facts(cls, number: int, content: dict[str, Any], name: str) -> Self:
-        """Return the alert of a fact.
-
-        Raises:
-            FatalError: It is damaged.
-        """
-        try:
-            return cls(**{**content, "number": number})
-        except TypeError as error:
-            raise damaged_fact(name, str(error)) from error
 
 
 Sink = Callable[[Alert], object]
@@ -302,9 +290,9 @@ class Alerts:
         self._last = max(numbers, default=0)
         self._known = {number: alert for number, alert in self._known.items() if number in set(numbers)}
         for number in numbers:
-            content = None if number in self._known else self._journal.get(number)
-            if content is not None:
-                self._known[number] = Alert.from_facts(number, content, self._journal.name(number))
+            alert = None if number in self._known else self._journal.get(Alert, number)
+            if alert is not None:
+                self._known[number] = alert
 
     def _send(self) -> None:
         sent, now = set(self._journal.store.names(self._journal.prefix)), self._clock.monotonic()
@@ -342,9 +330,7 @@ def alert_journal(index: IndexStore) -> Journal:
 
 def alerts(index: IndexStore) -> list[Alert]:
     """Return the alerts that there are, oldest first."""
-    journal = alert_journal(index)
-    facts = [(number, journal.get(number)) for number in journal.numbers()]
-    return [Alert.from_facts(number, each, journal.name(number)) for number, each in facts if each is not None]
+    return alert_journal(index).records(Alert)
 
 
 def old_alerts(index: IndexStore) -> list[str]:

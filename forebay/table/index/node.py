@@ -19,7 +19,9 @@ from typing import Any, Final
 
 from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
 from forebay.formats.values.dates import session_zone
-from forebay.state.local_files import DirectoryLock, lock_directory
+from forebay.state.local_files import DirectoryLock, lock_directory, open_regular, put_if_absent
+from forebay.stores.local import wrap_errors
+from forebay.table.index.definition import ObjectType
 from forebay.table.index.log import Entry
 from forebay.table.index.object_set import ObjectSet, OpenedSegment, Queryable, Version, View
 from forebay.table.index.pipelines import IndexStore, IndexVersion, absolute_location
@@ -108,6 +110,7 @@ class SearchNode(Queryable):
             RetriableError: The store does not answer, the disk is full, or there is no edit with this offset after a
                 few seconds; the version before goes on to answer.
             FatalError: A file is damaged; the version before goes on to answer.
+            DataError: A segment has other tables than its definition; the version before goes on to answer.
         """
         _check_offset(at_least)
         until = time.monotonic() + WAIT
@@ -302,7 +305,10 @@ class SearchNode(Queryable):
         runs = []
         try:
             for number, run in enumerate(version.runs):
-                runs.append(tuple(known.get(segment) or self._opened(segment, oldest=not number) for segment in run))
+                oldest = not number
+                runs.append(
+                    tuple(known.get(segment) or self._opened(segment, definition, oldest=oldest) for segment in run)
+                )
         except ForebayError:
             self._cache.check_again()
             raise
@@ -326,9 +332,9 @@ class SearchNode(Queryable):
                 advice="edit on a node without pipeline=; a replacement has these edits too",
             )
 
-    def _opened(self, segment: IndexSegment, *, oldest: bool) -> OpenedSegment:
+    def _opened(self, segment: IndexSegment, definition: ObjectType, *, oldest: bool) -> OpenedSegment:
         try:
-            opened = OpenedSegment(segment, open_segment(self._cache.path(segment)))
+            opened = OpenedSegment(segment, open_segment(self._cache.path(segment), segment.name, definition))
         except sqlite3.DatabaseError as error:
             raise FatalError(
                 f"the segment {segment.name} cannot be opened: {error}",
@@ -343,25 +349,37 @@ class SearchNode(Queryable):
         try:
             lock = lock_directory(self._directory)
         except ConfigurationError as error:
-            error.option, error.advice = "cache", "give each node a cache of its own"
+            error.option, error.advice = "cache", error.advice or "give each node a cache of its own"
             raise
         identity = {"location": absolute_location(self._index.location), "object_type": self._index.object_type}
-        owner = self._directory / OWNER
         try:
-            known = json.loads(owner.read_text())
-        except (FileNotFoundError, ValueError):
-            owner.write_text(json.dumps(identity))
-            return lock
-        if known | {"location": absolute_location(known.get("location", ""))} != identity:
+            self._claim(identity)
+        except BaseException as error:
             if lock is not None:
                 lock.release()
+            if isinstance(error, ForebayError):
+                error.option = "cache"
+            raise
+        return lock
+
+    def _claim(self, identity: Mapping[str, str]) -> None:
+        """Write whose the cache is, unless it says so."""
+        owner = self._directory / OWNER
+        known = None
+        with wrap_errors(str(owner), "write"):
+            with suppress(FileNotFoundError, ValueError, RecursionError), open(open_regular(owner), "rb") as file:
+                known = json.load(file)
+            if not isinstance(known, dict) or not all(isinstance(each, str) for each in known.values()):
+                owner.unlink(missing_ok=True)  # nobody wrote it, or a part of it
+                put_if_absent(str(owner), json.dumps(identity).encode(), without_links=True)
+                return
+        if known | {"location": absolute_location(known.get("location", ""))} != identity:
             raise ConfigurationError(
                 f"the cache {str(self._directory)!r} is of a node of {known.get('object_type')!r} below "
                 f"{known.get('location')!r}, and not of {self._index.object_type!r} below {identity['location']!r}",
                 option="cache",
                 advice="give each node a cache of its own, or remove this directory",
             )
-        return lock
 
     def _terminal(self) -> Progress | None:
         if not sys.stderr.isatty():

@@ -18,23 +18,25 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self
 from zlib import crc32
 
-from forebay.errors import ConfigurationError, ForebayError, RetriableError
+from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError
 from forebay.formats.values.dates import Zone
 from forebay.table.index.conditions import (
     VALUES,
     Bound,
     Columns,
     Condition,
+    all_of,
     equality,
     indexed_type,
     parsed_condition,
     sql_condition,
 )
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.edits import PENDING, Change, Edit, EditRules, KeyEdits, edited_values, now
+from forebay.table.index.edits import PENDING, Change, Edit, EditRules, KeyEdits, edited_values, key_of, now
+from forebay.table.index.facts import UNREADABLE
 from forebay.table.index.pipelines import IndexVersion
-from forebay.table.index.segments import IndexSegment, Row, memory_segment
-from forebay.table.index.text import Phrase, match_expression, query_phrases
+from forebay.table.index.segments import IndexSegment, Row, damaged_segment, memory_segment
+from forebay.table.index.text import Phrase, match_expression, search_phrases
 from forebay.table.index.types import SparkType
 
 LIMIT: Final = 100
@@ -178,7 +180,10 @@ class OpenedSegment:
         """Return the folded edits of a deleted key."""
         with self.reading() as connection:
             text = connection.execute("SELECT e FROM d WHERE k = ?", (key,)).fetchone()[0]
-        return KeyEdits() if text is None else KeyEdits.of_text(text)
+        try:
+            return KeyEdits() if text is None else KeyEdits.of_text(text)
+        except UNREADABLE as error:
+            raise damaged_segment(self.segment.name, f"{error}") from error
 
     def having(self, keys: Sequence[bytes]) -> Iterator[bytes]:
         """Yield those of some keys that the segment has, or that it says are deleted."""
@@ -287,7 +292,7 @@ class View:
         keys = dict(self.overlay.keys)
         for edit in edits:
             for change in edit.changes:
-                values = codec.of_json(change.key)
+                values = key_of(change, edit, self.definition)
                 encoded = codec.encode(values)
                 each = keys.get(encoded) or self._edited_key(values, encoded)
                 keys[encoded] = replace(each, edits=each.edits.then(rules.fitting(change)[0], edit.time))
@@ -395,8 +400,16 @@ class View:
     def decoded(self, row: Sequence[Any]) -> dict[str, Any]:
         """Return the columns of a row as an object."""
         columns = self.definition.columns
-        # The row ends with the times of rows of datasources.
-        return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=False)}
+        try:
+            # The row ends with the times of rows of datasources.
+            return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=False)}
+        except UNREADABLE as error:
+            raise DataError(
+                f"an object of version {self.version.number} of the pipeline {self.version.pipeline} cannot be read: "
+                f"{error}: {row!r:.200}",
+                option="location",
+                advice="call Funnel.follow(full=True), which writes all segments again",
+            ) from error
 
 
 class Answering(Protocol):
@@ -542,7 +555,8 @@ class ObjectSet:
             columns: The columns that conditions and the order may name.
 
         Raises:
-            ConfigurationError: A column cannot be named, a value has not its type, or no property has text.
+            ConfigurationError: A column cannot be named, a value has not its type, no property has text, or there are
+                too many conditions or words.
         """
         conditions: list[Bound] = []
         for text, equal in self._filters:
@@ -553,8 +567,7 @@ class ObjectSet:
             raise ConfigurationError(
                 f"{definition.name!r} has no property with text", option="search", advice="define one with text=True"
             )
-        searches = [query_phrases(text, phrase=phrase) for text, phrase in self._searches]
-        phrases = tuple(each for search in searches for each in search) if all(searches) else None
+        phrases = search_phrases(self._searches)
         order = tuple((name.removeprefix("-"), name.startswith("-")) for name in self._order)
         for name, _ in order:
             try:
@@ -562,7 +575,7 @@ class ObjectSet:
             except ConfigurationError as error:
                 error.option = "order_by"
                 raise
-        return Asked(tuple(conditions), phrases, order, self._limit)
+        return Asked(all_of(conditions), phrases, order, self._limit)
 
 
 def _check_text(text: object, option: str, example: str) -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from forebay.errors import ConfigurationError, RetriableError
+from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.retry import RetryPolicy
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.log import Entry
@@ -121,7 +121,7 @@ class OpenSearchIndex:
         """
         head = self._index.head()
         with recorded(self._index, "opensearch", self._alias) as run:
-            current = self._cluster.indexed(self._alias, self._owner)
+            current = self._indexed()
             entries = None if full or current is None else self._since(current, head)
             run.did(since=-1 if current is None else current.data)
             if current is None or entries is None:
@@ -155,7 +155,7 @@ class OpenSearchIndex:
             )
         if problems := tuple(damaged_states(self._index, entry)):
             return Verification(entry.number, entry.number, problems=problems)
-        definition = ObjectType.from_facts(current.meta["definition"])
+        definition = current.definition
         width = len(definition.columns)  # after them come times of rows, which documents do not have
         point, unreadable = self._cluster.open_point(current.name), set[str]()
         try:
@@ -174,6 +174,13 @@ class OpenSearchIndex:
         problems = tuple(f"someone else has written the document {each!r:.200}" for each in sorted(unreadable)[:NAMED])
         return replace(verification, problems=problems)
 
+    def _indexed(self) -> Indexed | None:
+        """Return the index that the alias names; None if there is none that can be brought up to date."""
+        try:
+            return self._cluster.indexed(self._alias, self._owner)
+        except DataError:  # it is built again
+            return None
+
     def _since(self, current: Indexed, head: Entry) -> list[Entry] | None:
         """Return the facts of the log that an index has not seen; None if the index has to be built again."""
         if not self._is_current(current, head) or not self._cluster.has_alias(_writer(current.name)):
@@ -184,7 +191,7 @@ class OpenSearchIndex:
 
     def _is_current(self, indexed: Indexed, head: Entry) -> bool:
         """Return whether an index is of the pipeline that serves, and of this log."""
-        return self._is_of_log(indexed) and indexed.meta["pipeline"] == head.serving
+        return self._is_of_log(indexed) and indexed.pipeline == head.serving
 
     def _is_of_log(self, indexed: Indexed) -> bool:
         """Return whether the log has the last fact that an index contains."""
@@ -224,20 +231,21 @@ class OpenSearchIndex:
         """Check that aliases can be changed, by setting one that is: builds that cannot serve fill a full disk."""
         same = {"add": {"index": current.name, "alias": _writer(current.name), "is_hidden": True}}
         with suppress(MissingError):  # removed meanwhile
-            self._cluster.call(lambda client: client.indices.update_aliases(body={"actions": [same]}))
+            self._cluster.call(lambda client: client.indices.update_aliases(body={"actions": [same]}), dict)
 
     def _serve(self, name: str, head: Entry) -> None:
         """Let the alias name an index, and remove the indexes before it, also those of builds that were killed."""
         for _ in range(_TRIES):
             indexes = self._cluster.own_indexes(f"{self._alias}-*", self._owner)
-            newest = self._cluster.indexed(self._alias, self._owner)
+            newest = self._indexed()
             old = [each for each, meta in indexes.items() if meta is not None and each != name]
             actions: list[dict[str, Any]] = [{"add": {"index": name, "alias": self._alias, "filter": ALIVE}}]
             if newest is not None and newest.data > head.number and self._is_of_log(newest):
                 old, actions = [name], []  # another follower is further: queries must not go back
             actions += [{"remove_index": {"index": each}} for each in old]
             with suppress(MissingError):  # one was removed meanwhile, perhaps by a request whose answer was lost
-                self._cluster.call(lambda client, body=actions: client.indices.update_aliases(body={"actions": body}))  # type: ignore[misc] # of the loop
+                change = {"actions": actions}
+                self._cluster.call(lambda client, body=change: client.indices.update_aliases(body=body), dict)  # type: ignore[misc] # of the loop
                 return
         raise RetriableError(f"the index {name!r} was removed while it was built", advice="catch up again")
 
@@ -288,10 +296,13 @@ class OpenSearchIndex:
 
     def _refresh(self, name: str) -> None:
         try:
-            answer = self._cluster.call(lambda client: client.indices.refresh(index=name))
+            failed, answer = self._cluster.call(
+                lambda client: client.indices.refresh(index=name),
+                lambda answer: (answer["_shards"]["failed"], answer),
+            )
         except MissingError as error:
             raise RetriableError(f"the index {name!r} is gone: {error}", advice="catch up again") from error
-        if answer["_shards"]["failed"]:
+        if failed:
             raise RetriableError(f"{name!r} of OpenSearch was not refreshed: {answer}", advice="catch up again")
 
     def _merge(self, definition: ObjectType, head: Entry) -> tuple[Merge, RowEncoder]:
@@ -303,7 +314,7 @@ class OpenSearchIndex:
         Documents that hold no object are added to `unreadable`.
         """
         documents, codec, width = Documents(definition), definition.codec, len(definition.keys)
-        same_words = current.meta["unicode"] == UNICODE
+        same_words = current.meta.get("unicode") == UNICODE
         body = {"query": ALIVE, "sort": [{"key": "asc"}], "version": True}
         newest = self._index.head().number  # after the point in time was opened: its documents are not newer
         for hit in self._cluster.hits(point, body, sys.maxsize):

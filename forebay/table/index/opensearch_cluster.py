@@ -15,12 +15,16 @@ from urllib.parse import urlsplit
 from forebay.clock import SystemClock
 from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError
 from forebay.retry import RetryCount, RetryPolicy
-from forebay.table.index.opensearch_documents import PROGRESS
+from forebay.table.index.definition import ObjectType
+from forebay.table.index.opensearch_answers import Hit, give_up_after, hits_of, outcomes_of, text_of
+from forebay.table.index.opensearch_documents import PROGRESS, UNREADABLE
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 T = TypeVar("T")
+Answer = Mapping[str, Any]
+Request = Callable[["OpenSearch"], Any]
 
 _REFUSED: Final = 400
 _GONE: Final = 404
@@ -38,7 +42,7 @@ _NEXT_STEPS: Final = {
 
 _TLS: Final = "begin the URL with http:// or https:// as the server does, or pass a client that trusts its certificate"
 
-_NO_NAME = re.compile(r"[\\/*?\"<>|,#:\s\x00-\x1f]|^[-_+]|^\.\.?$")
+_NO_NAME = re.compile(r"[\\/*?\"<>|,#:\s]|^[-_+]|^\.\.?$")
 _NAME_BYTES: Final = 200
 """The longest alias. OpenSearch takes 255 bytes; names of indexes have a few more than their alias."""
 
@@ -48,7 +52,15 @@ _ANSWER_BYTES: Final = 8 << 20
 """How long the answer to a search may be, about: OpenSearch keeps it in memory. Hits before show how long they are."""
 
 
-class MissingError(Exception):
+_TOO_MANY: Final = "maxClauseCount is set to"
+"""What OpenSearch says of a question with too many conditions."""
+
+_LEAST_WAIT: Final = 1.0
+_LONGEST_WAIT: Final = 60.0
+"""Seconds in which an answer must be whole."""
+
+
+class MissingError(RetriableError):
     """There is no such index or document in OpenSearch, or a point in time has ended."""
 
 
@@ -58,7 +70,9 @@ class Indexed:
 
     Args:
         name: Its name.
-        meta: What it says of itself: owner and definition.
+        meta: What it says of itself.
+        pipeline: The pipeline whose objects it has.
+        definition: Their definition.
         data: The number of the last fact of the log that all its documents contain.
         attempt: The attempt that put this fact.
         edits: The offset of the last edit that they contain.
@@ -66,6 +80,8 @@ class Indexed:
 
     name: str
     meta: Mapping[str, Any]
+    pipeline: str
+    definition: ObjectType
     data: int
     attempt: str
     edits: int
@@ -76,7 +92,8 @@ class Cluster:
 
     Args:
         hosts: Its URL, or several; or a client of opensearch-py, with what it needs of TLS and passwords.
-        policy: How long requests are repeated.
+        policy: How long requests are repeated. Without a client of the caller, an answer must be whole in this time
+            too, or in a minute.
 
     Raises:
         ConfigurationError: opensearch-py is not installed, or a URL cannot be used.
@@ -96,10 +113,17 @@ class Cluster:
         if isinstance(hosts, opensearchpy.OpenSearch):
             self.client = hosts
         else:
-            self.client = opensearchpy.OpenSearch(hosts=_urls(hosts), timeout=60, max_retries=0)
+            wait = min(_LONGEST_WAIT, max(_LEAST_WAIT, self._policy.timeout))
+            client = _client(hosts, lambda urls: opensearchpy.OpenSearch(hosts=urls, timeout=wait, max_retries=0))
+            give_up_after(client, wait)
+            self.client = client
 
-    def call(self, request: Callable[[OpenSearch], T]) -> T:
+    def call(self, request: Request, read: Callable[[Answer], T]) -> T:
         """Return what a request returns, repeated while the cluster does not answer or is busy.
+
+        Args:
+            request: The request.
+            read: Takes the answer apart. It raises one of `UNREADABLE` if OpenSearch gives no such answer.
 
         Raises:
             RetriableError: It was so for the whole time of the policy, or what answers is not OpenSearch.
@@ -109,19 +133,25 @@ class Cluster:
         attempts = self._attempts()
         while True:
             try:
+                return self._asked(request, read)
+            except MissingError:
+                raise
+            except RetriableError as error:
+                self._pause(attempts, error)
+
+    def _asked(self, request: Request, read: Callable[[Answer], T]) -> T:
+        """Return what a request returns that is made once."""
+        answer: object = None
+        try:
+            try:
                 answer = request(self.client)
-                if isinstance(answer, Mapping):
-                    return answer
-                self._pause(attempts, _no_opensearch(answer))
-            except self._errors.NotFoundError as error:
-                raise MissingError(str(error)) from error
-            except self._errors.SerializationError as error:  # perhaps a page of what stands before OpenSearch
-                self._pause(attempts, _no_opensearch(error))
+                if not isinstance(answer, Mapping):
+                    raise TypeError("no object")
+                return read(answer)
             except self._errors.TransportError as error:
-                failure = self._failure(error)
-                if not isinstance(failure, RetriableError):
-                    raise failure from error
-                self._pause(attempts, failure)
+                raise self._failure(error) from error  # it takes the answer apart too
+        except (self._errors.SerializationError, *UNREADABLE) as error:  # perhaps a page of what is before OpenSearch
+            raise _no_opensearch(error if answer is None else answer) from error
 
     def indexed(self, alias: str, owner: Mapping[str, object]) -> Indexed | None:
         """Return the index that an alias names; None if there is none, or it was not finished.
@@ -132,6 +162,7 @@ class Cluster:
 
         Raises:
             ConfigurationError: It was made by someone else.
+            DataError: Someone else has changed what it says of itself.
         """
         before = ""
         while True:
@@ -151,7 +182,7 @@ class Cluster:
                 raise _no_opensearch(indexes)
             name, meta = indexes.popitem()
             try:
-                document = self.call(lambda client, name=name: client.get(index=name, id=PROGRESS))  # type: ignore[misc] # of the loop
+                document = self.call(lambda client, name=name: client.get(index=name, id=PROGRESS), dict)  # type: ignore[misc] # of the loop
             except MissingError:
                 if name == before:
                     return None
@@ -159,21 +190,29 @@ class Cluster:
                 continue
             match document:
                 case {"_source": {"progress": {"data": int(data), "attempt": str(attempt), "edits": int(edits)}}}:
-                    return Indexed(name, meta or {}, data, attempt, edits)
+                    pipeline, definition = _definition_of(name, meta or {})
+                    return Indexed(name, meta or {}, pipeline, definition, data, attempt, edits)
             return None  # someone else has changed it
 
     def own_indexes(self, names: str, owner: Mapping[str, object]) -> dict[str, Mapping[str, Any] | None]:
         """Return what indexes say of themselves, by name; None for those of someone else."""
-        answer = self.call(lambda client: client.indices.get(index=names))
-        if not all(isinstance(each, dict) and isinstance(each.get("mappings"), dict) for each in answer.values()):
-            raise _no_opensearch(answer)
-        metas = {name: each["mappings"].get("_meta", {}).get("forebay", {}) for name, each in answer.items()}
-        return {name: meta if owner.items() <= meta.items() else None for name, meta in metas.items()}
+        mappings = self.call(
+            lambda client: client.indices.get(index=names),
+            lambda answer: {name: dict(each["mappings"]) for name, each in answer.items()},
+        )
+        found: dict[str, Mapping[str, Any] | None] = {}
+        for name, mapping in mappings.items():
+            match mapping:
+                case {"_meta": {"forebay": dict(meta)}}:
+                    found[name] = meta if all(meta.get(each) == value for each, value in owner.items()) else None
+                case _:
+                    found[name] = None
+        return found
 
     def has_alias(self, alias: str) -> bool:
         """Return whether there is an alias."""
         try:
-            self.call(lambda client: client.indices.get_alias(name=alias))
+            self.call(lambda client: client.indices.get_alias(name=alias), dict)
         except MissingError:
             return False
         return True
@@ -181,49 +220,64 @@ class Cluster:
     def create(self, name: str, body: Mapping[str, Any]) -> None:
         """Create an index. Its name is new, so one that exists is of a request whose answer was lost."""
         try:
-            answer = self.call(lambda client: client.indices.create(index=name, body=body, params={"ignore": _REFUSED}))
+            kind, failure = self.call(
+                lambda client: client.indices.create(index=name, body=body, params={"ignore": _REFUSED}),
+                lambda answer: (answer["error"]["type"], answer["error"]) if "error" in answer else (None, None),
+            )
         except MissingError as error:
             raise _no_opensearch(error) from error
-        if "error" in answer and answer["error"]["type"] != "resource_already_exists_exception":
-            raise ConfigurationError(f"OpenSearch makes no index {name!r}: {answer['error']}", option="settings")
+        if kind not in (None, "resource_already_exists_exception"):
+            raise ConfigurationError(f"OpenSearch makes no index {name!r}: {failure}", option="settings")
 
     def remove(self, name: str) -> None:
         """Remove an index whose build failed. If that fails too, the next build removes it."""
-        with suppress(self._errors.OpenSearchException):
-            self.client.indices.delete(index=name)
+        with suppress(ForebayError):
+            self._asked(lambda client: client.indices.delete(index=name), dict)
 
     def open_point(self, index: str) -> str:
         """Open a point in time of an index, which lives as long as it is asked at least every 10 minutes."""
-        opened = self.call(lambda client: client.create_pit(index=index, params={"keep_alive": _KEEP_ALIVE}))
-        return str(opened["pit_id"])
+        return self.call(
+            lambda client: client.create_pit(index=index, params={"keep_alive": _KEEP_ALIVE}),
+            lambda opened: text_of(opened["pit_id"]),
+        )
 
     def close_point(self, point: str) -> None:
         """Close a point in time. One that is not closed ends by itself."""
-        with suppress(self._errors.OpenSearchException):
-            self.client.delete_pit(body={"pit_id": [point]})
+        with suppress(ForebayError):
+            self._asked(lambda client: client.delete_pit(body={"pit_id": [point]}), dict)
 
-    def search(self, point: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the answer to a search at a point in time.
+    def count(self, point: str, query: Mapping[str, Any]) -> int:
+        """Return the number of documents that a query finds at a point in time.
 
         Raises:
             MissingError: The point in time has ended.
         """
+        body = {"query": query, "size": 0, "track_total_hits": True}
+        return self._search(point, body, lambda answer: int(answer["hits"]["total"]["value"]))
+
+    def _search(self, point: str, body: Mapping[str, Any], read: Callable[[Answer], T]) -> T:
         whole = {"pit": {"id": point, "keep_alive": _KEEP_ALIVE}, **body}
+        partial = {"allow_partial_search_results": "false"}
         try:
-            return self.call(lambda client: client.search(body=whole, params={"allow_partial_search_results": "false"}))
+            return self.call(lambda client: client.search(body=whole, params=partial), read)
         except ConfigurationError as error:
             error.option, error.advice = "where", "ask in smaller queries; a list, as in where(name=[…]), counts as one"
             raise
 
     def hits(
         self, point: str, body: Mapping[str, Any], limit: int, after: Sequence[Any] | None = None
-    ) -> Iterator[Mapping[str, Any]]:
-        """Yield at most `limit` hits of a search at a point in time, after the one with the sort values `after`."""
+    ) -> Iterator[Hit]:
+        """Yield at most `limit` hits of a search at a point in time, after the one with the sort values `after`.
+
+        Raises:
+            MissingError: The point in time has ended.
+        """
         window = _FIRST_HITS
         while limit > 0:
             size = min(limit, window)
             following = {} if after is None else {"search_after": list(after)}
-            hits = self.search(point, {**body, "size": size, "track_total_hits": False, **following})["hits"]["hits"]
+            whole = {**body, "size": size, "track_total_hits": False, **following}
+            hits = self._search(point, whole, lambda answer: hits_of(answer, body))
             yield from hits
             if len(hits) < size or size == limit:
                 return
@@ -244,10 +298,11 @@ class Cluster:
         """
         attempts, waiting = self._attempts(), list(range(len(documents)))
         while waiting:
-            body = b"".join(documents[place][1] for place in waiting)
+            body, size = b"".join(documents[place][1] for place in waiting), len(waiting)
             try:
-                answer = self.call(
-                    lambda client, body=body: client.bulk(body=body, index=index, params={"require_alias": "true"})  # type: ignore[misc] # of the loop
+                outcomes = self.call(
+                    lambda client, body=body: client.bulk(body=body, index=index, params={"require_alias": "true"}),  # type: ignore[misc] # of the loop
+                    lambda answer, size=size: outcomes_of(answer, size),  # type: ignore[misc] # of the loop
                 )
             except ConfigurationError as error:
                 if getattr(error.__cause__, "status_code", None) != _TOO_LARGE:
@@ -258,14 +313,13 @@ class Cluster:
                     advice="correct the row in its datasource, or raise http.max_content_length of OpenSearch",
                 ) from error
             again, reason, advice = [], "", _AGAIN
-            for place, item in zip(waiting, answer["items"], strict=True):
-                outcome = item["index"]
-                status, cause = outcome["status"], str(outcome.get("error", {}).get("reason", ""))
+            for place, outcome in zip(waiting, outcomes, strict=True):
+                status, cause = outcome.status, outcome.reason
                 if status < 300 or status == _NEWER:  # another follower has written a newer one
                     continue
                 if _is_busy(status):
                     again.append(place)
-                    reason, advice = cause, _busy_advice(outcome.get("error", {}).get("type"))
+                    reason, advice = cause, _busy_advice(outcome.kind)
                 elif status == _GONE:
                     raise RetriableError(f"the index behind {index!r} is gone: {cause}", advice=_AGAIN)
                 elif status == _REFUSED:
@@ -275,7 +329,7 @@ class Cluster:
                 else:
                     raise ConfigurationError(
                         f"OpenSearch refuses {shown(place)} with code {status}: {cause}",
-                        advice=_NEXT_STEPS.get(outcome.get("error", {}).get("type")),
+                        advice=_NEXT_STEPS.get(outcome.kind),
                     )
             if again:
                 self._pause(attempts, RetriableError(f"OpenSearch is busy: {reason}", advice=advice))
@@ -292,6 +346,10 @@ class Cluster:
 
     def _failure(self, error: Any) -> ForebayError:  # noqa: ANN401 - of a library that may be missing
         status = error.status_code
+        if status == _GONE:
+            return MissingError(f"OpenSearch has nothing of this name any more: {error}", advice=_AGAIN)
+        if _TOO_MANY in str(error):  # which has the code 500
+            return ConfigurationError(f"OpenSearch refuses the request: {error}")
         if _is_busy(status) or isinstance(error, self._errors.ConnectionError):
             does_not = f"OpenSearch does not answer: {error}"
             if isinstance(error, self._errors.SSLError):
@@ -315,28 +373,41 @@ def checked_name(name: object) -> str:
         ConfigurationError: OpenSearch takes no such name, or would find several indexes by it.
     """
     text = name if isinstance(name, str) else ""
-    size = len(text.encode(errors="replace"))
-    if not 0 < size <= _NAME_BYTES or text != text.lower() or _NO_NAME.search(text):
+    plain = text.isprintable() and text == text.lower() and not _NO_NAME.search(text)
+    if not plain or not 0 < len(text.encode()) <= _NAME_BYTES:
         raise ConfigurationError(
             f"{name!r:.200} cannot be a name of OpenSearch",
             option="name",
-            advice=f"give a name of at most {_NAME_BYTES} bytes in lower case, such as name='orders': without blanks "
-            'and \\ / * ? " < > | , # :, and not beginning with _ - +',
+            advice=f"give a name of at most {_NAME_BYTES} bytes in lower case, such as name='orders': without blanks, "
+            'characters that cannot be seen, and \\ / * ? " < > | , # :, and not beginning with _ - +',
         )
     return text
 
 
-def _urls(hosts: object) -> list[str]:
-    """Return URLs. What is wrong with one is not shown, because it may have a password."""
+def _definition_of(name: str, meta: Mapping[str, Any]) -> tuple[str, ObjectType]:
+    """Return the pipeline of an index, and its definition."""
+    try:
+        return text_of(meta["pipeline"]), ObjectType.from_facts(meta["definition"])
+    except (ConfigurationError, *UNREADABLE) as error:
+        raise DataError(
+            f"the index {name!r} of OpenSearch does not say what it has: someone else has changed its _meta",
+            option="name",
+            advice="build it again: call OpenSearchIndex.catch_up, or run `forebay index opensearch`",
+        ) from error
+
+
+def _client(hosts: object, make: Callable[[list[str]], OpenSearch]) -> OpenSearch:
+    """Return the client of URLs. What is wrong with one is not shown, because it may have a password."""
     urls = [hosts] if isinstance(hosts, str) else list(hosts) if isinstance(hosts, Sequence) else []
-    if not urls or not all(isinstance(url, str) and _is_url(url) for url in urls):
-        raise ConfigurationError(
-            "the hosts of OpenSearch are no URLs",
-            option="hosts",
-            advice="write http://host:9200, or https://user:password@host:9200 with %-escapes for the characters "
-            "/ ? # @ : % [ ] of the password; or pass a client of opensearch-py",
-        )
-    return urls
+    if urls and all(isinstance(url, str) and _is_url(url) for url in urls):
+        with suppress(ValueError):  # of urllib3 too: it takes no such host, and passwords in Latin-1 alone
+            return make(urls)
+    raise ConfigurationError(
+        "the hosts of OpenSearch are no URLs",
+        option="hosts",
+        advice="write http://host:9200, or https://user:password@host:9200 with %-escapes for the characters "
+        "/ ? # @ : % [ ] of the password, which has characters of Latin-1 alone; or pass a client of opensearch-py",
+    )
 
 
 def _is_url(url: str) -> bool:
@@ -351,10 +422,18 @@ def _is_url(url: str) -> bool:
 
 def _no_opensearch(answer: object) -> RetriableError:
     return RetriableError(
-        f"what answers is not OpenSearch: {answer!r:.200}",
+        f"what answers is not OpenSearch: {_shown(answer)}",
         option="hosts",
         advice=f"correct the URL; or {_AGAIN}, if something before OpenSearch answers in its place for a while",
     )
+
+
+def _shown(answer: object) -> str:
+    """Return the beginning of an answer, which may be nested so deeply that Python does not show it whole."""
+    try:
+        return f"{answer!r:.200}"
+    except RecursionError:
+        return f"{type(answer).__name__} in which too much is nested"
 
 
 def _busy_advice(kind: object) -> str:

@@ -45,8 +45,10 @@ _GREATEST: Final = (1 << 63) - 1
 """What stands for NaN, which is greater than all numbers."""
 
 
-UNREADABLE: Final = (KeyError, TypeError, ValueError, ArithmeticError, struct.error)
-"""Errors for a document that someone else has written."""
+UNREADABLE: Final = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, struct.error
+)  # fmt: skip
+"""Errors for a document or an answer that someone else has written."""
 
 
 def field_of(name: str) -> str:

@@ -148,8 +148,8 @@ class _View:
 
     def __init__(self, cluster: Cluster, built: Indexed, moved: Callable[[_View], _View]) -> None:
         self.indexed = built
-        self.version = Version(built.meta["pipeline"], built.data, built.data, built.edits)
-        self._definition = ObjectType.from_facts(built.meta["definition"])
+        self.version = Version(built.pipeline, built.data, built.data, built.edits)
+        self._definition = built.definition
         self._documents = Documents(self._definition)
         self._moved = moved
         self._cluster = cluster
@@ -190,8 +190,7 @@ class _View:
         query = self._query(self._bound(objects))
         if query is None:
             return 0
-        whole = {"query": query, "size": 0, "track_total_hits": True}
-        return int(self._cluster.search(self._point, whole)["hits"]["total"]["value"])
+        return self._cluster.count(self._point, query)
 
     def _page(self, request: Asked, after: Sequence[Any] | None) -> Page:
         sort: list[Query] = []
@@ -246,26 +245,13 @@ def query_of(bound: Bound, definition: ObjectType, *, outcome: bool = True) -> Q
             # NOT (a OR b) is NOT a AND NOT b
             if (operator == "AND") == outcome:
                 return {"bool": {"filter": [query_of(each, definition, outcome=outcome) for each in parts]}}
-            some = _with_lists(parts) if outcome else parts
-            return {"bool": {"should": [query_of(each, definition, outcome=outcome) for each in some]}}
+            return {"bool": {"should": [query_of(each, definition, outcome=outcome) for each in parts]}}
         case Missing(column):
             exists = {"exists": {"field": field_of(column)}}
             return {"bool": {"must_not": [exists]}} if outcome else exists
     field, kind = field_of(bound.column), definition.columns[bound.column]
     query = _values_query(field, kind, bound.values) if isinstance(bound, OneOf) else _comparison(field, kind, bound)
     return query if outcome else {"bool": {"filter": [{"exists": {"field": field}}], "must_not": [query]}}
-
-
-def _with_lists(parts: Sequence[Bound]) -> list[Bound]:
-    """Return alternatives with one list for all equal comparisons of a column: OpenSearch limits their number."""
-    values: dict[str, list[Any]] = {}
-    others: list[Bound] = []
-    for part in parts:
-        if isinstance(part, Comparison) and part.operator == "=":
-            values.setdefault(part.column, []).append(part.value)
-        else:
-            others.append(part)
-    return [*(OneOf(column, tuple(some)) for column, some in values.items()), *others]
 
 
 def _values_query(field: str, kind: SparkType, values: Sequence[Any]) -> Query:

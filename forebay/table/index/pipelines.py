@@ -11,14 +11,15 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Self
 
-from forebay.errors import ConfigurationError, ForebayError
+from forebay.errors import ConfigurationError
 from forebay.state.open_state_store import open_state_store
 from forebay.state.state_store import Purpose, RetryingStateStore, StateStore
 from forebay.stores.store import StorageOptions
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import EditLog
-from forebay.table.index.log import Building, Entry, Log, damaged_fact, numbers_of, parsed
+from forebay.table.index.facts import Whole, damaged_fact, numbers_of, stored_object
+from forebay.table.index.log import Building, Entry, Log
 from forebay.table.index.segments import IndexSegment
 
 IndexRun = tuple[IndexSegment, ...]
@@ -42,14 +43,14 @@ class IndexVersion:
     """
 
     pipeline: str
-    number: int
+    number: Whole
     data: int
     runs: tuple[IndexRun, ...] = ()
-    count: int = 0
+    count: Whole = 0
     decision: str = ""
     reason: str = ""
-    shares: tuple[tuple[int, int], ...] = ()
-    edits: int = 0
+    shares: tuple[tuple[Whole, Whole], ...] = ()
+    edits: Whole = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The definition, only in version 0."""
 
@@ -63,6 +64,11 @@ class IndexVersion:
         """The definition of version 0."""
         return ObjectType.from_facts(self.facts)
 
+    @property
+    def is_valid(self) -> bool:
+        """Whether the definition, which comes from a file, is one."""
+        return self.number > 0 or self.definition.name != ""
+
     def to_bytes(self) -> bytes:
         """Return the version as JSON."""
         return fact_bytes({"v": FORMAT, **asdict(self)})
@@ -74,13 +80,7 @@ class IndexVersion:
         Raises:
             FatalError: It is damaged, or another version of forebay wrote it.
         """
-        facts = parsed(data, name)
-        try:
-            runs = tuple(tuple(IndexSegment.from_facts(each, name) for each in run) for run in facts.pop("runs"))
-            shares = tuple((changed, before) for changed, before in facts.pop("shares"))
-            return cls(runs=runs, shares=shares, **facts)
-        except (KeyError, TypeError, ValueError, ForebayError) as error:
-            raise damaged_fact(name, str(error)) from error
+        return stored_object(cls, data, name)
 
 
 def store_of(location: str, storage: Mapping[str, object]) -> StateStore:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.table.changelog.state.shard import key_ranges
 from forebay.table.index.definition import Datasource, ObjectType, Property
-from forebay.table.index.edits import EDITS, EditRules, KeyEdits
+from forebay.table.index.edits import EDITS, EditRules, KeyEdits, key_of
 from forebay.table.index.follower import Follower, FullRule
 from forebay.table.index.log import Entry
 from forebay.table.index.merge import EDITS_COLUMN
@@ -125,7 +125,7 @@ def lost_edits(
         for name, (kind, value, _) in edits.values.items()
     ]
     values += [
-        (stored.codec.shown(stored.codec.of_json(change.key)), name, kind, value)
+        (stored.codec.shown(key_of(change, edit, stored)), name, kind, value)
         for edit in (index.edits.after(head.edits.offset) if pending else ())
         for change in edit.changes
         for name, (kind, value) in (change.values or {}).items()

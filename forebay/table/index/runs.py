@@ -8,18 +8,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import FatalError, ForebayError, unwrap
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
-from forebay.table.index.log import StoppedError, damaged_fact, numbers_of, parsed
+from forebay.table.index.facts import Seconds, numbers_of, stored_object
+from forebay.table.index.log import StoppedError
 
 if TYPE_CHECKING:
     from forebay.table.index.pipelines import IndexStore
 
 _log = logging.getLogger(__name__)
+
+_Record = TypeVar("_Record")
 
 KEPT: Final = 200
 """Facts of a journal that are kept at least."""
@@ -51,15 +54,20 @@ class Journal:
         """Return the numbers of the facts that there are, sorted."""
         return numbers_of(self.store.names(self.prefix), self.prefix)
 
-    def get(self, number: int) -> dict[str, Any] | None:
-        """Return the content of a fact; None if there is none with this number, or it is damaged: nothing needs it."""
+    def get(self, kind: type[_Record], number: int) -> _Record | None:
+        """Return the record of a fact; None if there is none with this number, or it is damaged: nothing needs it."""
         name = self.name(number)
         data = self.store.get(name)
         try:
-            return None if data is None else parsed(data, name)
+            return None if data is None else stored_object(kind, data, name)
         except FatalError as error:
             _log.error("%s is left out: %s", name, error.message)
             return None
+
+    def records(self, kind: type[_Record], after: int = 0) -> list[_Record]:
+        """Return the records after a number that there are, oldest first, without damaged ones."""
+        found = (self.get(kind, number) for number in self.numbers() if number > after)
+        return [record for record in found if record is not None]
 
     def put(self, number: int, content: Mapping[str, Any]) -> bool:
         """Put a fact; return False if there is one with this number."""
@@ -97,8 +105,8 @@ class Run:
 
     job: str
     name: str
-    begin: float = 0.0
-    seconds: float = 0.0
+    begin: Seconds = 0.0
+    seconds: Seconds = 0.0
     since: int = -1
     to: int = -1
     decision: str = ""
@@ -119,19 +127,6 @@ class Run:
         """When it began, in UTC, as people write it."""
         return datetime.fromtimestamp(self.begin, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
-    @classmethod
-    def from_facts(cls, number: int, content: dict[str, Any], name: str) -> Self:
-        """Return the run of a fact.
-
-        Raises:
-            FatalError: It is damaged.
-        """
-        try:
-            shares = tuple((changed, before) for changed, before in content.pop("shares"))
-            return cls(**{**content, "shares": shares, "number": number})
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged_fact(name, str(error)) from error
-
 
 def run_journal(index: IndexStore) -> Journal:
     """Return the journal of the runs of an object type."""
@@ -140,9 +135,7 @@ def run_journal(index: IndexStore) -> Journal:
 
 def runs(index: IndexStore, after: int = 0) -> list[Run]:
     """Return the runs after a number that there are, oldest first."""
-    journal = run_journal(index)
-    facts = [(number, journal.get(number)) for number in journal.numbers() if number > after]
-    return [Run.from_facts(number, content, journal.name(number)) for number, content in facts if content is not None]
+    return run_journal(index).records(Run, after)
 
 
 class Recording:

@@ -7,18 +7,22 @@ import errno
 import hashlib
 import os
 import shutil
-import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from forebay.errors import FatalError, RetriableError
+from forebay.errors import ConfigurationError, FatalError, RetriableError
+from forebay.state.local_files import open_regular, private_directory
 from forebay.state.state_store import StateStore
+from forebay.stores.local import store_error, wrap_errors
 from forebay.table.index.segments import IndexSegment
 
 _SUFFIX: Final = ".db"
+_NEW: Final = ".new-"
+_UNUSED: Final = 24 * 3600.0  # seconds after which a shared copy that no process has opened is removed
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 Progress = Callable[[int, int, int, int], None]
@@ -47,11 +51,13 @@ class SegmentCache:
 
         Raises:
             RetriableError: The disk is full; the message has the bytes that are needed and that are free.
+            ConfigurationError: There is no permission to write there.
             FatalError: The store has other bytes than the version names, or none.
         """
-        missing = [segment for segment in segments if not self._has(segment)]
-        needed, total = sum(each.size for each in missing), sum(each.size for each in segments)
-        self._refuse_full(needed)
+        with wrap_errors(str(self._directory), "write"):
+            missing = [segment for segment in segments if not self._has(segment)]
+            needed, total = sum(each.size for each in missing), sum(each.size for each in segments)
+            self._refuse_full(needed)
         done, size = len(segments) - len(missing), total - needed
         for segment in missing:
             if progress is not None:
@@ -64,10 +70,11 @@ class SegmentCache:
     def keep(self, segments: Iterable[IndexSegment]) -> None:
         """Remove all copies but those of these segments. Files that are open stay readable."""
         file_names = {self.path(segment).name for segment in segments}
-        for file in self._directory.iterdir():
-            if file.name not in file_names and (file.suffix == _SUFFIX or file.name.startswith(".new-")):
-                file.unlink(missing_ok=True)
-                self._checked.discard(file.name)
+        with wrap_errors(str(self._directory), "write"):
+            for file in self._directory.iterdir():
+                if file.name not in file_names and (file.suffix == _SUFFIX or file.name.startswith(_NEW)):
+                    file.unlink(missing_ok=True)
+                    self._checked.discard(file.name)
 
     def check_again(self) -> None:
         """Let the next `fetch` check the digest of each copy again, because reading one failed."""
@@ -79,14 +86,15 @@ class SegmentCache:
         if path.name in self._checked and path.exists():
             return True
         try:
-            with path.open("rb") as file:
+            with open(open_regular(path), "rb") as file:
                 if os.fstat(file.fileno()).st_size != segment.size:
                     return False
                 same = hashlib.file_digest(file, "sha256").hexdigest() == segment.digest
-        except FileNotFoundError:
+        except (FileNotFoundError, ConfigurationError):  # the copy takes the place of a link
             return False
         if same:
             self._checked.add(path.name)
+            path.touch()  # see `process_cache`
         return same
 
     def _copy(self, segment: IndexSegment) -> None:
@@ -100,7 +108,7 @@ class SegmentCache:
                 advice="call Funnel.follow(full=True), which writes all segments again",
             )
         path = self.path(segment)
-        temporary = self._directory / f".new-{uuid.uuid4().hex}"
+        temporary = self._directory / f"{_NEW}{uuid.uuid4().hex}"
         try:
             with temporary.open("xb") as file:
                 file.write(data)  # a copy that a crash leaves without bytes is found by its digest
@@ -110,7 +118,7 @@ class SegmentCache:
                 temporary.unlink(missing_ok=True)
             if error.errno in _FULL:
                 raise self._full(segment.size) from error
-            raise
+            raise store_error(error, str(path), "write") from error
         self._checked.add(path.name)
 
     def _refuse_full(self, needed: int) -> None:
@@ -132,6 +140,22 @@ class MissingSegmentError(FatalError):
 
 
 def process_cache(store: StateStore) -> Path:
-    """Return the directory for copies that jobs of this machine share: in Spark's local directory, if there is one."""
-    local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
-    return Path(local) / "forebay-index" / hashlib.sha256(store.location.encode()).hexdigest()[:16]
+    """Return the directory for copies that jobs of a user on this machine share, and remove copies of yesterday.
+
+    Raises:
+        ConfigurationError: See `private_directory`.
+        RetriableError: It cannot be written now.
+    """
+    shared = private_directory("forebay-index")
+    directory = shared / hashlib.sha256(store.location.encode()).hexdigest()[:16]
+    with wrap_errors(str(directory), "write"):
+        directory.mkdir(exist_ok=True)
+        for copy in (*shared.glob(f"*/*{_SUFFIX}"), *shared.glob(f"*/{_NEW}*")):
+            with suppress(FileNotFoundError):  # another process removes it too
+                if time.time() - copy.lstat().st_mtime > _UNUSED:
+                    copy.unlink()
+        for other in shared.iterdir():
+            if other != directory:
+                with suppress(OSError):  # it has copies
+                    other.rmdir()
+    return directory

@@ -18,15 +18,16 @@ import sqlite3
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from forebay.errors import ConfigurationError, FatalError
+from forebay.errors import ConfigurationError, DataError
 from forebay.state.state_store import StateStore, is_safe_name
 from forebay.table.index.definition import ObjectType
+from forebay.table.index.facts import Whole
 from forebay.table.index.text import UNICODE, indexed_words
 
 FORMAT: Final = 1
@@ -57,33 +58,22 @@ class IndexSegment:
     """
 
     name: str
-    size: int
+    size: Whole
     digest: str
-    rows: int
-    deleted: int
-    shard: int | None
-    part: int
-    parts: int
+    rows: Whole
+    deleted: Whole
+    shard: Whole | None
+    part: Whole
+    parts: Whole
 
     def may_hold(self, key_hash: int, shards: int) -> bool:
         """Return whether the segment is where a key with this hash would be."""
         return self.shard in (None, key_hash % shards) and key_hash // shards % self.parts == self.part
 
-    @classmethod
-    def from_facts(cls, facts: dict[str, Any], where: str) -> Self:
-        """Return the description of JSON values, after a check.
-
-        Raises:
-            FatalError: They describe no segment.
-        """
-        try:
-            segment = cls(**facts)
-        except TypeError as error:
-            raise FatalError(f"{where} describes the segment {facts!r:.300}: {error}") from error
-        numbers = (segment.size, segment.rows, segment.deleted, segment.part, segment.parts)
-        if not is_safe_name(segment.name) or not all(isinstance(each, int) for each in numbers) or segment.parts < 1:
-            raise FatalError(f"{where} describes the segment {facts!r:.300}")
-        return segment
+    @property
+    def is_valid(self) -> bool:
+        """Whether the values, which come from a file, fit each other. A key takes more than a byte."""
+        return is_safe_name(self.name) and self.part < self.parts and self.rows + self.deleted <= self.size
 
 
 class _File:
@@ -97,26 +87,19 @@ class _File:
         self._texts = [self._columns.index(name) for name in definition.texts]
         self.rows = self.deleted = 0
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        stamps = [f"s{place}" for place in range(len(definition.stamps))]
-        names = ", ".join([*(f"c{place}" for place in range(len(self._columns))), *stamps])
-        self._insert = f"INSERT INTO o VALUES (?, ?{', ?' * (len(self._columns) + len(stamps))})"
+        self._insert = f"INSERT INTO o VALUES (?, ?{', ?' * (len(self._columns) + len(definition.stamps))})"
         texts = [f"t{place}" for place in range(len(self._texts))]
         self._insert_text = f"INSERT INTO f ({', '.join(['rowid', *texts])}) VALUES (?{', ?' * len(texts)})"
-        keys = ", ".join(f"c{place}" for place in range(self._width))
         for statement in (
             "PRAGMA journal_mode = OFF",
             "PRAGMA synchronous = OFF",
             "PRAGMA cache_size = -4096",  # rows are appended; and a large shard writes many files at once
             "BEGIN",
-            f"CREATE TABLE o (id INTEGER PRIMARY KEY, k BLOB NOT NULL, {names})",
-            f"CREATE TABLE d (k BLOB PRIMARY KEY, {keys}, e) WITHOUT ROWID",
-            "CREATE TABLE m (facts TEXT NOT NULL)",
         ):
             self._connection.execute(statement)
-        if self._texts:
-            _with_fts(
-                self._connection, f"CREATE VIRTUAL TABLE f USING fts5({', '.join(texts)}, content='', tokenize='ascii')"
-            )
+        for statement in _tables(definition):
+            with _fts_errors():
+                self._connection.execute(statement)
 
     def add(self, rows: Sequence[Row]) -> None:
         alive = [(key, columns) for key, columns, exists in rows if exists]
@@ -138,10 +121,8 @@ class _File:
     def complete(self) -> sqlite3.Connection:
         connection = self._connection
         connection.execute("PRAGMA cache_size = -16384")  # to sort
-        connection.execute("CREATE UNIQUE INDEX ok ON o (k)")
-        for name in self._definition.filters:
-            place = self._columns.index(name)
-            connection.execute(f"CREATE INDEX o{place} ON o (c{place}, k)")
+        for statement in _indexes(self._definition):
+            connection.execute(statement)
         facts = {"format": FORMAT, "definition": self._definition.fingerprint(), "unicode": UNICODE}
         connection.execute("INSERT INTO m VALUES (?)", (json.dumps(facts),))
         connection.execute("COMMIT")
@@ -151,14 +132,37 @@ class _File:
         self._connection.close()
 
 
+def _tables(definition: ObjectType) -> list[str]:
+    """Return the statements that make the tables of a segment, as the segment itself has them."""
+    columns = [f"c{place}" for place in range(len(definition.columns))]
+    names = ", ".join([*columns, *(f"s{place}" for place in range(len(definition.stamps)))])
+    keys = ", ".join(columns[: len(definition.keys)])
+    texts = ", ".join(f"t{place}" for place in range(len(definition.texts)))
+    return [
+        f"CREATE TABLE o (id INTEGER PRIMARY KEY, k BLOB NOT NULL, {names})",
+        f"CREATE TABLE d (k BLOB PRIMARY KEY, {keys}, e) WITHOUT ROWID",
+        "CREATE TABLE m (facts TEXT NOT NULL)",
+        *([f"CREATE VIRTUAL TABLE f USING fts5({texts}, content='', tokenize='ascii')"] if texts else []),
+    ]
+
+
+def _indexes(definition: ObjectType) -> list[str]:
+    columns = list(definition.columns)
+    places = [columns.index(name) for name in definition.filters]
+    return ["CREATE UNIQUE INDEX ok ON o (k)", *(f"CREATE INDEX o{place} ON o (c{place}, k)" for place in places)]
+
+
 def _words(columns: Sequence[Any], texts: Sequence[int]) -> list[str | None]:
     return [None if columns[place] is None else indexed_words(columns[place]) for place in texts]
 
 
-def _with_fts(connection: sqlite3.Connection, statement: str) -> None:
+@contextmanager
+def _fts_errors() -> Iterator[None]:
     try:
-        connection.execute(statement)
+        yield
     except sqlite3.OperationalError as error:
+        if "fts5" not in str(error):
+            raise
         raise ConfigurationError(
             f"the sqlite3 of this Python has no full-text index: {error}",
             option="text",
@@ -248,15 +252,60 @@ def memory_segment(definition: ObjectType, rows: Sequence[Row]) -> tuple[IndexSe
     return IndexSegment(":memory:", 0, "", file.rows, file.deleted, None, 0, 1), file.complete()
 
 
-def open_segment(path: Path) -> sqlite3.Connection:
-    """Open a segment to read it. Any thread may use the connection."""
+def open_segment(path: Path, name: str, definition: ObjectType) -> sqlite3.Connection:
+    """Open a segment to read it. Any thread may use the connection.
+
+    Args:
+        path: The file.
+        name: Its name in the store.
+        definition: The definition of its pipeline.
+
+    Raises:
+        sqlite3.DatabaseError: The file is no database.
+        DataError: It has other tables than the definition. A view in their place may take for ever.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise damaged_segment(name, f"{str(path)!r} is no regular file")
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None, check_same_thread=False
     )
     # A file that is mapped into memory ends the process (SIGBUS) if the disk fails or the file is cut.
     connection.execute("PRAGMA mmap_size = 0")
     connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    try:
+        _check_content(connection, name, definition)
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _check_content(connection: sqlite3.Connection, name: str, definition: ObjectType) -> None:
+    stored = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+    # FTS5 keeps `f` in tables of its own, `f_data` and others.
+    of_fts = {
+        sql
+        for kind, table, sql in stored
+        if kind == "table" and table.startswith("f_") and "VIRTUAL" not in sql.upper()
+    }
+    own = {sql for _, _, sql in stored} - (of_fts if definition.texts else set())
+    known = {*_tables(definition), *_indexes(definition)}
+    for sql in (*sorted(own - known), *sorted(known - own)):
+        raise damaged_segment(name, f"it {'lacks' if sql in known else 'has'} {sql!r:.200}")
+    for table in ("o", "d"):  # bytes sort after everything else
+        first = connection.execute(f"SELECT typeof(k) FROM {table} ORDER BY k LIMIT 1").fetchone()
+        if first not in (None, ("blob",)):
+            raise damaged_segment(name, f"a key is {first[0]}, and not bytes")
+
+
+def damaged_segment(name: str, reason: str) -> DataError:
+    """Return the error for a segment with other content than this package writes."""
+    return DataError(
+        f"the segment {name} is damaged: {reason}",
+        option="location",
+        advice="call Funnel.follow(full=True), which writes all segments again",
+    )
 
 
 def segment_rows(connection: sqlite3.Connection) -> Iterator[Row]:

@@ -22,6 +22,12 @@ UNICODE: Final = unicodedata.unidata_version
 LONGEST: Final = 32_767
 """Bytes up to which FTS5 tells words apart: it cuts them."""
 
+WORDS: Final = 1_000
+"""Words of a query. FTS5 looks for each in all texts that have the rarest one, so its time grows with their square."""
+
+CHARACTERS: Final = 20_000
+"""Characters of scripts without spaces in a query. FTS5 looks for each pair of them."""
+
 _SPACELESS: Final = (
     "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Japanese, Chinese
     "\uac00-\ud7af\u1100-\u11ff"  # Korean
@@ -63,23 +69,40 @@ def folded_words(text: str) -> str:
     return " ".join(words)
 
 
-def query_phrases(query: str, *, phrase: bool = False) -> list[Phrase]:
-    """Return the phrases of a query, all of which a text must have; none if the query has no word.
+def search_phrases(searches: Sequence[tuple[str, bool]]) -> tuple[Phrase, ...] | None:
+    """Return the phrases of searches, all of which a text must have; None if a search has no word.
 
     Args:
-        query: The words. No character is syntax.
-        phrase: Whether the words must follow one another.
+        searches: The words of each search, in which no character is syntax, and whether they must follow one another.
 
     Raises:
-        ConfigurationError: A word is so long that the index cannot tell it from others.
+        ConfigurationError: There are too many words, or one is so long that the index cannot tell it from others.
     """
-    runs = _RUN.findall(_folded(query))
-    if longest := next((word for _, word in runs if len(word.encode()) > LONGEST), ""):
+    found: list[tuple[list[tuple[str, str]], bool]] = []
+    words = characters = 0
+    for text, phrase in searches:
+        runs = _RUN.findall(_folded(text))
+        words += len(runs)
+        characters += sum(len(spaceless) for spaceless, _ in runs)
+        if longest := next((word for _, word in runs if len(word.encode()) > LONGEST), ""):
+            raise ConfigurationError(
+                f"the word {longest[:50]!r} … has more than {LONGEST:,} bytes, of which texts keep no more",
+                option="search",
+                advice="search for other words of the text",
+            )
+        found.append((runs, phrase))
+    if words > WORDS or characters > CHARACTERS:
         raise ConfigurationError(
-            f"the word {longest[:50]!r} … has more than {LONGEST:,} bytes, of which texts keep no more",
+            f"the query has {words:,} words" + (f" of {characters:,} characters" if words <= WORDS else ""),
             option="search",
-            advice="search for other words of the text",
+            advice=f"search for at most {WORDS:,} words and {CHARACTERS:,} characters of scripts without spaces",
         )
+    if not all(runs for runs, _ in found):
+        return None
+    return tuple(each for runs, phrase in found for each in _phrases(runs, phrase=phrase))
+
+
+def _phrases(runs: Sequence[tuple[str, str]], *, phrase: bool) -> list[Phrase]:
     if not phrase:
         return [_phrase([], *run) for run in runs]
     words: list[str] = []

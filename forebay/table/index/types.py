@@ -217,7 +217,11 @@ class SparkType:
             case "struct":
                 return {name: kind.of_json(each) for (name, kind), each in zip(self.fields, value, strict=True)}
             case "decimal":
-                return decimal.Decimal(value)
+                number = decimal.Decimal(value)
+                # `1E+999999999` is a short text, and its digits take minutes. A zero has the places of its scale.
+                if not number.is_finite() or not -self.scale <= number.adjusted() <= self.precision:
+                    raise ValueError(value)
+                return number
             case "binary":
                 return bytes.fromhex(value)
             case "float" | "double":

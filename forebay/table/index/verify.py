@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from forebay.errors import ConfigurationError, ForebayError
+from forebay.errors import ConfigurationError, FatalError
 from forebay.table.index.compaction import rows_of_runs
 from forebay.table.index.conditions import VALUES
 from forebay.table.index.definition import ObjectType
@@ -98,7 +98,7 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
         definition = index.definition(version.pipeline)
         rows = partial(merged_rows, index, entry, definition)
         if view is None:
-            verification = compared(entry, definition, rows, partial(_of_segments, index, version))
+            verification = compared(entry, definition, rows, partial(_of_segments, index, version, definition))
         else:
             verification = compared(entry, definition, partial(_with_pending, rows, view), partial(_of_view, view))
     count = version.count if view is None else version.count + view.overlay.added
@@ -123,7 +123,7 @@ def damaged_states(index: IndexStore, entry: Entry) -> Iterator[str]:
     for info in {each for state in entry.states.values() for runs in state.shards for run in runs for each in run}:
         try:
             files.open(info)
-        except ForebayError as error:
+        except FatalError as error:
             yield error.message
 
 
@@ -210,8 +210,9 @@ def _differences(
         yield key, "is missing in the index"
 
 
-def _of_segments(index: IndexStore, version: IndexVersion) -> Iterator[Columns]:
-    return (columns for _, columns, exists in rows_of_runs(index, version.runs[::-1], keep_deleted=False) if exists)
+def _of_segments(index: IndexStore, version: IndexVersion, definition: ObjectType) -> Iterator[Columns]:
+    rows = rows_of_runs(index, definition, version.runs[::-1], keep_deleted=False)
+    return (columns for _, columns, exists in rows if exists)
 
 
 def _of_view(view: View) -> Iterator[Columns]:

@@ -12,14 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.table.changelog.state.segments import PREFIX, Ints
-from forebay.table.index.compaction import local_copies
+from forebay.table.index.compaction import opened_copies
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS, Edit, KeyEdits, shown_time
 from forebay.table.index.log import Entry, Run
 from forebay.table.index.merge import Merge
 from forebay.table.index.object_set import OpenedSegment, View
 from forebay.table.index.pipelines import IndexStore, IndexVersion
-from forebay.table.index.segments import open_segment
 from forebay.table.index.states import KEY, StateReader
 
 _DELETED = "deleted at "
@@ -141,7 +140,7 @@ def explain(index: IndexStore, key: object) -> Explanation:
 
 def _view(index: IndexStore, head: Entry, version: IndexVersion, definition: ObjectType) -> View:
     runs = tuple(
-        tuple(map(OpenedSegment, run, map(open_segment, local_copies(index, run)))) for run in reversed(version.runs)
+        tuple(map(OpenedSegment, run, opened_copies(index, run, definition))) for run in reversed(version.runs)
     )
     return View(version, definition, runs, head.shards)
 

@@ -163,6 +163,80 @@ def test_long_conditions_are_answered_and_too_long_ones_refused(objects_at):
     assert isinstance(caught.value.__cause__, sqlite3.Error)
 
 
+@pytest.mark.parametrize(
+    ("ask", "refusal"),
+    [
+        (lambda node: node.where(" OR ".join(f"n > {n}" for n in range(1_001))),
+         r"has 1,001 conditions[\s\S]*at most 1,000[\s\S]*IN"),
+        (lambda node: node.where(" AND ".join(f"n > {n}" for n in range(600))).where(
+            " AND ".join(f"n < {n}" for n in range(600))), "has 1,200 conditions"),
+        (lambda node: node.where(" OR ".join(f"(n = {n} AND f > 0)" for n in range(600))), "has 1,200 conditions"),
+        (lambda node: node.where(" OR ".join(f"n = {n}" for n in range(10_001))),
+         r"'n' is compared with 10,001 values[\s\S]*at most 10,000"),
+        (lambda node: node.where(" AND ".join(f"n != {n}" for n in range(10_001))), "compared with 10,001 values"),
+        (lambda node: node.where(f"n IN ({', '.join(map(str, range(10_001)))})"), "compared with 10,001 values"),
+    ],
+)  # fmt: skip
+def test_more_conditions_than_sqlite_plans_quickly_are_refused(objects_at, ask, refusal):
+    objects = objects_at(NUMBERS)
+    objects.commit("a", [{"id": 1, "n": 1}])
+    asked = ask(objects.node())
+    for answer in (asked.fetch, asked.count):
+        with pytest.raises(ConfigurationError, match=refusal):
+            answer()
+
+
+def test_equalities_are_one_list_wherever_they_stand(objects_at):
+    """Each alone would be a condition of its own, of which there may be 1,000."""
+    objects = objects_at(NUMBERS)
+    objects.commit("a", [{"id": number, "n": number, "f": number} for number in range(10)] + [{"id": 10, "n": None}])
+    node, far = objects.node(), range(8, 2_000)
+    either = " OR ".join(f"n = {number}" for number in far)
+    neither = " AND ".join(f"n != {number}" for number in far)
+    for text, count in {
+        either: 2,
+        f"n IN (1, 2) OR {either} OR f = 5": 5,
+        f"NOT ({either})": 8,
+        neither: 8,
+        f"{neither} AND n NOT IN (1, 2) AND f != 5": 5,
+        f"NOT ({neither})": 2,
+        f"n = 1 AND ({either})": 0,
+        f"n = 1 AND {neither}": 1,
+    }.items():
+        assert node.where(text).count() == count, text[:50]
+    each = node.objects
+    for number in far:
+        each = each.where(f"n <> {number}")
+    assert each.count() == 8
+
+
+def test_as_many_conditions_as_there_may_be_are_answered(objects_at):
+    objects = objects_at(NUMBERS)
+    objects.commit("a", [{"id": number, "n": number} for number in range(10)])
+    node = objects.node()
+    for operator in ("AND", "OR"):
+        assert node.where(f" {operator} ".join(f"n > {number % 5}" for number in range(1_000))).count() > 0
+
+
+def test_more_words_than_the_index_finds_quickly_are_refused(objects):
+    objects.commit("a", [{"id": 1, "note": " ".join(f"w{number}" for number in range(1_500)) + "配" * 100}])
+    node = objects.node()
+    words = [f"w{number}" for number in range(1_001)]
+    assert node.search(" ".join(words[:1_000])).count() == 1
+    assert node.search(" ".join(words[:1_000]), phrase=True).count() == 1
+    assert node.search("配" * 100).count() == 1 and node.search("配" * 20_000).count() == 0
+    for asked in (
+        node.search(" ".join(words)),
+        node.search(" ".join(words), phrase=True),
+        node.search(" ".join(words[:600])).search(" ".join(words[600:])),
+    ):
+        with pytest.raises(ConfigurationError, match=r"has 1,001 words[\s\S]*at most 1,000 words"):
+            asked.count()
+    for asked in (node.search("配" * 20_001), node.search("配" * 12_000).search("配" * 8_001)):
+        with pytest.raises(ConfigurationError, match=r"of 20,001 characters[\s\S]*20,000 characters of scripts"):
+            asked.fetch()
+
+
 def test_a_number_is_never_rounded(objects_at):
     wide = ObjectType("O", {"id": "decimal(38,6)"}, [Datasource("a", {"w": Property("decimal(38,18)", filter=True)})])
     objects = objects_at(wide)

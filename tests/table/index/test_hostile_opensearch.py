@@ -3,21 +3,22 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import TransportError
+from opensearchpy.exceptions import NotFoundError, TransportError
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.index import Datasource, ObjectType, OpenSearchIndex, OpenSearchObjects, Property
 from forebay.retry import RetryPolicy
-from forebay.table.index.opensearch_documents import id_of
+from forebay.table.index.opensearch_documents import FORMAT, Documents, id_of
 
 ROWS = [{"id": number, "name": f"name {number}"} for number in range(3)]
 ONCE = RetryPolicy(retries=1, first_pause=0.01)
@@ -74,7 +75,14 @@ def web_server(kind: str, body: bytes, code: int = 200) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Nothing is logged."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with served(Handler) as url:
+        yield url
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Answer requests by a handler; give the URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
@@ -110,7 +118,7 @@ def test_a_server_without_indexes_is_not_opensearch(followed):
     "hosts",
     [
         "", [], None, 5, "http://", "localhost:abc", "http://[::1", "ftp://x", "http://user@x:1",
-        "http://user:s3cret@x:99999",
+        "http://user:s3cret@x:99999", "http://user:s3cret@x y:1", "http://user:s3c\U0001f600ret@x:1",
         "http://user:s3cr/et@x:1", "http://user:s3c#ret@x:1", {"host": "x"},
         ["http://x", "http://user:s3cret@x:1x"], b"x",
     ],
@@ -130,8 +138,9 @@ def test_a_server_without_tls_is_told_from_one_that_is_down(followed):
 
 
 @pytest.mark.parametrize(
-    "name", ["zz*", "*", "_all", "a,b", "-x", "+x", "Up", "a b", "a/b", "a#b", "..", "", "x" * 201]
-)
+    "name", ["zz*", "*", "_all", "a,b", "-x", "+x", "Up", "a b", "a/b", "a#b", "..", "", "x" * 201,
+             "a\ud800", "a\x7f", "a\u202eb", "a\u2028", "a\x85"]
+)  # fmt: skip
 def test_names_that_find_other_indexes_or_none_are_refused(followed, name):
     for make in (followed.follower, followed.reader):
         with pytest.raises(ConfigurationError, match=r"cannot be a name of OpenSearch[\s\S]*name='orders'"):
@@ -324,3 +333,191 @@ def test_answers_do_not_grow_with_the_documents(objects_at, opensearch):
     assert followed.follower(hosts=client).verify().is_equal
     assert len(followed.reader(hosts=client).limit(1_000).fetch().rows) == 350
     assert max(sizes) <= 9_000_000 < sum(sizes) / 2
+
+
+OBJECT = ObjectType("O", {"id": "bigint"}, [Datasource("a", {"name": Property("string", filter=True)})])
+META = Documents(OBJECT).mapping({"v": FORMAT, "object_type": "O", "pipeline": "000001"})["_meta"]["forebay"]
+DEEP = b'{"a":' + b"[" * 100_000
+
+
+def described(meta: object) -> dict[str, Any]:
+    """Return what an index says of itself."""
+    return {"/o": {"o-1": {"mappings": {"_meta": meta}}}}
+
+
+@contextmanager
+def scripted_server(answers: dict[str, Any]) -> Iterator[str]:
+    """A server with one index; `answers` has other answers by the end of their path, or a pair with the code."""
+    usual = {
+        **described({"forebay": META}),
+        "/_doc/progress": {"_source": {"progress": {"data": 1, "attempt": "a", "edits": 0}}},
+        "/point_in_time": {"pit_id": "p"},
+        "/_search": {"hits": {"total": {"value": 0}, "hits": []}},
+    }
+
+    def answer(path: str) -> tuple[int, bytes]:
+        found = next((value for end, value in (usual | answers).items() if path.endswith(end)), {})
+        code, content = found if isinstance(found, tuple) else (200, found)
+        return code, content if isinstance(content, bytes) else json.dumps(content).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            code, body = answer(self.path.partition("?")[0])
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - names of the library
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is logged."""
+
+    with served(Handler) as url:
+        yield url
+
+
+def all_answers(url: str) -> list[Any]:
+    with OpenSearchObjects(url, "O", retry=ONCE) as objects:
+        return [objects.count(), objects.get(3), objects.where("name > 'a'").fetch().rows]
+
+
+def test_the_scripted_server_is_opensearch():
+    with scripted_server({}) as url:
+        assert all_answers(url) == [0, None, ()]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"/point_in_time": {}}, {"/point_in_time": {"pit_id": {"a": 1}}}, {"/_search": {}},
+        {"/_search": {"hits": {"total": 5, "hits": []}}}, {"/_search": {"hits": []}},
+        *({"/_search": {"hits": {"total": {"value": 1}, "hits": hits}}}
+          for hits in ([5], [{}], {}, None, [{"_id": 5}])),
+        *({path: answer} for path in ("/o", "/_doc/progress", "/point_in_time", "/_search")
+          for answer in (DEEP, (400, [1]), (400, DEEP), (404, [1]), (400, {"error": {"root_cause": [5]}}))),
+    ],
+)  # fmt: skip
+def test_answers_that_opensearch_does_not_give_are_said_to_be_none(answers):
+    with scripted_server(answers) as url, pytest.raises(RetriableError, match=r"what answers is not OpenSearch"):
+        all_answers(url)
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda reader: reader.count(), lambda reader: reader.get(3), lambda reader: reader.objects.fetch()]
+)
+def test_a_point_in_time_that_ends_at_once_is_asked_for_again_later(ask):
+    with (
+        scripted_server({"/_search": (404, {"error": {"type": "search_context_missing"}})}) as url,
+        OpenSearchObjects(url, "O", retry=ONCE) as reader,
+        pytest.raises(RetriableError, match=r"search_context_missing[\s\S]*next step: call it again"),
+    ):
+        ask(reader)
+
+
+@pytest.mark.parametrize("meta", [[], None, 5, {}, {"forebay": "x"}, {"forebay": None}, {"forebay": [5]}])
+def test_an_index_that_says_nothing_of_itself_is_of_someone_else(meta):
+    with scripted_server(described(meta)) as url, pytest.raises(ConfigurationError, match="o-1, which is not of"):
+        all_answers(url)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"definition": None}, {"definition": []}, {"definition": {**OBJECT.to_facts(), "datasources": [5]}},
+        {"definition": {**OBJECT.to_facts(), "key": [["id", "float"]]}}, {"definition": {}}, {"pipeline": None},
+        {"pipeline": 5},
+    ],
+)  # fmt: skip
+def test_a_description_that_someone_else_has_changed_is_damaged(changed):
+    with (
+        scripted_server(described({"forebay": META | changed})) as url,
+        pytest.raises(DataError, match=r"the index 'o-1' of OpenSearch does not say what it has[\s\S]*catch_up"),
+    ):
+        all_answers(url)
+
+
+def test_an_index_whose_description_is_damaged_is_built_again(followed):
+    followed.follower().catch_up()
+    before = followed.index()
+    (found,) = followed.client.indices.get_mapping(index=before).values()
+    meta = found["mappings"]["_meta"]
+    del meta["forebay"]["definition"]
+    followed.client.indices.put_mapping(index=before, body={"_meta": meta})
+    for ask in (followed.reader, followed.follower().verify):
+        with pytest.raises(DataError, match=r"does not say what it has[\s\S]*catch_up"):
+            ask()
+    assert followed.follower().catch_up().data == 1 and followed.follower().verify().is_equal
+    assert list(followed.client.indices.get(index=f"{followed.name}-*")) == [followed.index()] != [before]
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("bulk", {}), ("bulk", {"items": []}), ("bulk", {"items": [5] * 3}), ("bulk", {"items": [{"index": {}}] * 3}),
+        ("indices.refresh", {}), ("indices.refresh", {"_shards": 5}), ("indices.create", {"error": "x"}),
+    ],
+)  # fmt: skip
+def test_a_follower_believes_no_answer_that_opensearch_does_not_give(followed, method, answer):
+    client = OpenSearch(hosts=[followed.url])
+    place, _, name = f"client.{method}".rpartition(".")
+    setattr(client.indices if "indices" in place else client, name, lambda **_: answer)
+    with pytest.raises(RetriableError, match="what answers is not OpenSearch"):
+        followed.follower(hosts=client).catch_up()
+    assert followed.follower().catch_up().data == 1 and followed.follower().verify().is_equal
+
+
+def test_verify_says_that_the_index_is_gone(followed):
+    followed.follower().catch_up()
+    client = OpenSearch(hosts=[followed.url])
+    client.create_pit = raising(NotFoundError(404, "index_not_found_exception", {}))
+    with pytest.raises(RetriableError, match=r"index_not_found_exception[\s\S]*next step: "):
+        followed.follower(hosts=client).verify()
+
+
+def test_what_is_cleaned_up_does_not_fail(followed):
+    followed.follower().catch_up()
+    client = OpenSearch(hosts=[followed.url])
+    client.delete_pit = raising(AttributeError("'list' object has no attribute 'get'"))
+    assert followed.follower(hosts=client).verify().is_equal
+
+
+def raising(error: Exception) -> Any:
+    def fail(**_: object) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("part", ["headers", "body"])
+def test_an_answer_that_comes_byte_by_byte_is_given_up(part):
+    """A limit of the client counts from the last byte."""
+    ended = threading.Event()
+
+    class Dripping(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+            self.wfile.write(b"X-Long: " if part == "headers" else b"Content-Length: 100000\r\n\r\n")
+            for _ in range(60):  # 6 seconds; then what came is no answer
+                if ended.wait(0.1):
+                    return
+                with suppress(OSError):
+                    self.wfile.write(b" ")
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is logged."""
+
+    with served(Dripping) as url:
+        try:
+            with pytest.raises(RetriableError, match=r"does not answer[\s\S]*[Tt]ime"):
+                OpenSearchObjects(url, "O", retry=RetryPolicy(retries=0, timeout=0))
+        finally:
+            ended.set()
+
+
+def test_a_connection_is_used_again_after_a_slow_answer(followed):
+    followed.follower().catch_up()
+    with followed.reader(retry=RetryPolicy(retries=0, timeout=5)) as reader:
+        assert [reader.get(number % 3)["id"] for number in range(9)] == [0, 1, 2] * 3

@@ -125,7 +125,7 @@ def collected_history(new_objects, place, history):
     pages, equal = [], []
 
     def stored(version):
-        found = rows_of_runs(objects.index, version.runs[::-1], keep_deleted=False)
+        found = rows_of_runs(objects.index, objects.definition, version.runs[::-1], keep_deleted=False)
         return [tuple(columns) for _, columns, exists in found if exists]
 
     for number, ((source, kind, rows, _), opens, keeps) in enumerate(history):

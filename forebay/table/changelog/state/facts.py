@@ -71,7 +71,8 @@ def parse_fact(data: bytes, name: str) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = json.loads(data)
         version = facts["v"]
-    except (ValueError, KeyError, TypeError) as error:
+        actual = _digest({field: value for field, value in facts.items() if field != "sum"})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(name, str(error)) from error
     if version != FORMAT:
         later = ", or a later one" if isinstance(version, int) and version > FORMAT else ""
@@ -81,7 +82,7 @@ def parse_fact(data: bytes, name: str) -> dict[str, Any]:
             advice=f"install the version of forebay that wrote the state{later}",
         )
     digest = facts.pop("sum", None)
-    if digest is not None and digest != _digest(facts):
+    if digest is not None and digest != actual:
         raise damaged(name, "its digest differs")
     return facts
 

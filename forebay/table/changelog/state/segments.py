@@ -8,7 +8,6 @@ import io
 import mmap
 import os
 import sys
-import tempfile
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import FatalError
+from forebay.state.local_files import open_regular, private_directory
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import SegmentInfo, damaged
 
@@ -210,7 +210,7 @@ class StoredSegments:
         """
         path = self._local_path(info)
         try:
-            with path.open("rb") as file:
+            with open(open_regular(path), "rb") as file:
                 mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:
             raise damaged(info.name, "it does not exist") from None
@@ -261,7 +261,7 @@ class StoredSegments:
                 raise damaged(info.name, f"it has {size:,} bytes instead of {info.size:,}")
             return
         try:
-            with path.open("rb") as file:
+            with open(open_regular(path), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
@@ -277,7 +277,7 @@ class StoredSegments:
     def _copy(self, name: str) -> Path:
         """Return the path of the local copy. The name itself, which is text of the store, is no part of it."""
         location, segment = (hashlib.sha256(text.encode()).hexdigest() for text in (self._store.location, name))
-        return _cache() / location[:16] / f"{segment}.arrow"
+        return private_directory("forebay-state") / location[:16] / f"{segment}.arrow"
 
 
 def _compare(info: SegmentInfo, size: int, digest: str) -> None:
@@ -290,12 +290,6 @@ def _compare(info: SegmentInfo, size: int, digest: str) -> None:
 
 _verified: OrderedDict[tuple[str, SegmentInfo], None] = OrderedDict()
 """Segments whose digest this process has checked."""
-
-
-def _cache() -> Path:
-    """Return the directory for copies of segments: in the local directory that Spark gives its workers, if any."""
-    local = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-    return Path(local or tempfile.gettempdir()) / "forebay-state"
 
 
 def split_rows(batch: pa.RecordBatch, rows: int = ROWS, size: int = BYTES) -> Sequence[pa.RecordBatch]:
