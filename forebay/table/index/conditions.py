@@ -223,20 +223,19 @@ def all_of(conditions: Sequence[Bound]) -> tuple[Bound, ...]:
     Raises:
         ConfigurationError: There are too many of them, or a list has too many values.
     """
-    if not conditions:
-        return ()
-    parts: list[Bound] = []
-    for each in conditions:
-        parts += each.parts if isinstance(each, Joined) and each.operator == "AND" else [each]
-    whole = joined("AND", parts)
-    if (count := _count(whole)) > CONDITIONS:
+    if len(conditions) > 1:
+        parts: list[Bound] = []
+        for each in conditions:
+            parts += each.parts if isinstance(each, Joined) and each.operator == "AND" else [each]
+        conditions = [joined("AND", parts)]
+    if (count := sum(map(_count, conditions))) > CONDITIONS:
         raise ConfigurationError(
             f"the query has {count:,} conditions",
             option="where",
             advice=f"ask in several queries of at most {CONDITIONS:,} conditions; a list counts as one, as in "
             "where(name=[…]) or name IN (…)",
         )
-    return (whole,)
+    return tuple(conditions)
 
 
 def _count(bound: Bound) -> int:

@@ -1,22 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes answers of OpenSearch apart, and reads them until a deadline: what answers may be anything.
+"""Takes answers of OpenSearch apart: what answers may be anything.
 
 Functions that take an answer apart raise one of `UNREADABLE` for one that OpenSearch does not give.
 """
 
 from __future__ import annotations
 
-import io
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPResponse
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import socket
-
-    from opensearchpy import OpenSearch
+from typing import Any
 
 Hit = Mapping[str, Any]
 
@@ -73,50 +65,3 @@ def text_of(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("no text")
     return value
-
-
-def give_up_after(client: OpenSearch, seconds: float) -> None:
-    """Let a client wait so long for an answer as a whole; a limit of the client is one for each part of it."""
-
-    class Answer(HTTPResponse):
-        """An answer with a deadline."""
-
-        def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - of http.client
-            super().__init__(sock, *arguments, **options)
-            self.fp = io.BufferedReader(_Until(self.fp, sock, seconds))
-
-    for connection in client.transport.connection_pool.connections:
-        pool = connection.pool
-        pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": Answer})
-
-
-class _Until(io.RawIOBase):
-    """What comes from a socket until a deadline.
-
-    Args:
-        received: The file of the socket.
-        sock: The socket.
-        seconds: The time from now on.
-    """
-
-    def __init__(self, received: io.BufferedReader, sock: socket.socket, seconds: float) -> None:
-        super().__init__()
-        self._received = received
-        self._sock = sock
-        self._seconds = seconds
-        self._end = time.monotonic() + seconds
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - of io
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"the answer is not whole after {self._seconds:g} s")
-        self._sock.settimeout(left)
-        return self._received.readinto1(buffer)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._received.close()
-        super().close()

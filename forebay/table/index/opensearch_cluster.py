@@ -16,7 +16,7 @@ from forebay.clock import SystemClock
 from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError
 from forebay.retry import RetryCount, RetryPolicy
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.opensearch_answers import Hit, give_up_after, hits_of, outcomes_of, text_of
+from forebay.table.index.opensearch_answers import Hit, hits_of, outcomes_of, text_of
 from forebay.table.index.opensearch_documents import PROGRESS, UNREADABLE
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _TOO_MANY: Final = "maxClauseCount is set to"
 
 _LEAST_WAIT: Final = 1.0
 _LONGEST_WAIT: Final = 60.0
-"""Seconds in which an answer must be whole."""
+"""Seconds in which the next bytes of an answer must come."""
 
 
 class MissingError(RetriableError):
@@ -92,8 +92,8 @@ class Cluster:
 
     Args:
         hosts: Its URL, or several; or a client of opensearch-py, with what it needs of TLS and passwords.
-        policy: How long requests are repeated. Without a client of the caller, an answer must be whole in this time
-            too, or in a minute.
+        policy: How long requests are repeated. Without a client of the caller, the next bytes of an answer must come
+            in this time too, or in a minute.
 
     Raises:
         ConfigurationError: opensearch-py is not installed, or a URL cannot be used.
@@ -114,9 +114,7 @@ class Cluster:
             self.client = hosts
         else:
             wait = min(_LONGEST_WAIT, max(_LEAST_WAIT, self._policy.timeout))
-            client = _client(hosts, lambda urls: opensearchpy.OpenSearch(hosts=urls, timeout=wait, max_retries=0))
-            give_up_after(client, wait)
-            self.client = client
+            self.client = _client(hosts, lambda urls: opensearchpy.OpenSearch(hosts=urls, timeout=wait, max_retries=0))
 
     def call(self, request: Request, read: Callable[[Answer], T]) -> T:
         """Return what a request returns, repeated while the cluster does not answer or is busy.

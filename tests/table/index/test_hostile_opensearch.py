@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -489,35 +489,3 @@ def raising(error: Exception) -> Any:
         raise error
 
     return fail
-
-
-@pytest.mark.parametrize("part", ["headers", "body"])
-def test_an_answer_that_comes_byte_by_byte_is_given_up(part):
-    """A limit of the client counts from the last byte."""
-    ended = threading.Event()
-
-    class Dripping(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
-            self.wfile.write(b"X-Long: " if part == "headers" else b"Content-Length: 100000\r\n\r\n")
-            for _ in range(60):  # 6 seconds; then what came is no answer
-                if ended.wait(0.1):
-                    return
-                with suppress(OSError):
-                    self.wfile.write(b" ")
-
-        def log_message(self, *_: object) -> None:
-            """Nothing is logged."""
-
-    with served(Dripping) as url:
-        try:
-            with pytest.raises(RetriableError, match=r"does not answer[\s\S]*[Tt]ime"):
-                OpenSearchObjects(url, "O", retry=RetryPolicy(retries=0, timeout=0))
-        finally:
-            ended.set()
-
-
-def test_a_connection_is_used_again_after_a_slow_answer(followed):
-    followed.follower().catch_up()
-    with followed.reader(retry=RetryPolicy(retries=0, timeout=5)) as reader:
-        assert [reader.get(number % 3)["id"] for number in range(9)] == [0, 1, 2] * 3
