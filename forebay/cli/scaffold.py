@@ -196,7 +196,7 @@ def _write(contents: Mapping[Path, bytes]) -> None:
                 path.rmdir() if path.is_dir() else path.unlink()
         raise ConfigurationError(
             f"{error.filename or path} cannot be written: {error.strerror or error}",
-            advice="choose another --directory, where you may write",
+            advice="choose another --directory, or correct what the message says",
         ) from error
 
 

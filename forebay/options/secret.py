@@ -169,7 +169,7 @@ def is_sensitive(key: str) -> bool:
 # `scheme://user:password@host`, `//user:password@host`; the last @ before the path counts.
 _USER_INFO = re.compile(r"((?<![^\s:=,(\[{<'\"])//[^\s/?#:@'\"<>]*:)([^\s/?#'\"<>]+)(?=@)")
 # What `http.client` says about `user:password@host`.
-_NO_PORT = re.compile(r"(nonnumeric port: ['\"])(.+)(?=@)")
+_NO_PORT = re.compile(r"(nonnumeric port: ['\"])([^\s'\"]+)(?=@)")
 _TOKEN_AS_USER = re.compile(r"(https?://)([^\s/?#:@'\"<>]+)(?=@)", re.IGNORECASE)
 _ORACLE = re.compile(r"(?:^|jdbc:oracle:\w+:)\w+/([^\s/@]+)@", re.IGNORECASE)
 _QUERY = re.compile(r"([?&#](?:amp;)?([\w.\-]+)=)([^&\s'\"#<>)\]]+)")
@@ -181,7 +181,7 @@ _PAIR = re.compile(
     re.DOTALL,
 )
 _AUTHORIZATION = re.compile(r"(?:Authorization:\s*)?(?:Bearer|Basic|Token)\s+(\S+)", re.IGNORECASE)
-_BASIC = re.compile(r"\b(Basic\s+)([A-Za-z0-9+/]{4,}={0,2})", re.IGNORECASE)
+_BASIC = re.compile(r"\b(Basic\s+)([A-Za-z0-9+/]{6,}={0,2})", re.IGNORECASE)
 _END = re.compile(r"[\s,;&)]")
 # Names of secrets in URLs and DSNs, too common in other contexts.
 _NAMES = re.compile(r"(?:auth|pass|pw|pwd|sas|sig)|.*(?:signature|account[_-]?key)", re.IGNORECASE)
@@ -271,7 +271,7 @@ def _basic(credentials: str) -> Iterator[str]:
     except UnicodeDecodeError:  # any bytes are Latin-1, so here more must tell that it is a pair
         pair = decoded.decode("latin-1")
         user, colon, password = pair.partition(":")
-        if not (user.isascii() and pair.isprintable()):
+        if not (user and user.isascii() and pair.isprintable()):
             return
     if colon:
         yield password

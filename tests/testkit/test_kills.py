@@ -301,7 +301,6 @@ def test_a_source_becomes_killable_by_one_more_base(kills):
     assert (done.stdout, done.returncode) == ("1\n", -signal.SIGKILL), done.stderr
 
 
-@pytest.mark.soak
 def test_a_task_of_a_single_record_batch_has_a_middle_too(kills):
     """In processes of their own, with tasks of these record batches: what each has handed on when it dies."""
     handed_on = {(4,): [2], (1,): [1], (3, 2): [1], (1, 1): [1]}

@@ -34,7 +34,8 @@ _ADDRESS: Final = (
 )
 _PROXY: Final = "correct the address of the proxy"
 _HEADER: Final = (
-    "correct the headers: no line break and only ASCII, in the names and the values; a secret may end in a line break"
+    "correct the headers: names and values are texts of ASCII without line breaks; often the line break is the end "
+    "of a secret that was read from a file"
 )
 _REDIRECT: Final = "correct the address of the service: what it redirects to leads back, or cannot be followed"
 
@@ -64,10 +65,13 @@ _BUILDING: Final = {
     ("httpx._models", "_normalize_header_value"): _HEADER,
     ("requests.auth", "_basic_auth_str"): _HEADER,
     ("socket", "getaddrinfo"): _ADDRESS,
+    ("urllib.request", "_parse"): _ADDRESS,
+    ("urllib.request", "full_url"): _ADDRESS,
 }
 """The functions that raise a plain `ValueError` for what cannot be sent, by module and name, with the next step.
 
 Others of these modules raise it for a body or an answer, and code of the user for anything: those stay what they are.
+Nothing else tells them apart; where a client renames a function, its `ValueError` stays one, and a test fails.
 """
 
 _PASSING: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
@@ -103,7 +107,7 @@ def http_errors(request: str, *, split: str | None = None, option: str | None = 
             raise
         if isinstance(error, HTTPError):
             error.close()  # it is the response as well, and an open one is a leak
-        raise typed from error
+        raise typed from None if typed.advice == _HEADER else error  # whose text repeats the header
 
 
 def _typed(error: Exception, request: str, split: str | None, option: str | None) -> ForebayError | None:
@@ -153,7 +157,7 @@ def _advice_by_place(error: ValueError) -> str | None:
     while places and places[-1][0] == "urllib.parse":
         places.pop()
     module, function = places[-1] if places else ("", "")
-    if module == "urllib.request" or (parsed and module.partition(".")[0] in {"http", *_CLIENTS}):
+    if parsed and module.partition(".")[0] in {"http", "urllib", *_CLIENTS}:
         return _ADDRESS
     return _BUILDING.get((module, function))
 

@@ -172,23 +172,18 @@ def equality(name: str, value: object, columns: Columns) -> Bound:
     if value is None:
         return Missing(name)
     if isinstance(value, list | tuple | set | frozenset):
-        listed = _listed(
-            name, [_comparison(name, kind, "=", _value(name, kind, each)).value for each in value if each is not None]
-        )
+        if len(value) > VALUES:
+            raise ConfigurationError(
+                f"the property {name!r} is compared with {len(value):,} values",
+                option="where",
+                advice=f"ask in several queries of at most {VALUES:,} values",
+            )
+        values = (_comparison(name, kind, "=", _value(name, kind, each)).value for each in value if each is not None)
+        listed = OneOf(name, tuple(values))
         if None not in value:
             return listed
         return Joined("OR", (listed, Missing(name))) if listed.values else Missing(name)
     return _comparison(name, kind, "=", _value(name, kind, value))
-
-
-def _listed(name: str, values: Sequence[Any]) -> OneOf:
-    if len(values) > VALUES:
-        raise ConfigurationError(
-            f"the property {name!r} is compared with {len(values):,} values",
-            option="where",
-            advice=f"ask in several queries of at most {VALUES:,} values",
-        )
-    return OneOf(name, tuple(values))
 
 
 def joined(operator: Literal["AND", "OR"], parts: Sequence[Bound]) -> Bound:
@@ -198,8 +193,7 @@ def joined(operator: Literal["AND", "OR"], parts: Sequence[Bound]) -> Bound:
         operator: What joins them.
         parts: The conditions, at least one.
 
-    Raises:
-        ConfigurationError: A list has too many values.
+    A list that gets too long for a statement is several lists.
     """
     values: dict[str, list[Any]] = {}
     others: list[Bound] = []
@@ -212,7 +206,11 @@ def joined(operator: Literal["AND", "OR"], parts: Sequence[Bound]) -> Bound:
                 values.setdefault(column, []).extend(some)
             case _:
                 others.append(part)
-    lists = [_listed(column, some) for column, some in values.items()]
+    lists = [
+        OneOf(column, tuple(some[start : start + VALUES]))
+        for column, some in values.items()
+        for start in range(0, len(some), VALUES)
+    ]
     whole = [*(Negated(each) if operator == "AND" else each for each in lists), *others]
     return whole[0] if len(whole) == 1 else Joined(operator, tuple(whole))
 
@@ -221,7 +219,7 @@ def all_of(conditions: Sequence[Bound]) -> tuple[Bound, ...]:
     """Return the conditions of a query, all of which an object satisfies, as few as they can be.
 
     Raises:
-        ConfigurationError: There are too many of them, or a list has too many values.
+        ConfigurationError: There are too many of them.
     """
     if len(conditions) > 1:
         parts: list[Bound] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -71,8 +71,9 @@ def stored_object(kind: type[_T], data: bytes, name: str, *, number: str = "numb
 
 def object_of(kind: type[_T], content: Mapping[str, Any], name: str) -> _T:
     """Return the object of JSON values of the fact `name`; see `stored_object`."""
+    reader = _reader(cast("Any", kind))
     with readable_as(name):
-        made: _T = _reader(cast("Any", kind))(content)
+        made: _T = reader(content)
     return made
 
 
@@ -112,16 +113,12 @@ _RESTORE: Final = "restore the location from a backup; nothing else can tell wha
 def _reader(kind: Any) -> _Reader:  # noqa: ANN401 - a type
     """Return the function that returns the value of a type for a JSON value, or raises a ValueError."""
     origin, inner = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return lambda value: value
     if isinstance(kind, type) and is_dataclass(kind):
         return _object(kind)
     if origin is Annotated:
         return _number(inner[0], inner[1])
     if kind in (int, float):
         return _number(kind, _BITS)
-    if kind is str:
-        return _text
     if origin is Literal:
         return _one_of(inner)
     if origin in (Union, UnionType):
@@ -130,21 +127,23 @@ def _reader(kind: Any) -> _Reader:  # noqa: ANN401 - a type
         return _list(inner[0]) if inner[1:] == (...,) else _several(inner)
     if origin is Mapping:
         return _mapping(inner[1])
-    return _one_of((True, False))
+    return _PLAIN[kind]
 
 
 def _object(kind: type[Any]) -> _Reader:
     hints = get_type_hints(kind, include_extras=True)
     readers = {each.name: _reader(hints[each.name]) for each in fields(kind)}
+    # An older version did not write a field that has a default.
+    needed = {each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING}
     is_checked = hasattr(kind, "is_valid")
 
     def read(value: Any) -> Any:  # noqa: ANN401 - JSON, and an object of `kind`
-        if not isinstance(value, dict) or value.keys() != readers.keys():
+        if not isinstance(value, dict) or not needed <= value.keys() <= readers.keys():
             raise ValueError(f"{value!r:.200} has not the fields {', '.join(readers)}")
         values = {}
-        for name, reader in readers.items():
+        for name, each in value.items():
             try:
-                values[name] = reader(value[name])
+                values[name] = readers[name](each)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from error
         made = kind(**values)
@@ -219,3 +218,7 @@ def _mapping(kind: Any) -> _Reader:  # noqa: ANN401 - a type
         return {_text(name): reader(each) for name, each in value.items()}
 
     return read
+
+
+_PLAIN: Final[Mapping[Any, _Reader]] = {Any: lambda value: value, str: _text, bool: _one_of((True, False))}
+"""The readers of types without parts. A field of another type fails with the first fact that is read."""

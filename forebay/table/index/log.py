@@ -97,7 +97,7 @@ class Building:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the definition, which comes from a file, is one."""
+        """Whether the definition, which comes from a file, is one; an error says why not."""
         return ObjectType.from_facts(self.definition).name != ""
 
 

@@ -110,7 +110,6 @@ class SearchNode(Queryable):
             RetriableError: The store does not answer, the disk is full, or there is no edit with this offset after a
                 few seconds; the version before goes on to answer.
             FatalError: A file is damaged; the version before goes on to answer.
-            DataError: A segment has other tables than its definition; the version before goes on to answer.
         """
         _check_offset(at_least)
         until = time.monotonic() + WAIT

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self
 from zlib import crc32
 
-from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError
+from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
 from forebay.formats.values.dates import Zone
 from forebay.table.index.conditions import (
     VALUES,
@@ -404,7 +404,7 @@ class View:
             # The row ends with the times of rows of datasources.
             return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=False)}
         except UNREADABLE as error:
-            raise DataError(
+            raise FatalError(
                 f"an object of version {self.version.number} of the pipeline {self.version.pipeline} cannot be read: "
                 f"{error}: {row!r:.200}",
                 option="location",

@@ -93,7 +93,7 @@ class Cluster:
     Args:
         hosts: Its URL, or several; or a client of opensearch-py, with what it needs of TLS and passwords.
         policy: How long requests are repeated. Without a client of the caller, the next bytes of an answer must come
-            in this time too, or in a minute.
+            in this time too, or in a minute if that is shorter.
 
     Raises:
         ConfigurationError: opensearch-py is not installed, or a URL cannot be used.

@@ -66,7 +66,7 @@ class IndexVersion:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the definition, which comes from a file, is one."""
+        """Whether the definition, which comes from a file, is one; an error says why not."""
         return self.number > 0 or self.definition.name != ""
 
     def to_bytes(self) -> bytes:

@@ -154,8 +154,4 @@ def process_cache(store: StateStore) -> Path:
             with suppress(FileNotFoundError):  # another process removes it too
                 if time.time() - copy.lstat().st_mtime > _UNUSED:
                     copy.unlink()
-        for other in shared.iterdir():
-            if other != directory:
-                with suppress(OSError):  # it has copies
-                    other.rmdir()
     return directory

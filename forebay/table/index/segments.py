@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from forebay.errors import ConfigurationError, DataError
+from forebay.errors import ConfigurationError, FatalError
 from forebay.state.state_store import StateStore, is_safe_name
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.facts import Whole
@@ -262,7 +262,7 @@ def open_segment(path: Path, name: str, definition: ObjectType) -> sqlite3.Conne
 
     Raises:
         sqlite3.DatabaseError: The file is no database.
-        DataError: It has other tables than the definition. A view in their place may take for ever.
+        FatalError: It has other tables than the definition. A view in their place may take for ever.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise damaged_segment(name, f"{str(path)!r} is no regular file")
@@ -299,9 +299,9 @@ def _check_content(connection: sqlite3.Connection, name: str, definition: Object
             raise damaged_segment(name, f"a key is {first[0]}, and not bytes")
 
 
-def damaged_segment(name: str, reason: str) -> DataError:
+def damaged_segment(name: str, reason: str) -> FatalError:
     """Return the error for a segment with other content than this package writes."""
-    return DataError(
+    return FatalError(
         f"the segment {name} is damaged: {reason}",
         option="location",
         advice="call Funnel.follow(full=True), which writes all segments again",

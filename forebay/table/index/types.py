@@ -218,8 +218,8 @@ class SparkType:
                 return {name: kind.of_json(each) for (name, kind), each in zip(self.fields, value, strict=True)}
             case "decimal":
                 number = decimal.Decimal(value)
-                # `1E+999999999` is a short text, and its digits take minutes. A zero has the places of its scale.
-                if not number.is_finite() or not -self.scale <= number.adjusted() <= self.precision:
+                # `1E+999999999` and `0E+999999999` are short texts, and their digits take minutes.
+                if not number.is_finite() or abs(number.adjusted()) > 38:
                     raise ValueError(value)
                 return number
             case "binary":

@@ -172,7 +172,6 @@ def test_columns_of_feeds(spark):
     )
 
 
-@pytest.mark.soak
 def test_deletion_flags_and_appends(spark):
     """K7: NULL is false."""
     flagged = spark.createDataFrame([(1, True), (2, None), (3, False)], "id int, is_deleted boolean")

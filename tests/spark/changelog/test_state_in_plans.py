@@ -223,7 +223,6 @@ def test_a_replay_with_other_rows_of_the_same_keys_is_refused(micro_batches):
         query.run()
 
 
-@pytest.mark.soak
 def test_the_state_keeps_as_many_versions_as_the_checkpoint(query):
     query.spark.conf.set("spark.sql.streaming.minBatchesToRetain", 2)
     try:

@@ -75,7 +75,6 @@ def test_a_repeated_or_older_micro_batch_overwrites_nothing(spark, continued, tm
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / PLACE).rglob("*") if path.is_file()} == files
 
 
-@pytest.mark.soak
 def test_another_query_is_refused_until_it_adopts(spark, continued, tmp_path):
     """§3.2."""
     with pytest.raises(ConfigurationError, match="was written by the query q"):
@@ -126,7 +125,6 @@ def test_a_failed_rename_is_reported_with_its_reason(spark, target, tmp_path, mo
     assert list((tmp_path / PLACE / "_staging").iterdir()) == []
 
 
-@pytest.mark.soak
 def test_all_changes_are_kept_with_their_sequence(spark, target, tmp_path):
     """SCD type 2; an older change that arrives later is not the current one."""
     options = {"keys": "id", "sequence_by": "_pos", "stored_as_scd_type": 2}

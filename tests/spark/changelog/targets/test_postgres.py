@@ -175,7 +175,6 @@ def test_names_that_need_quotes(spark, postgres):
         assert connection.execute('SELECT * FROM "Mixed ""case"" % table"').fetchall() == [(1, "a")]
 
 
-@pytest.mark.soak
 def test_a_long_name_has_a_staging_table_of_its_own(spark, postgres):
     df = spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES)
     names = ["t" * 62 + end for end in "ab"]
