@@ -96,8 +96,7 @@ def rows_of_runs(
     with ExitStack() as stack, readable():
         opened = [
             segment_rows(stack.enter_context(closing(connection)))
-            for run in runs
-            for connection in opened_copies(index, run, definition)
+            for connection in opened_copies(index, [segment for run in runs for segment in run], definition)
         ]
         yield from newest_rows(opened, keep_deleted=keep_deleted)
 

@@ -189,11 +189,11 @@ def equality(name: str, value: object, columns: Columns) -> Bound:
 def joined(operator: Literal["AND", "OR"], parts: Sequence[Bound]) -> Bound:
     """Return conditions joined, with one list for all values to which OR lets a column be equal, or AND does not.
 
+    A list that gets too long for a statement is several lists.
+
     Args:
         operator: What joins them.
         parts: The conditions, at least one.
-
-    A list that gets too long for a statement is several lists.
     """
     values: dict[str, list[Any]] = {}
     others: list[Bound] = []

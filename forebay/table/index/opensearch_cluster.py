@@ -16,7 +16,6 @@ from forebay.clock import SystemClock
 from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError
 from forebay.retry import RetryCount, RetryPolicy
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.opensearch_answers import Hit, hits_of, outcomes_of, text_of
 from forebay.table.index.opensearch_documents import PROGRESS, UNREADABLE
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Answer = Mapping[str, Any]
+Hit = Mapping[str, Any]
 Request = Callable[["OpenSearch"], Any]
 
 _REFUSED: Final = 400
@@ -236,7 +236,7 @@ class Cluster:
         """Open a point in time of an index, which lives as long as it is asked at least every 10 minutes."""
         return self.call(
             lambda client: client.create_pit(index=index, params={"keep_alive": _KEEP_ALIVE}),
-            lambda opened: text_of(opened["pit_id"]),
+            lambda opened: _text(opened["pit_id"]),
         )
 
     def close_point(self, point: str) -> None:
@@ -275,7 +275,7 @@ class Cluster:
             size = min(limit, window)
             following = {} if after is None else {"search_after": list(after)}
             whole = {**body, "size": size, "track_total_hits": False, **following}
-            hits = self._search(point, whole, lambda answer: hits_of(answer, body))
+            hits = self._search(point, whole, lambda answer: _hits(answer, body))
             yield from hits
             if len(hits) < size or size == limit:
                 return
@@ -300,7 +300,7 @@ class Cluster:
             try:
                 outcomes = self.call(
                     lambda client, body=body: client.bulk(body=body, index=index, params={"require_alias": "true"}),  # type: ignore[misc] # of the loop
-                    lambda answer, size=size: outcomes_of(answer, size),  # type: ignore[misc] # of the loop
+                    lambda answer, size=size: _outcomes(answer, size),  # type: ignore[misc] # of the loop
                 )
             except ConfigurationError as error:
                 if getattr(error.__cause__, "status_code", None) != _TOO_LARGE:
@@ -364,6 +364,66 @@ class Cluster:
         return ConfigurationError(f"OpenSearch refuses the request: {error}")
 
 
+# -- Take answers apart, which may be anything: each function raises one of `UNREADABLE` for any other answer.
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of a document that was written.
+
+    Args:
+        status: The code of HTTP.
+        kind: The type of the error; an empty text: there is none.
+        reason: The error.
+    """
+
+    status: int
+    kind: str
+    reason: str
+
+
+def _outcomes(answer: Mapping[str, Any], size: int) -> list[_Outcome]:
+    """Return what became of the documents of a bulk request, which are so many."""
+    outcomes = [_outcome(item) for item in answer["items"]]
+    if len(outcomes) != size:
+        raise TypeError("another number of items")
+    return outcomes
+
+
+def _outcome(item: object) -> _Outcome:
+    match item:
+        case {"index": {"status": int(status), "error": {"type": str(kind), **rest}}}:
+            return _Outcome(status, kind, str(rest.get("reason", "")))
+        case {"index": {"status": int(status)}}:
+            return _Outcome(status, "", "")
+    raise TypeError("no item of a bulk request")
+
+
+def _hits(answer: Mapping[str, Any], body: Mapping[str, Any]) -> Sequence[Hit]:
+    """Return the hits of a search, which have an id, and what was asked of them: a version, values that sort them."""
+    hits = answer["hits"]["hits"]
+    kinds: dict[str, type] = {"_id": str}
+    if "version" in body:
+        kinds["_version"] = int
+    if "sort" in body:
+        kinds["sort"] = list
+    if not isinstance(hits, list) or not all(
+        isinstance(hit[name], kind) for hit in hits for name, kind in kinds.items()
+    ):
+        raise TypeError("no hits")
+    return hits
+
+
+def _text(value: object) -> str:
+    """Return a text of an answer."""
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
+
+
+# -- Names and hosts
+
+
 def checked_name(name: object) -> str:
     """Return the name of an alias.
 
@@ -385,7 +445,7 @@ def checked_name(name: object) -> str:
 def _definition_of(name: str, meta: Mapping[str, Any]) -> tuple[str, ObjectType]:
     """Return the pipeline of an index, and its definition."""
     try:
-        return text_of(meta["pipeline"]), ObjectType.from_facts(meta["definition"])
+        return _text(meta["pipeline"]), ObjectType.from_facts(meta["definition"])
     except (ConfigurationError, *UNREADABLE) as error:
         raise DataError(
             f"the index {name!r} of OpenSearch does not say what it has: someone else has changed its _meta",

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from forebay.table.index.definition import ObjectType
+from forebay.table.index.facts import UNREADABLE as UNREADABLE_FACTS
 from forebay.table.index.text import UNICODE, folded_words
 from forebay.table.index.types import NAN, SMALL_DECIMAL, SparkType
 
@@ -45,9 +46,7 @@ _GREATEST: Final = (1 << 63) - 1
 """What stands for NaN, which is greater than all numbers."""
 
 
-UNREADABLE: Final = (
-    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, struct.error
-)  # fmt: skip
+UNREADABLE: Final = (*UNREADABLE_FACTS, struct.error)
 """Errors for a document or an answer that someone else has written."""
 
 

@@ -275,7 +275,7 @@ def open_segment(path: Path, name: str, definition: ObjectType) -> sqlite3.Conne
     connection.execute("PRAGMA trusted_schema = OFF")
     try:
         _check_content(connection, name, definition)
-    except BaseException:
+    except BaseException:  # of an interrupt too: nobody else has the connection
         connection.close()
         raise
     return connection
