@@ -98,7 +98,7 @@ else
 	@beside() { exec nice -n $${3-4} env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
 	{ $(MYPY); } > build/tests-types.txt 2>&1 & types=$$!; \
 	beside kit '$(KIT)' & kit=$$!; \
-	beside alone '$(ALONE)' & alone=$$!; \
+	beside alone '$(ALONE)' 0 & alone=$$!; \
 	trap 'kill $$types $$kit $$alone $$kafka $$streams $$changelogs 2>/dev/null' INT TERM; \
 	$(ARCHIVES); \
 	beside kafka '$(KAFKA)' 0 & kafka=$$!; \

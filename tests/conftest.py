@@ -39,7 +39,38 @@ settings.register_profile(
 )
 OTHER_PROCESSES = "test_rdr_5_other_processes_read_the_same"
 """The rule of `SourceContract` that starts two processes: for two classes in `make test`, for all in `make soak`."""
-IN_PROCESSES = {"TestCsv", "TestPostgresChanges"}
+IN_PROCESSES = {"TestCsv"}
+CORE_ALONE = {
+    "TestKafka",
+    "TestOrders",
+    "TestFeed",
+    "TestRedisStreams",
+    "TestSegmentLog",
+    "TestAckedQueue",
+    "TestPartitionedLog",
+}
+"""Where `make test` runs the core of `SourceContract` alone, and `make soak` all: servers, and examples much alike."""
+CORE = {
+    "test_ctx_7_splits_added_later_are_found_once",
+    "test_dis_1_latest_is_exclusive",
+    "test_dis_2_slices_are_the_split",
+    "test_dis_3_advance_is_exact",
+    "test_enu_5_crashes_without_readers",
+    "test_err_1_failing_discovery_is_an_error",
+    "test_err_1_failing_reads_are_errors",
+    "test_rdr_4_snapshots_are_complete",
+    "test_rdr_5_resumes_anywhere",
+    "test_rdr_5_resumes_from_snapshots",
+    "test_rdr_9_closes_clean",
+    "test_s4_ends_move_with_records",
+    "test_spl_1_ids_outlive_growth",
+    "test_sr_2_an_old_end_stays_an_end",
+    "test_sr_2_rows_are_those_written",
+    "test_sr_2_rows_written_later_follow_from_the_position_reached",
+    "test_sr_4_finished_splits_are_complete",
+    "test_src_1_copy_reads_the_same",
+}
+"""The rules of `SourceContract` that decide whether rows are lost or doubled."""
 # Else a tenth of the CPU of small tests goes into collections of young objects, each of which hypothesis times.
 gc.set_threshold(50_000, 20, 20)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
@@ -69,6 +100,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.soak)
         contract = getattr(item, "cls", None)
         if contract and item.name.startswith(OTHER_PROCESSES) and contract.__name__ not in IN_PROCESSES:
+            item.add_marker(pytest.mark.soak)
+        if "opensearch" in getattr(item, "fixturenames", ()):  # the server takes 30 s of CPU
+            item.add_marker(pytest.mark.soak)
+        of_the_kit = getattr(getattr(item, "obj", None), "__module__", "").startswith("forebay.")
+        if contract and contract.__name__ in CORE_ALONE and of_the_kit and item.name not in CORE:
             item.add_marker(pytest.mark.soak)
 
 

@@ -44,6 +44,7 @@ def test_a_new_project_passes_its_own_tests_and_its_lint(project):
         assert linted.returncode == 0, linted.stdout
 
 
+@pytest.mark.soak
 def test_peek_at_the_new_project_shows_lines_of_its_readme(project):
     """The next command of the guide after `pip install`: an empty table would look like a mistake."""
     shown = run(project, "forebay", "peek", "shop_orders.source:ShopOrdersSource", "-o", "directory=.")
@@ -150,6 +151,7 @@ def test_names_of_python_that_a_class_may_have_do_no_harm(capsys, tmp_path, name
     compile(text, name, "exec")
 
 
+@pytest.mark.soak(but=["raise RuntimeError('no')"])
 @pytest.mark.parametrize(
     "text", ["raise RuntimeError('no')", "import forebay\nclass Orders(forebay.Source):\n    pass"]
 )

@@ -126,6 +126,7 @@ def rows(source: FileSource, splits: list[Split]) -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("suffix", ["csv", *(pytest.param(name, marks=pytest.mark.soak) for name in ("jsonl", "txt"))])
 def test_the_file_source_cuts_a_big_file_and_reads_the_same_rows(tmp_path, suffix) -> None:
     lines = (b'{"v": "%x"}' % RANDOM.getrandbits(4000) for _ in range(5000))

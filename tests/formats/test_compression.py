@@ -47,6 +47,7 @@ def test_an_empty_file_is_an_empty_stream(memory_file, suffix) -> None:
     assert open_decompressed(memory_file(b"", f"/data/x.{suffix}")).read() == b""
 
 
+@pytest.mark.soak(but=["100-gz", "100-bz2", "100-xz", "100-deflate", "100-zst", "100-lz4", "100-snappy"])
 @suffixes
 @pytest.mark.parametrize("cut", [1, 5, 100, -9, -1])
 def test_a_truncated_file_is_an_error_with_its_name(memory_file, suffix, cut) -> None:
@@ -123,6 +124,17 @@ READERS = {
 }
 
 
+@pytest.mark.soak(
+    but=[
+        "gz-csv",
+        "bz2-json",
+        "xz-text",
+        "zst-csv, multiLine",
+        "deflate-csv, encoding",
+        "lz4 frame-text, wholetext",
+        "skippable frame-csv",
+    ]
+)
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 @pytest.mark.parametrize("data", MAGIC.values(), ids=MAGIC)
 def test_compressed_data_under_a_name_of_text_are_refused_and_not_read_as_text(memory_file, data, reader) -> None:

@@ -159,6 +159,7 @@ JSON: dict[str, tuple[str, pa.DataType, Any]] = {
 }
 
 
+@pytest.mark.soak
 @LIMIT
 @pytest.mark.parametrize("name", JSON)
 def test_hostile_json_is_read_in_time(memory_file: Files, name: str) -> None:

@@ -148,6 +148,7 @@ def test_a_slice_reads_its_own_blocks_and_the_index_only() -> None:
     assert read < len(data) // 10 + (128 << 10) and read < len(data) // 2
 
 
+@pytest.mark.soak
 def test_only_large_files_of_several_blocks_are_cut(memory_file: Any) -> None:
     text = RANDOM.randbytes(3 << 20)
     blocks, alone = stream(text, 1 << 20), lzma.compress(text, preset=0)
@@ -170,6 +171,7 @@ def rows(source: FileSource, splits: list[Split]) -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("suffix", ["csv", *(pytest.param(name, marks=pytest.mark.soak) for name in ("jsonl", "txt"))])
 def test_the_file_source_cuts_a_big_file_and_reads_the_same_rows(tmp_path: Path, suffix: str) -> None:
     lines = b"\n".join(b'{"v": "%x"}' % RANDOM.getrandbits(4000) for _ in range(5000))

@@ -167,6 +167,7 @@ def test_while_the_consumer_works_nothing_becomes_idle(kit, one_thread):
         assert reading.watermark == 2 * SECOND - 1
 
 
+@pytest.mark.soak(but=["1"])
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_splits_do_not_run_ahead_of_the_slowest_further_than_the_drift(kit, drive, parallelism):
     """AL-6, AL-2: paused beyond the limit, resumed when the slowest comes on; also across readers."""

@@ -152,6 +152,7 @@ def test_sr4_a_split_that_ends_itself_and_is_finished_is_read_by_both_hosts(host
     assert HOSTS[host](RollingLog(seals=True)) == 10
 
 
+@pytest.mark.soak(but=["RollingLogWithLatest"])
 @pytest.mark.parametrize("kind", [RollingLog, RollingLogWithLatest, SimpleSegments, Growing])
 def test_check_refuses_a_split_that_is_read_once_and_can_grow(kind):
     with pytest.raises(ConformanceError) as caught:

@@ -218,6 +218,7 @@ def login(user: str = "bob", password: str | None = None, mechanism: str = "PLAI
     return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": text}
 
 
+@pytest.mark.soak(but=["0", "1"])
 @pytest.mark.parametrize("attempt", range(10))
 def test_a_wrong_password_is_reported_and_tried_once(guarded, attempt):
     reading = source(guarded.login, "t", login(password="wrong-sesame") | {"default.api.timeout.ms": "60000"})

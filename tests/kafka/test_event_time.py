@@ -172,6 +172,7 @@ def test_a_time_is_not_searched_among_records_of_aborted_transactions(kafka, enu
     assert enumerator(topic).positions_at(at(15), [split]) == {split.id: 10}
 
 
+@pytest.mark.soak
 def test_after_an_absurd_record_a_micro_batch_costs_as_many_requests_as_before(kafka, monkeypatch, request):
     topic = kafka.topic(2, message_timestamp_after_max_ms=str(2**62))
     times = {0: [0, 10**12, *range(1, 2000)], 1: [*range(0, 2000, 2)]}

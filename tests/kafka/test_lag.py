@@ -226,6 +226,7 @@ def test_watching_continues_while_the_broker_is_down(run_lag, mortal, capsys, mo
     assert said[1].startswith("forebay: ") and address in said[1] and not shown[1]
 
 
+@pytest.mark.soak
 def test_a_login_by_options_shows_the_lag_and_never_the_password(run_lag, mortal, tmp_path, refusing):
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     mortal.create_topic("guarded")

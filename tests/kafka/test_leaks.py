@@ -61,6 +61,16 @@ def shown_of(error):
     return ["".join(traceback.format_exception(error)), repr(error), str(error), str(copied), repr(copied)]
 
 
+@pytest.mark.soak(
+    but=[
+        "a password before the broker",
+        "a login without quotes",
+        "a misspelled option",
+        "a key that is no key",
+        "a URL with a password and a space",
+        "an access key id",
+    ]
+)
 @pytest.mark.parametrize(("source", "options"), CASES)
 def test_no_secret_is_shown(source, options, capsys, caplog, refusing):
     captures = []

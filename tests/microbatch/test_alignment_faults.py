@@ -144,6 +144,7 @@ def test_waiting_for_rows_and_holding_together_end(aligned):
     assert read == 2 + 22  # below 100 s and the drift
 
 
+@pytest.mark.soak
 def test_planning_is_cheap_while_ten_thousand_splits_are_held(aligned):
     log = Log(slow=[0], **{f"p{n}": [0, 100] for n in range(10_000)})
     query = aligned(log)

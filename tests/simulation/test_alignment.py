@@ -109,7 +109,7 @@ def splits_that_are_done_hold_the_others(patch):
 
 
 @pytest.mark.parametrize("name", PLANTED)
-@pytest.mark.soak(but=["splits_are_not_aligned", "the_delay_counts_twice", "never_idle", "the_limit_falls"])
+@pytest.mark.soak(but=["splits_are_not_aligned"])
 def test_a_planted_bug_is_found_and_shrunk(monkeypatch, capsys, name):
     plant, seeds = PLANTED[name]
     with monkeypatch.context() as patch:

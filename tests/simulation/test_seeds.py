@@ -66,6 +66,7 @@ def test_the_same_seed_does_the_same_in_every_process():
     assert output[0] == output[1]
 
 
+@pytest.mark.soak
 def test_another_seed_does_something_else():
     traces = []
     for seed in range(20):
@@ -74,11 +75,13 @@ def test_another_seed_does_something_else():
     assert len({tuple(trace) for trace in traces}) == 20
 
 
+@pytest.mark.soak
 def test_a_trace_changes_nothing():
     for seed in range(20):
         assert simulate(seed, [].append) == simulate(seed)
 
 
+@pytest.mark.soak
 def test_seeds_in_several_processes_come_to_the_same(capsys):
     lines = []
     for jobs in ("1", "2"):

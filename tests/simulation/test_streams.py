@@ -167,14 +167,7 @@ def a_split_is_lost_when_it_gets_nothing(patch):
 
 
 @pytest.mark.parametrize("name", PLANTED)
-@pytest.mark.soak(
-    but=[
-        "a_micro_batch_is_planned_from_its_start",
-        "splits_that_ended_are_forgotten_by_a_restart",
-        "a_lagging_end_takes_a_split_back",
-        "a_split_is_lost_when_it_gets_nothing",
-    ]
-)
+@pytest.mark.soak(but=["splits_that_ended_are_forgotten_by_a_restart", "a_split_is_lost_when_it_gets_nothing"])
 def test_a_planted_bug_is_found(monkeypatch, capsys, name):
     plant, within = PLANTED[name]
     with monkeypatch.context() as patch:
@@ -226,6 +219,7 @@ def digested(monkeypatch):
     monkeypatch.setattr(codec, "_MOST_WHOLE", -1)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seeds", [15, pytest.param(1000, marks=pytest.mark.soak)])
 def test_seeds_of_streams_are_clean_with_digests_in_place_of_splits(digested, monkeypatch, capsys, seeds):
     """S15: through kills and replays; and where digests are not written, that is found."""

@@ -359,6 +359,7 @@ def test_path_and_paths_come_from_load(spark):
     assert json.loads(reader.load(["/d/1", "/d/2,3"]).first()[0]) == [None, ["/d/1", "/d/2,3"]]
 
 
+@pytest.mark.soak
 def test_union_join_and_filters_of_one_load_give_the_right_rows(spark):
     frame = read(spark, Countdown(start=10))
     assert frame.filter("n = 3").count() == 1

@@ -159,6 +159,7 @@ def test_spk3_a_setting_that_is_no_option_is_caught(spark):
     assert failed(spark, source).report.rules("failed") == {"SPK-3"}
 
 
+@pytest.mark.soak
 def test_spk4_a_secret_that_leaves_the_source_is_caught(spark):
     error = failed(spark, PutsItsSecretIntoIds())
     assert error.report.rules("failed") == {"SPK-4"}

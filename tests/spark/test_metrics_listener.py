@@ -34,6 +34,7 @@ def recorded(spark, monkeypatch):
     spark.streams.removeListener(listener)
 
 
+@pytest.mark.soak
 def test_a_query_is_recorded(spark, recorded, tmp_path):
     source = forebay.RateSource(rows=50, num_splits=2)
     writer = forebay.read_stream(spark, source, max_rows_per_trigger=40).writeStream.format("noop").queryName("orders")

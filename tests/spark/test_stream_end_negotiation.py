@@ -99,6 +99,7 @@ def wanted(**sizes):
     return [(name, n) for name, size in sorted(sizes.items()) for n in range(size)]
 
 
+@pytest.mark.soak
 def test_a_failed_attempt_is_gone_on_from_exactly(spark, logs, tmp_path):
     grow(logs, "a", 350)
     grow(logs, "b", 50)

@@ -67,6 +67,7 @@ def test_files_come_once_in_order_and_over_restarts(spark: SparkSession, tmp_pat
     assert query.run(frame) == [[("5",)]]
 
 
+@pytest.mark.soak
 def test_spark_30669_once_ignores_the_limit(spark: SparkSession, tmp_path: Path) -> None:
     inbox = tmp_path / "in"
     for number in range(5):

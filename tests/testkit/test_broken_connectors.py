@@ -31,7 +31,7 @@ GOOD = {
 }
 
 
-@pytest.mark.soak("full, endless", "full, bounded", "batches", "event times", "own reader, endless")
+@pytest.mark.soak(but=["fields", "raw enumerator"])
 @pytest.mark.parametrize("name", GOOD)
 def test_a_good_connector_passes(in_one_process, name):
     assert check(GOOD[name]()).verdict == "passed"

@@ -64,6 +64,7 @@ class Forgets(Countdown):
         return super().read(split) if self.reads[0] < 12 else iter(())
 
 
+@pytest.mark.soak
 def test_rows_that_vanish_while_the_kit_reads_are_said_to_vanish():
     with pytest.raises(testkit.ConformanceError) as caught:
         testkit.check(Forgets())
@@ -262,6 +263,7 @@ class Large(Countdown):
     start: int = 10_000_000
 
 
+@pytest.mark.soak
 def test_a_large_input_is_only_sampled_and_the_verdict_says_so():
     report = testkit.check(Large(), rules={"RDR-5", "ENU-3", "SR-2"})
     assert (report.verdict, report.skipped) == ("passed", [])
@@ -357,6 +359,7 @@ class NotingEnumerator(DiscoveryEnumerator):
         DONE.append("committed")
 
 
+@pytest.mark.soak
 def test_nothing_is_done_to_a_live_input():
     DONE.clear()
     report = testkit.check(Noting(sizes={"a": 7, "b": 3}, batch_rows=2))
@@ -399,6 +402,7 @@ def test_a_check_while_its_module_is_imported_is_refused_at_once(tmp_path, monke
     assert "__main__" in str(caught.value.advice)
 
 
+@pytest.mark.soak
 def test_a_script_may_check_its_own_source(tmp_path):
     (tmp_path / "script.py").write_text(CHECKED_AT_IMPORT + "print('checked')")
     command = [sys.executable, "-P", "-W", "error", str(tmp_path / "script.py")]

@@ -198,6 +198,7 @@ def test_an_endless_query_is_an_error(kills):
         restart_until_done(lambda: Query(killed), kills, starts=3)
 
 
+@pytest.mark.soak
 def test_a_program_is_run_again_after_a_kill_also_one_from_outside(kills, tmp_path):
     (tmp_path / "offsets").mkdir()
     program = f"""
@@ -216,6 +217,7 @@ def test_a_program_is_run_again_after_a_kill_also_one_from_outside(kills, tmp_pa
     assert kills.armed() == []
 
 
+@pytest.mark.soak
 def test_a_kill_from_outside_never_counts_for_a_driver_that_is_dead_already(kills, tmp_path):
     """The file appears, and another kill comes first: the next driver is the victim, as soon as it is there."""
     (tmp_path / "offsets").mkdir()

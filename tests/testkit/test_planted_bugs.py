@@ -411,6 +411,18 @@ def first_line(source: Source, **how: Any) -> str:
     return str(caught.value).splitlines()[0]
 
 
+@pytest.mark.soak(
+    but=[
+        "AssignsOnRequestOnly",
+        "ItsIdsChangeAtEveryDiscovery",
+        "PagesBeyondItsEnd",
+        "ItsLatestIsInclusive",
+        "ItsPositionsAreNumbersInText",
+        "SkipsOneWhenResumed",
+        "LeavesSocketsToTheCollector",
+        "LeavesAThreadPerRead",
+    ]
+)
 @pytest.mark.parametrize(("make", "rule", "words"), PLANTED)
 def test_a_planted_bug_is_reported_in_the_first_line(make, rule, words):
     """With the checks of its rule alone; the soak test runs all checks."""

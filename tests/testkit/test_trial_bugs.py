@@ -43,7 +43,7 @@ def test_check_alone_catches_a_bug_of_the_trial(in_one_process, bug):
     assert rule_of(verdict(bug, whole=False)) in bug.rules
 
 
-@pytest.mark.soak("the order of ties depends on the process")
+@pytest.mark.soak
 @pytest.mark.parametrize("bug", named(bug for bug in BUGS if bug.name in ELSEWHERE))
 def test_check_alone_catches_a_bug_that_other_processes_show(bug):
     assert rule_of(verdict(bug, whole=False)) in bug.rules

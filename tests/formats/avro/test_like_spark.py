@@ -282,6 +282,7 @@ def columns(*names: str) -> list[tuple[str, Any, Value]]:
     return [form for form in forms() if form[0] in names]
 
 
+@pytest.mark.soak(but=["deflate"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec(avro: SparkSession, tmp_path: Path, codec: str) -> None:
     path = tmp_path / "a.avro"
@@ -325,6 +326,7 @@ TARGETS = {
 SMALL = {"int": bound(2_000_000), "long": bound(10**13)}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("positional", [False, True])
 def test_every_pair_of_types(avro: SparkSession, tmp_path: Path, positional: bool) -> None:
     path = tmp_path / "a.avro"
@@ -340,6 +342,7 @@ def test_every_pair_of_types(avro: SparkSession, tmp_path: Path, positional: boo
     assert_same(ours(path, AvroOptions(positional_field_matching=positional), schema), peer)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("mode", ["LEGACY", "CORRECTED"])
 @pytest.mark.parametrize("wrote", ["", "2.4.8", "3.5.0", "3.5.0 legacy"])
 def test_old_dates(avro: SparkSession, tmp_path: Path, mode: str, wrote: str) -> None:
@@ -362,6 +365,7 @@ def test_old_dates(avro: SparkSession, tmp_path: Path, mode: str, wrote: str) ->
     assert_same(found, avro.read.format("avro").option("datetimeRebaseMode", mode).load(str(path)))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "codec",
     [

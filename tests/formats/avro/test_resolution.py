@@ -244,6 +244,7 @@ REFUSED: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+@pytest.mark.soak(but=["other type", "null for int", "no default", "two fields of one alias"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_spark_refuses_names_field_file_and_option(
     avro: SparkSession, tmp_path: Path, memory_file: Files, name: str

@@ -237,6 +237,7 @@ def test_encodings_read_as_spark_reads_them(spark_utc, memory_file, tmp_path, en
     assert [of_ours(memory_file, data, schema, options) for data in files] == expected
 
 
+@pytest.mark.soak(but=["yyyy-MM-dd'T'HH:mm:ssXXX-None", "dd/MM/yyyy HH:mm Z-True"])
 @pytest.mark.parametrize("fallback", [None, True, False])
 @pytest.mark.parametrize("pattern", ["yyyy-MM-dd'T'HH:mm:ssXXX", "yyyy-MM-dd HH:mm:ss[XXX]", "dd/MM/yyyy HH:mm Z"])
 def test_zones_in_patterns_of_times_without_zone_are_read_as_by_spark(
@@ -271,6 +272,7 @@ def test_decimals_of_any_length_read_as_spark_reads_them(spark_utc, memory_file,
     assert not [each for each in zip(tokens, found, expected, strict=True) if each[1] != each[2]]
 
 
+@pytest.mark.soak(but=["{}-False"])
 @pytest.mark.parametrize("multi_line", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "options",

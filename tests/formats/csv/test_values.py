@@ -230,6 +230,7 @@ def long_decimals(count: int) -> list[str]:
 DECIMALS = [(38, 0), (38, 1), (38, 18), (38, 37), (38, 38), (37, 0), (19, 18), (18, 0), (10, 2), (1, 0), (1, 1)]
 
 
+@pytest.mark.soak(but=["38-18", "10-2", "1-1"])
 @pytest.mark.parametrize(("precision", "scale"), DECIMALS)
 def test_decimals_of_any_length_are_the_same_in_bulk_and_alone(precision, scale) -> None:
     tokens = long_decimals(400)

@@ -41,6 +41,7 @@ def check(kind: str, first: int, last: int) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.soak(but=["parquet"])
 @pytest.mark.parametrize("kind", LEAST_READ)
 def test_damaged_files_are_refused_or_read(kind: str) -> None:
     check(kind, 0, 60)
@@ -100,6 +101,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.soak
 def test_filters_on_damaged_metadata_of_columns_do_not_end_the_process(tmp_path: Path) -> None:
     files = Files("parquet")
     # In file 592 a column has no known type.

@@ -224,6 +224,7 @@ ASKED = (
 )
 
 
+@pytest.mark.soak
 def test_every_pair_of_types_we_read_is_read_as_by_spark(spark_in_zone: SparkSession, tmp_path: Path) -> None:
     values = [
         f"cast(get(array({', '.join(given)}), cast(id as int)) as {stored}) c{place}_{copy}"
@@ -270,6 +271,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.soak
 def test_a_schema_of_other_shape_is_filled_as_by_spark(spark_in_zone: SparkSession, tmp_path: Path) -> None:
     table = pa.table(
         {
@@ -388,6 +390,7 @@ def test_a_union_is_refused_unless_it_is_left_out(spark_in_zone: SparkSession, t
     assert ours(tmp_path / "f.orc", pa.schema([("a", pa.int32())])).to_pylist() == [{"a": 7}]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("writer", ["America/Los_Angeles", "UTC", pytest.param("Asia/Kolkata", marks=pytest.mark.soak)])
 def test_clock_times_of_another_zone(spark_in_zone: SparkSession, tmp_path: Path, writer: str) -> None:
     # Every 5 hours 47 minutes of a year, so also the hours that a change of the clocks skips or repeats, and old times.

@@ -189,6 +189,7 @@ EVERYTHING = """
 """
 
 
+@pytest.mark.soak(but=["default"])
 @pytest.mark.parametrize(
     "settings_of_writer",
     [
@@ -318,6 +319,7 @@ def read_here(path: Path, name: str, data_type: pa.DataType) -> list[str] | None
         return None
 
 
+@pytest.mark.soak(but=["int32", "uint64", "double", "text", "ts us", "decimal", "list"])
 @pytest.mark.parametrize("stored", STORED)
 def test_every_pair_of_types_we_read_is_read_as_by_spark(spark: SparkSession, tmp_path: Path, stored: str) -> None:
     path = tmp_path / "f.parquet"

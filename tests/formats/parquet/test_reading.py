@@ -454,6 +454,7 @@ def test_long_strings_behind_a_dictionary_do_not_make_huge_batches(tmp_path: Pat
     assert sum(sizes) > 900 << 20
 
 
+@pytest.mark.soak
 def test_a_row_group_of_any_size_is_read_in_little_memory(tmp_path: Path) -> None:
     rows = 5_000_000
     columns = dict.fromkeys("abc", pa.array(range(rows), pa.int64()))

@@ -92,6 +92,7 @@ def write(spark: SparkSession, path: Path, column: str, fill: Callable[..., None
     writer.close()
 
 
+@pytest.mark.soak(but=["an interval", "a decimal of 32 bytes", "a list of two children", "a repeated list"])
 @pytest.mark.parametrize(("column", "fill", "kind"), COLUMNS.values(), ids=COLUMNS)
 def test_only_the_column_itself_is_refused_and_by_its_name(
     spark_utc: SparkSession, tmp_path: Path, column: str, fill: Callable[..., None], kind: pa.DataType

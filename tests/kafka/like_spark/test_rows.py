@@ -141,7 +141,7 @@ def test_the_same_rows_as_spark_s_own_source(theirs, topics, begin, table, case,
     assert ours or "startingTimestamp" in options
 
 
-@pytest.mark.soak("stream")
+@pytest.mark.soak
 @pytest.mark.parametrize("how", ["batch", "stream"])
 def test_the_same_rows_and_types_on_spark(check, topics, how):
     assert check(given(topics, CASES[0]), how)

@@ -227,6 +227,7 @@ def test_a_time_beyond_microseconds_is_damage(wire):
     assert len(both(wire.join(wire.Batch([plain(0)], first=2**62)), schema=record_schema(["value"]))[0]) == 1
 
 
+@pytest.mark.soak
 def test_many_batches_side_by_side_and_few_long_ones(wire):
     sizes = [1, 3, 300, 2, 40] * 12 + [2000]
     bases = [sum(sizes[:n]) for n in range(len(sizes))]

@@ -33,6 +33,7 @@ def run_clean(record_property, first, cases, patience):
     return done.stdout
 
 
+@pytest.mark.soak
 def test_200_record_batches_are_clean(record_property):
     output = run_clean(record_property, 0, 200, 250)
     counts = {

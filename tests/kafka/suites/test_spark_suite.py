@@ -12,6 +12,7 @@ from kafka import KafkaProducer
 from forebay.errors import ConfigurationError, DataLossError
 from forebay.sources.kafka.client import client_errors as offset_loss
 
+pytestmark = pytest.mark.soak
 HOW = pytest.mark.parametrize("how", ["assign", "subscribe", "subscribePattern"])
 EARLIEST = {"startingOffsets": "earliest"}
 
@@ -37,7 +38,6 @@ def grown(kafka, send, how, topic, queries):
             assert query.values[-8:] == [*range(109, 117)]
 
 
-@pytest.mark.soak(but=["subscribePattern"])
 @HOW
 def test_from_latest_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)
@@ -57,7 +57,6 @@ def test_from_latest_offsets(kafka, send, begin, how):
     grown(kafka, send, how, topic, queries)
 
 
-@pytest.mark.soak(but=["assign"])
 @HOW
 def test_from_earliest_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)
@@ -75,7 +74,6 @@ def test_from_earliest_offsets(kafka, send, begin, how):
     grown(kafka, send, how, topic, queries)
 
 
-@pytest.mark.soak(but=["subscribe"])
 @HOW
 def test_from_specific_offsets(kafka, send, begin, how):
     topic = kafka.topic(5)
@@ -103,7 +101,6 @@ def timed(send, topic):
             send(topic, [partition * 10 + number], partition, timestamp_ms=5000 + number * 1000 + late)
 
 
-@pytest.mark.soak("subscribePattern")
 @HOW
 @pytest.mark.parametrize(
     ("option", "expected"),
@@ -278,7 +275,6 @@ def test_deserialization_of_initial_offset_written_by_future_version(kafka, send
         query.trigger()
 
 
-@pytest.mark.soak("7")
 @pytest.mark.parametrize("limit", [4, 7, 100])
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 def test_read_kafka_transactional_messages(kafka, begin, level, limit):

@@ -104,6 +104,7 @@ def test_a_task_of_spark_keeps_the_limits(source: FileSource) -> None:
     assert [row for batch in found for row in batch.to_pylist()] == expected(source)
 
 
+@pytest.mark.soak(but=["csv", "json", "parquet"])
 def test_a_read_goes_on_after_any_batch_and_stops_after_any_other(source: FileSource) -> None:
     found = delivered(source, max_rows_per_batch=70)
     counts = list(itertools.accumulate((batch.num_rows for batch, _ in found), initial=0))

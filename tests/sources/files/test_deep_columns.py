@@ -38,6 +38,7 @@ DEPTHS = [
 ]
 
 
+@pytest.mark.soak(but=["list-63", "list-200", "list-900", "object-200", "object-900", "orc-200"])
 @pytest.mark.parametrize(("kind", "levels"), DEPTHS)
 def test_a_column_is_read_or_refused_by_its_name(tmp_path: Path, kind: str, levels: int) -> None:
     source = FileSource(path=write(tmp_path, kind, levels))

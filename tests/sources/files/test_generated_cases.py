@@ -125,6 +125,7 @@ def test_a_generated_case_is_read_as_by_spark(
     check(session, judged, kind, number, tmp_path, lambda found: ours(session, found, str(tmp_path)))
 
 
+@pytest.mark.soak(but=["parquet-0", "csv-0", "json-0", "text-0"])
 @pytest.mark.parametrize("number", SMALL)
 @pytest.mark.parametrize("kind", ["avro", "orc", "parquet", *TEXT_FORMATS])
 def test_a_generated_case_is_read_from_s3_as_by_spark(

@@ -222,6 +222,7 @@ def cases(whole: int, count: int) -> list[Any]:
     return [pytest.param(0, 12, id="small"), *soak]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("number", "count"), cases(60, 50))
 def test_random_csv_files_have_sparks_rows_in_batch_and_in_a_stream(
     session: Any, tmp_path: Path, number: int, count: int
@@ -229,6 +230,7 @@ def test_random_csv_files_have_sparks_rows_in_batch_and_in_a_stream(
     assert check(session, csv_case(number, count), number, tmp_path) != "refused"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("number", "count"), cases(90, 200))
 def test_random_json_files_have_sparks_rows_in_batch_and_in_a_stream(
     session: Any, tmp_path: Path, number: int, count: int

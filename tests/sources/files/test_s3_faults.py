@@ -125,6 +125,7 @@ def same_with_faults(proxy: FaultProxy, faultless: Faultless, how: str, read: Ca
     return counted
 
 
+@pytest.mark.soak(but=["slow_down", "cut_after_head", "truncate", "silence"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bounded_read_has_the_same_rows(
     proxy: FaultProxy, faultless: Faultless, record_property: Any, kind: str

@@ -235,6 +235,7 @@ def test_rows_before_the_damage_are_kept(put: Put, stream: Begin) -> None:
     assert len(rows) > 100_000
 
 
+@pytest.mark.soak
 def test_selected_columns_leave_new_ones_out(put: Put, inbox: Path, tmp_path: Path, spark: Any) -> None:
     options = {"fileFormat": "json", "columns": "b", "schemaEvolution": "addNewColumns"}
     sink = MicroBatchFiles(tmp_path / "rows")

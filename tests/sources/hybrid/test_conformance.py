@@ -11,6 +11,7 @@ from forebay import FileSource, HybridSource, RateSource, testkit
 from forebay.testkit.scripted import Counting
 
 
+@pytest.mark.soak
 def test_a_hybrid_of_counting_sources_passes() -> None:
     """RDR-8 too: a paused split of the first source does not hold up the second one."""
     source = HybridSource(Counting(sizes={"a": 30, "b": 7}), Counting(sizes={"x": 25}))

@@ -265,6 +265,7 @@ def test_a_stream_without_a_state_location_is_refused(spark, function):
     assert caught.value.option == "state_location" and "all machines share" in caught.value.advice
 
 
+@pytest.mark.soak
 def test_two_functions_with_names_of_their_own_share_a_location(micro_batches):
     def both(df, state):
         one = retracted(df.where("id < 10"), state, name="one")

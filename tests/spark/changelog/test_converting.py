@@ -120,6 +120,7 @@ def test_a_stream_through_debezium_and_back(spark, tmp_path):
     assert sorted(found, key=repr) == sorted(CHANGES, key=repr)
 
 
+@pytest.mark.soak
 def test_the_other_events(spark):
     """C17: Maxwell and upsert-Kafka, from and to."""
     df = changelog.from_debezium(events(spark, EVENTS), DDL, mode="FAILFAST")

@@ -50,6 +50,7 @@ def test_the_three_orders_of_the_join_give_flinks_changes(stream_of_files):
         assert [short(row for row in rows if row[0] == key) for rows in found] == outputs
 
 
+@pytest.mark.soak
 def test_a_random_changelog_over_restarts(stream_of_files):
     """P2: arbitrary order, several queries one after the other on one checkpoint."""
     rng, live, changes = random.Random(7), {}, []
@@ -183,6 +184,7 @@ def test_the_result_is_keyed_by_the_new_key_alone(spark):
     assert materialize(materialize(df, "id", strategy="retract"), "id").collect() == [(1, 1, "a", "insert", 0)]
 
 
+@pytest.mark.soak
 def test_names_with_dots_and_backticks(spark):
     """PySpark's `mapInArrow` takes them for syntax."""
     schema = "`k.id` long, `a``.b` string, _change_type string"

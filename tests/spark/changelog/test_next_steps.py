@@ -33,6 +33,7 @@ def kafka(spark, topics, **options):
     return reader.options(mode="FAILFAST", **topics, **options).load()
 
 
+@pytest.mark.soak
 def test_two_functions_with_one_state_are_refused_by_name(spark, tmp_path):
     forebay.register(spark)
     topics = [kafka(spark, {"subscribe": topic}) for topic in "ab"]

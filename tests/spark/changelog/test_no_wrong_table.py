@@ -326,6 +326,7 @@ def test_a_filter_over_whole_changes_removes_the_row_that_leaves_it(spark):
     )
 
 
+@pytest.mark.soak
 def test_malformed_events_may_be_left_out(spark):
     """Their kind is NULL; that is no filter over changes, also without old rows."""
     changes = debezium(spark, event("c", None, OPEN), "no event", missing_before="postimage", mode="PERMISSIVE")
@@ -334,6 +335,7 @@ def test_malformed_events_may_be_left_out(spark):
     refused(lambda: materialize(changes.where("_corrupt_record IS NOT NULL"), key="id"))
 
 
+@pytest.mark.soak
 def test_functions_after_materialize_get_whole_old_rows(spark):
     """6, 7: `preimages` is the default."""
     rows = [(1, 10, "insert", 1), (1, 10, "update_preimage", 2), (1, 20, "update_postimage", 2)]
@@ -569,6 +571,7 @@ def kept_open(batches):
         yield batch[batch["s"] == "open"]
 
 
+@pytest.mark.soak
 def test_a_function_over_changes_may_filter_them(spark):
     """The newest change of a row may be the one that the function left out."""
     changes = from_changes(
@@ -641,6 +644,7 @@ def moves(spark):
     return from_changes(df, "id", images="full", history="complete")
 
 
+@pytest.mark.soak
 def test_what_a_change_adds_its_retraction_takes_away(spark):
     """An aggregate that counts inserts and deletes alone misses rows that move from group to group."""
     changes = moves(spark).withColumn("sign", F.expr(SIGN))

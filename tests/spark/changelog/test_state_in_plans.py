@@ -69,6 +69,7 @@ def query(spark, tmp_path):
 ROWS = [(key, 1) for key in range(20)]
 
 
+@pytest.mark.soak
 def test_a_sink_that_reads_with_fewer_tasks_or_some_rows_or_nothing_runs_every_shard(query):
     """An adaptive plan runs all stages but the last one before it calls the function of foreachBatch."""
     sinks = [
@@ -88,6 +89,7 @@ def test_a_sink_that_reads_with_fewer_tasks_or_some_rows_or_nothing_runs_every_s
     assert query.manifests() == [5, 5]
 
 
+@pytest.mark.soak
 def test_operators_of_two_sources_keep_their_shards_when_one_has_no_rows(query):
     """Spark plans a source without new rows away; a union numbers the tasks of its inputs one after the other."""
 
@@ -223,6 +225,7 @@ def test_a_replay_with_other_rows_of_the_same_keys_is_refused(micro_batches):
         query.run()
 
 
+@pytest.mark.soak
 def test_the_state_keeps_as_many_versions_as_the_checkpoint(query):
     query.spark.conf.set("spark.sql.streaming.minBatchesToRetain", 2)
     try:
@@ -235,6 +238,7 @@ def test_the_state_keeps_as_many_versions_as_the_checkpoint(query):
     assert query.manifests() == [3, 3]
 
 
+@pytest.mark.soak
 def test_columns_that_cannot_be_compared_are_kept_where_nothing_compares_them(spark):
     df = spark.createDataFrame([(1, 1, {"a": 1}), (1, 2, {"a": 2})], "id int, seq int, tags map<string, int>")
     for latest in (materialize(df, "id", sequence_by="seq"), latest_per_key(df, "id", sequence_by="seq")):

@@ -68,6 +68,7 @@ def test_the_timestamp_of_most_recent_is_a_timestamp(spark, location, kind):
         Funnel(location, thing).commit("a", rows, kind="snapshot")
 
 
+@pytest.mark.soak
 def test_the_time_of_a_row_decides_with_and_without_a_time_zone(spark, location, node_of):
     for kind in ("timestamp", "timestamp_ntz"):
         source = Datasource("a", {"v": Property("int")}, conflict="most_recent", timestamp="at")

@@ -57,6 +57,7 @@ def test_two_datasources_one_log_one_node_three_queries(spark, funnel, location,
     assert (node.get(8), node.count(), node.where("total > 10 AND city IN ('Oslo')").count()) == (None, 3, 1)
 
 
+@pytest.mark.soak
 def test_a_transaction_without_rows_changes_nothing(spark, funnel, node_of, location):
     first = spark.createDataFrame([(7, "Oslo")], SHIPMENTS)
     funnel.commit("shipments", first, kind="snapshot")

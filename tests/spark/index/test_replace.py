@@ -120,6 +120,7 @@ def test_a_task_of_low_priority_leaves_its_worker_as_it_was(monkeypatch, refused
     assert results == [usual, low, low, usual] and niceness() == usual
 
 
+@pytest.mark.soak
 def test_whole_builds_that_do_not_serve_yet_have_a_low_priority(spark, funnel, location, monkeypatch):
     built = []
 

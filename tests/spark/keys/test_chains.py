@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from key_chains import COLUMNS, FLAG, Reference, Step, chains
 from pyspark.sql import DataFrame
@@ -46,6 +47,7 @@ def transformed(df: DataFrame, step: Step, place: int) -> DataFrame:
 KINDS = ("rename", "drop", "overwrite", "key", "cdc", "keep", "stateful", "function")
 
 
+@pytest.mark.soak
 @given(chains(KINDS, max_size=7))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_keys_follow_the_rules_through_spark(session, steps):

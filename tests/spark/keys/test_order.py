@@ -122,6 +122,7 @@ def test_groups_of_a_key_change_in_order(students):
     assert guarantee(students().groupBy("level").count()) == NONE
 
 
+@pytest.mark.soak
 def test_a_plan_that_begins_with_rows_may_hide_a_shuffle(students):
     """K25: a checkpoint, or the DataFrame of foreachBatch."""
     hidden = guarantee(students().localCheckpoint())

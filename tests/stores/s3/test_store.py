@@ -109,6 +109,7 @@ def test_a_small_tree_costs_one_request_and_a_file_one(bucket):
     assert len(bucket.requests) == 1
 
 
+@pytest.mark.soak
 def test_a_large_tree_is_listed_in_parallel_and_in_order(bucket, monkeypatch):
     monkeypatch.setattr(listing, "PAGE", 7)
     keys = [f"t/y={year}/m={month}/{number}" for year in (1, 2) for month in range(5) for number in range(9)]
@@ -273,6 +274,9 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.soak(
+    but=["AccessDenied", "XAdminUserNotFound", "ExpiredToken", "InvalidObjectState", "PermanentRedirect", "SlowDown"]
+)
 @pytest.mark.parametrize(("status", "code", "kind", "said", "advice"), REFUSALS, ids=[one[1] for one in REFUSALS])
 def test_each_refusal_names_the_object_and_the_next_step(bucket, monkeypatch, status, code, kind, said, advice):
     monkeypatch.setattr(client, "ATTEMPTS", 1)

@@ -154,6 +154,7 @@ def test_an_attempt_may_die_at_any_access_to_the_store(tmp_path, first):
         assert len([name for name in kept(store) if name.endswith(".json")]) == KEEP + 1
 
 
+@pytest.mark.soak
 @A_THIRD_OF_ACCESSES
 def test_another_attempt_may_run_from_begin_to_end_at_any_access_to_the_store(tmp_path, first):
     """Speculation: both attempts give the same rows, and the state is that of one of them."""

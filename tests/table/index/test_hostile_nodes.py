@@ -142,6 +142,7 @@ def test_numbers_that_no_key_and_no_property_has_are_refused(objects_at, text):
             node.objects.limit(limit)
 
 
+@pytest.mark.soak
 def test_long_conditions_are_answered_and_too_long_ones_refused(objects_at):
     objects = objects_at(NUMBERS)
     objects.commit("a", [{"id": number, "n": number} for number in range(100)])

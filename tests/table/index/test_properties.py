@@ -156,6 +156,7 @@ def collected_history(new_objects, place, history):
     return all(equal)
 
 
+@pytest.mark.soak
 @given(st.lists(collections(), max_size=10), st.sampled_from([1, 2, 4, 10]), st.sampled_from([0, 2, 512]))
 def test_a_collection_at_any_moment_changes_no_version_that_is_kept(new_objects, history, runs, small):
     """P19."""

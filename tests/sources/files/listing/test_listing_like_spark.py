@@ -99,6 +99,18 @@ TREES: list[list[str]] = [
 ]
 
 
+@pytest.mark.soak(
+    but=[
+        "x,sub/y,sub/deep/z",
+        "x,a=1/y",
+        "a=1/b=2/y,a=2/z",
+        "a=1/y,b=2/y",
+        "a=__HIVE_DEFAULT_PARTITION__/y,a=3/z",
+        "a=01/y,a=x/y,a=1/y",
+        "_metadata,ok",
+        "empty",
+    ]
+)
 @pytest.mark.parametrize("files", TREES, ids=lambda files: ",".join(files).replace("\n", "|") or "empty")
 def test_a_tree_gives_sparks_rows_or_its_refusal(spark, tmp_path, files):
     root = build(tmp_path, {name: f"row of {name!r}" for name in files})

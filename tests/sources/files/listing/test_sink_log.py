@@ -168,6 +168,7 @@ def test_a_log_in_a_store_with_two_scheme_names_is_understood(memory):
     assert [file.name for file in list_files([root]).files] == ["x"]
 
 
+@pytest.mark.soak
 def test_a_real_sink_of_spark_with_a_compacted_log(spark, tmp_path):
     source, out = tmp_path / "in", str(tmp_path / "out")
     source.mkdir()

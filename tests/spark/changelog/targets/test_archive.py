@@ -143,6 +143,7 @@ def test_at_one_sequence_a_row_counts_before_its_retraction(spark, target, tmp_p
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, "a"), (2, "a")]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("select", "message"),
     [
@@ -168,6 +169,7 @@ def test_a_later_micro_batch_may_have_null_where_an_earlier_one_cannot(spark, ta
     assert rows(read_archive(spark, tmp_path / PLACE)) == [(1, [(1,)]), (2, [(None,), None])]
 
 
+@pytest.mark.soak
 def test_bad_rows_and_places_are_errors(spark, target, tmp_path):
     """K7: a NULL key."""
     with pytest.raises(DataError, match="'id' is NULL, _split s, _pos 1"):

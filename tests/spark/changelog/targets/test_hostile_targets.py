@@ -205,6 +205,7 @@ def test_a_column_of_a_user_defined_type_is_refused_before_anything_is_written(s
     assert not (tmp_path / "archive").exists()
 
 
+@pytest.mark.soak(but=["_schema.json-", "_schema.json-[]", "_commit_version=0000000000/_applied.json-{}"])
 @pytest.mark.parametrize(
     "text",
     [

@@ -28,6 +28,7 @@ EXPECTED = {
 """Rows, and after them the deleted keys that are remembered."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "kind", ["plain", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("sequence", "history"))]
 )

@@ -50,6 +50,7 @@ def test_a_repeated_or_older_micro_batch_is_skipped(spark, table):
     assert table.rows("v") == [("new",)]
 
 
+@pytest.mark.soak
 def test_another_query_is_refused_until_it_adopts_the_table(spark, table):
     """§3.2: a new checkpoint is a new query."""
     df = spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES)
@@ -95,6 +96,7 @@ def test_a_payload_of_5_mb(spark, table):
     assert table.rows("id, length(v)") == [(1, 5_000_000), (2, 1)]
 
 
+@pytest.mark.soak
 def test_a_null_key_is_an_error_or_dropped_before_the_table_changes(spark, table):
     """K7."""
     df = spark.createDataFrame(in_one_split([(None, "a", "insert", 3), (1, "b", "insert", 4)]), CHANGES)
@@ -145,6 +147,7 @@ def test_a_table_that_does_not_fit_is_refused_before_any_write(spark, table, col
     assert table.rows() == [] and table.staging() == []
 
 
+@pytest.mark.soak
 def test_a_wider_table_with_defaults_takes_the_changes(spark, table):
     table.sql("CREATE TABLE {t} (v varchar(9), id bigint, n int DEFAULT 7, UNIQUE (id) INCLUDE (v))")
     table.target.apply(spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES), 0, "q", keys="id")
@@ -175,6 +178,7 @@ def test_names_that_need_quotes(spark, postgres):
         assert connection.execute('SELECT * FROM "Mixed ""case"" % table"').fetchall() == [(1, "a")]
 
 
+@pytest.mark.soak
 def test_a_long_name_has_a_staging_table_of_its_own(spark, postgres):
     df = spark.createDataFrame(in_one_split([(1, "a", "insert", 1)]), CHANGES)
     names = ["t" * 62 + end for end in "ab"]
@@ -234,6 +238,7 @@ def test_wrong_arguments_are_refused(spark, table):
     assert table.rows() == [(2, "b")]
 
 
+@pytest.mark.soak
 def test_times_in_nested_columns_keep_their_microseconds(spark, table):
     at, local = "timestamp '2024-01-02 03:04:05.000006+00:00'", "timestamp_ntz '2024-01-02 03:04:05.000006'"
     df = spark.sql(f"SELECT 1 AS id, array({at}) AS a, named_struct('t', {local}) AS s")
@@ -276,6 +281,7 @@ def test_a_malformed_dsn_is_refused_at_once_without_its_text(spark, dsn):
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
 
+@pytest.mark.soak(but=["host=/nowhere"])
 @pytest.mark.parametrize(
     "dsn", ["host=/nowhere", "postgresql://u:p%40ss@[::1]:1/x?sslmode=require", "host=/a,/b port=1,2"]
 )

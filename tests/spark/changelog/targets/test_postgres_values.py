@@ -23,6 +23,7 @@ from forebay.errors import ConfigurationError, DataError
 ID = "6f1c7c9e-9d3b-4a5e-8a52-1b8f6f0a2c11"
 
 
+@pytest.mark.soak
 def test_strings_for_types_that_spark_does_not_have(spark, table):
     table.sql(f"CREATE TYPE \"Mood {table.name}\" AS ENUM ('sad', 'it''s ok')")
     table.sql(

@@ -77,6 +77,7 @@ def test_a_micro_batch_that_only_some_shards_have_is_repeated(query):
     assert on.stored() == {(key, "a"): 1 for key in range(10, 30)}
 
 
+@pytest.mark.soak
 def test_old_shards_are_removed_and_versions_are_kept_as_before(query, small):
     small()
     on = query(shards=2, retained=2)
