@@ -94,7 +94,7 @@ ifdef PYTEST_ARGS
 	@$(PYTEST) $(PYTEST_ARGS)
 else
 	@# Side by side, because most tests wait. Kafka is apart: Spark takes the jars of its own Kafka source only when its
-	@# JVM starts, and comes first, because it waits most. What needs no Spark begins while the archives are written.
+	@# JVM starts. The groups that last longest come first (`nice`). What needs no Spark begins while the archives are written.
 	@beside() { exec nice -n $${3-4} env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
 	{ $(MYPY); } > build/tests-types.txt 2>&1 & types=$$!; \
 	beside kit '$(KIT)' & kit=$$!; \
@@ -104,7 +104,7 @@ else
 	beside kafka '$(KAFKA)' 0 & kafka=$$!; \
 	beside streams '$(STREAMS) $(CHANGELOGS:%=--ignore=%)' & streams=$$!; \
 	beside changelogs '$(CHANGELOGS)' & changelogs=$$!; \
-	nice -n 4 env $(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(ALONE:%=--ignore=%) $(KIT:%=--ignore=%) $(CHANGELOGS:%=--ignore=%); failed=$$?; \
+	env $(PYTEST) $(ALL_BUT_KAFKA) $(STREAMS:%=--ignore=%) $(ALONE:%=--ignore=%) $(KIT:%=--ignore=%) $(CHANGELOGS:%=--ignore=%); failed=$$?; \
 	echo "waiting for the tests that write build/tests-*.txt"; \
 	for group in $$types $$alone $$kit $$streams $$changelogs $$kafka; do wait $$group || failed=$$?; done; \
 	cat build/tests-*.txt; exit $$failed

@@ -41,10 +41,17 @@ class SegmentLog(SimpleSource):
     def read(self, split: Split) -> Iterator[Batch]:
         start, begin = split.position or (0, 0)
         last, stop = split.end
-        for segment in self.segments(split):
-            if start <= segment <= last:
-                first = begin if segment == start else 0
-                yield from self.pages(split, segment, first, stop if segment == last else None)
+        segments = [segment for segment in self.segments(split) if start <= segment <= last]
+        if split.position and (segments or [last + stop])[0] > start + begin:
+            raise forebay.DataLossError(
+                f"the segments of the log {split.id!r} with the records from {start + begin} on are gone",
+                split=split.id,
+                position=split.position,
+                advice="restore them, or begin with a new checkpoint, which reads what is left from its beginning on",
+            )
+        for segment in segments:
+            first = begin if segment == start else 0
+            yield from self.pages(split, segment, first, stop if segment == last else None)
 
     def pages(self, split: Split, segment: int, first: int, stop: int | None) -> Iterator[Batch]:
         # As `latest` counts: a record may hold other line ends.

@@ -75,3 +75,23 @@ def test_a_record_may_hold_other_line_ends(tmp_path):
         (1, "c\u2028d"),
         (2, "e"),
     ]
+
+
+def test_segments_that_were_deleted_before_they_were_read_are_a_loss(tmp_path):
+    """What is read already may go; without a position, a read begins with what there is."""
+    SegmentWriter(tmp_path, "north", records=3).append(*"abcdefgh")
+    source = SegmentLog(directory=str(tmp_path))
+    end = source.latest(Split("north"))
+
+    def records(position):
+        return [row[1] for batch in source.read(Split("north", position, end)) for row in batch.rows]
+
+    (tmp_path / "north" / f"{0:012d}.seg").unlink()
+    assert records(None) == records((0, 3)) == [3, 4, 5, 6, 7]
+    with pytest.raises(forebay.DataLossError, match=r"'north' with the records from 2 on[\s\S]*restore them"):
+        records((0, 2))
+    for segment in (3, 6):
+        (tmp_path / "north" / f"{segment:012d}.seg").unlink()
+    with pytest.raises(forebay.DataLossError, match="from 6 on"):
+        records((6, 0))
+    assert records(end) == []

@@ -115,6 +115,8 @@ class PostgresChanges(Table):
         while rows := self.query(f"SELECT * {BETWEEN} LIMIT %s", *range_of(split), self.page_rows):
             split = split.at(position(rows[-1][at], rows[-1][key] + 1))
             yield Batch(rows, split.position)
+        if split.position != split.end:  # the last row was changed meanwhile: it comes after this end
+            yield Batch([], split.end)
 
 
 BETWEEN = """FROM {table} WHERE ({at}, {key}) >= (%s::timestamptz, %s) AND ({at}, {key}) < (%s::timestamptz, %s)
