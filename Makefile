@@ -44,9 +44,10 @@ STREAMS := tests/spark
 # What needs no Spark, or starts one of its own: each group that shares a Spark has to start it and to warm it up.
 KIT := $(addprefix tests/,testkit examples simulation)
 ALONE := $(addprefix tests/,inprocess framework reading coordination state stores options project typing microbatch golden table)
-# kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs.
-SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
-KAFKA := tests/kafka $(SOCKETS)
+# kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs. Its threads
+# draw random numbers for their pauses, also while hypothesis looks whether a strategy does.
+CLIENTS := -W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::hypothesis.errors.HypothesisDeprecationWarning
+KAFKA := tests/kafka $(CLIENTS)
 # A recipe that names MAKE itself is run by `make -n` too.
 ARCHIVES := $(MAKE) --no-print-directory $(STAMPS)/classes $(STAMPS)/kafka-classes
 # What people use and read; `make lint` looks at the types of tests and benchmarks too.

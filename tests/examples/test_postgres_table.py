@@ -65,6 +65,7 @@ class TestPostgresChanges(SourceContract):
         return [dict(zip(("id", "customer", "total", "updated_at"), row, strict=True)) for row in written]
 
 
+@pytest.mark.soak
 def test_the_table_keeps_the_contract(postgres, database):
     database.execute(ROWS, [40])
     report = forebay.testkit.check(tables(postgres, PostgresTable))

@@ -156,6 +156,7 @@ def test_positions_of_rows(kafka: Any) -> None:
     assert "_pos" not in unread().schema().names
 
 
+@pytest.mark.soak
 def test_on_spark_in_batch_and_as_a_stream_that_restarts(kafka: Any, spark: Any, tmp_path: Any) -> None:
     """A19, K2: after a restart the changes go on, each once, in the order of positions."""
     topic = kafka.topic()

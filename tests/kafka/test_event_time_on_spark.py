@@ -102,6 +102,7 @@ def dropped(query):
     return sum(each.numRowsDroppedByWatermark for report in query.recentProgress for each in report.stateOperators)
 
 
+@pytest.mark.soak
 def test_partitions_with_bad_input_stall_nobody_and_lose_no_row(broker, kafka, begin):
     """Other timestamps than those of the years 1971 to 2100 are dropped before the watermark, which is Spark's here."""
     first, second = ([BASE + SLOW * number for number in part] for part in (range(20), range(20, 40)))

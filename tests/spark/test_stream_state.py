@@ -54,6 +54,7 @@ def last_offset(checkpoint: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.soak
 def test_by_default_the_memory_lies_beside_the_checkpoints(spark, checkpoints, tmp_path):
     inbox = tmp_path / "in"
     put(inbox, 0, 900)

@@ -122,6 +122,7 @@ def test_a_mistake_in_splits_is_shown_with_its_place():
         list(forebay.run(MistakenSplits(start=3)))
 
 
+@pytest.mark.soak
 def test_a_report_is_a_table_of_every_check_and_why_it_was_skipped():
     report = testkit.check(Countdown())
     lines = str(report).splitlines()

@@ -272,6 +272,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
+@pytest.mark.soak
 def test_every_type(avro: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "a.avro"
     written(path, list(forms()), "deflate", **WRITER)

@@ -84,6 +84,7 @@ def same_as_a_stream(begin: Any, table: Any, **options: str) -> bool:
     return len(query.batches) > 0 and str(found[0]) == str(found[1])
 
 
+@pytest.mark.soak
 @HOW
 def test_json_values_are_those_of_from_json(
     spark: Any, kafka: Any, tmp_path: Any, how: str, begin: Any, table: Any

@@ -140,6 +140,7 @@ OPENED: dict[str, Any] = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("suffix", ["zst", *(pytest.param(one, marks=pytest.mark.soak) for one in ("gz", "bz2", "xz"))])
 @pytest.mark.parametrize(
     "file_format", ["text", *(pytest.param(one, marks=pytest.mark.soak) for one in ("csv", "json"))]

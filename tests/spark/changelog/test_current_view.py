@@ -141,6 +141,7 @@ def test_wrong_arguments_are_refused_before_reading(spark):
         current_view(stream, key="value", null_keys="allow")
 
 
+@pytest.mark.soak
 def test_the_view_of_a_stream_is_a_changelog(micro_batches):
     """K7, K8: flags are deletes; the largest ordering value is the newest row, whenever it comes."""
     query = micro_batches(

@@ -16,6 +16,7 @@ from forebay.table.changelog.state.shard import OperatorState
 CHANGES = "id long, v string, _change_type string"
 
 
+@pytest.mark.soak
 def test_a_resharded_query_goes_on(stream_of_files):
     """P4: also if Spark did not log the last micro-batch as done, and repeats it."""
     rng = random.Random(3)

@@ -116,6 +116,7 @@ def test_a_table_with_columns_takes_its_options_in_each_query(session, options):
     assert values(session.newSession(), "SELECT * FROM ways.kept") == [("c",)], "of another session"
 
 
+@pytest.mark.soak
 def test_a_table_with_columns_is_streamed_in_sql(session, options, tmp_path):
     session.sql("CREATE TABLE streamed (n BIGINT, t STRING) USING forebay_files")
     taken = options.replace(" '", " = '")

@@ -125,6 +125,7 @@ def test_a_failed_rename_is_reported_with_its_reason(spark, target, tmp_path, mo
     assert list((tmp_path / PLACE / "_staging").iterdir()) == []
 
 
+@pytest.mark.soak
 def test_all_changes_are_kept_with_their_sequence(spark, target, tmp_path):
     """SCD type 2; an older change that arrives later is not the current one."""
     options = {"keys": "id", "sequence_by": "_pos", "stored_as_scd_type": 2}
