@@ -45,8 +45,8 @@ STREAMS := tests/spark
 KIT := $(addprefix tests/,testkit examples simulation)
 ALONE := $(addprefix tests/,inprocess framework reading coordination state stores options project typing microbatch golden table)
 # kafka-python leaves the sockets of failed connections to the garbage collector, at whatever test that runs. Its threads
-# draw random numbers for their pauses, also while hypothesis looks whether a strategy does.
-CLIENTS := -W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::hypothesis.errors.HypothesisDeprecationWarning
+# draw random numbers for their pauses, also while hypothesis looks whether a strategy does: it warns with "Do not use the".
+CLIENTS := -W ignore::pytest.PytestUnraisableExceptionWarning -W ignore:Do:hypothesis.errors.HypothesisDeprecationWarning
 KAFKA := tests/kafka $(CLIENTS)
 # A recipe that names MAKE itself is run by `make -n` too.
 ARCHIVES := $(MAKE) --no-print-directory $(STAMPS)/classes $(STAMPS)/kafka-classes
@@ -95,7 +95,7 @@ ifdef PYTEST_ARGS
 	@$(PYTEST) $(PYTEST_ARGS)
 else
 	@# Side by side, because most tests wait. Kafka is apart: Spark takes the jars of its own Kafka source only when its
-	@# JVM starts. The groups that last longest come first (`nice`). What needs no Spark begins while the archives are written.
+	@# JVM starts. It and the two longest groups come first (`nice`). What needs no Spark begins while the archives are written.
 	@beside() { exec nice -n $${3-4} env $(PYTEST) $$2 > build/tests-$$1.txt 2>&1; }; \
 	{ $(MYPY); } > build/tests-types.txt 2>&1 & types=$$!; \
 	beside kit '$(KIT)' & kit=$$!; \

@@ -42,7 +42,8 @@ class SegmentLog(SimpleSource):
         start, begin = split.position or (0, 0)
         last, stop = split.end
         segments = [segment for segment in self.segments(split) if start <= segment <= last]
-        if split.position and (segments or [last + stop])[0] > start + begin:
+        first_left = segments[0] if segments else last + stop  # a segment has the number of its first record
+        if split.position and first_left > start + begin:
             raise forebay.DataLossError(
                 f"the segments of the log {split.id!r} with the records from {start + begin} on are gone",
                 split=split.id,

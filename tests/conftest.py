@@ -38,7 +38,7 @@ settings.register_profile(
     "soak", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 OTHER_PROCESSES = "test_rdr_5_other_processes_read_the_same"
-"""The rule of `SourceContract` that starts two processes: for two classes in `make test`, for all in `make soak`."""
+"""The rule of `SourceContract` that starts two processes: for one class in `make test`, for all in `make soak`."""
 IN_PROCESSES = {"TestCsv"}
 CORE_ALONE = {
     "TestKafka",
@@ -89,7 +89,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let `make soak` run the properties too, with more examples, and rules that start processes for all classes.
+    """Let `make soak` run the properties too, with more examples, and all rules for all classes.
 
     A mark `soak("orc", "lz4")` is for the cases with one of these ids, and `soak(but=["orc"])` for all others.
     """

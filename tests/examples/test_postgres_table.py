@@ -121,6 +121,22 @@ def test_a_row_that_changed_comes_again_and_nothing_else_does(turns, database):
     assert [turns(), turns()] == [[2], None]
 
 
+def test_a_last_row_that_changes_while_the_table_is_the_history_comes_from_the_live_source(postgres, database):
+    """It is behind the end of the history by then, which is reached all the same."""
+    stages = (tables(postgres, PostgresChanges, settling="0s") for _ in range(2))
+    source = forebay.HybridSource(*stages)
+    planner = open_stream(source, forebay.HostOptions(refresh_interval="0s"), parallelism=1)
+    database.execute(ROWS, [3])
+    at, read = planner.initial(), []
+    for change in ("UPDATE orders SET updated_at = clock_timestamp() WHERE id = 3", "SELECT 1"):
+        start, at = at, json.loads(json.dumps(planner.latest(at)))
+        database.execute(change)
+        tasks = planner.tasks(start, at)
+        read.append([n for task in tasks for part in run_task(task) for n in part.batch["id"].to_pylist()])
+    planner.close()
+    assert read == [[1, 2], [1, 2, 3]]
+
+
 def test_columns_and_names_are_those_of_the_table(postgres, database):
     database.execute('CREATE SCHEMA IF NOT EXISTS "Shop"')
     database.execute('DROP TABLE IF EXISTS "Shop"."all types"')

@@ -129,31 +129,6 @@ REFUSED: list[tuple[object, list[pa.DataType], str]] = [
 ]
 
 
-@pytest.mark.soak(
-    but=[
-        "0.99-kinds0",
-        "nan-kinds2",
-        "value5-kinds5",
-        "value8-kinds8",
-        "value9-kinds9",
-        "300-kinds10",
-        "18446744073709551616-kinds16",
-        "2049-kinds18",
-        "9007199254740993-kinds22",
-        "1e+300-kinds23",
-        "True-kinds33",
-        "value34-kinds34",
-        "'1'-kinds37",
-        "1-kinds41",
-        "value43-kinds43",
-        "value47-kinds47",
-        "value50-kinds50",
-        "value54-kinds54",
-        "value58-kinds58",
-        "value62-kinds62",
-        "value66-kinds66",
-    ]
-)
 @pytest.mark.parametrize(("value", "kinds", "why"), REFUSED, ids=lambda one: repr(one) if type(one) is str else None)
 def test_sr2_a_value_that_would_lose_something_is_refused_wherever_it_stands(
     value: object, kinds: list[pa.DataType], why: str

@@ -67,7 +67,6 @@ def pipeline(spark, kafka, dsn, tmp_path):
     return lambda **config: Pipeline(spark, kafka, dsn, tmp_path, **config)
 
 
-@pytest.mark.soak
 def test_two_topics_are_refused(pipeline):
     """A row that moves from one shard to the other would be deleted after it was inserted."""
     shards = pipeline()

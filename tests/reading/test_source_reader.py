@@ -91,7 +91,6 @@ def test_read_all_splits_in_order(threads: int | None, batch_rows: int) -> None:
     reader.close()
 
 
-@pytest.mark.soak
 def test_wake_up_loses_and_doubles_nothing_order_included() -> None:
     """SR-1, FET-3: SplitFetcherTest.testWakeup: 3 splits × 10,000 records, capacity 1, woken all the time."""
     woken = []

@@ -220,7 +220,7 @@ def digested(monkeypatch):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seeds", [15, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [15, 1000])
 def test_seeds_of_streams_are_clean_with_digests_in_place_of_splits(digested, monkeypatch, capsys, seeds):
     """S15: through kills and replays; and where digests are not written, that is found."""
     assert main(["--streams", "--seeds", str(seeds)]) == 0, capsys.readouterr().out

@@ -152,14 +152,12 @@ def test_spk2_other_rows_in_a_replay_are_caught(spark, only, tmp_path):
     assert "was replayed after a crash" in str(error)
 
 
-@pytest.mark.soak
 def test_spk3_a_setting_that_is_no_option_is_caught(spark):
     source = IgnoresItsOption()
     object.__setattr__(source, "hidden", 2)
     assert failed(spark, source).report.rules("failed") == {"SPK-3"}
 
 
-@pytest.mark.soak
 def test_spk4_a_secret_that_leaves_the_source_is_caught(spark):
     error = failed(spark, PutsItsSecretIntoIds())
     assert error.report.rules("failed") == {"SPK-4"}

@@ -362,7 +362,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused_by_name(spark, home, checkpoi
     assert "not written by forebay" in error.message
 
 
-@pytest.mark.soak
 def test_changed_options_are_refused_before_a_replay_reads_anything(spark, home, checkpoint):
     run(read_stream(spark, Journal(home=home)), checkpoint)
     forget_commits(checkpoint, 0)

@@ -141,10 +141,8 @@ OPENED: dict[str, Any] = {
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("suffix", ["zst", *(pytest.param(one, marks=pytest.mark.soak) for one in ("gz", "bz2", "xz"))])
-@pytest.mark.parametrize(
-    "file_format", ["text", *(pytest.param(one, marks=pytest.mark.soak) for one in ("csv", "json"))]
-)
+@pytest.mark.parametrize("suffix", ["zst", "gz", "bz2", "xz"])
+@pytest.mark.parametrize("file_format", ["text", "csv", "json"])
 def test_a_bomb_of_one_line_is_bounded(tmp_path: Path, record_property: Report, suffix: str, file_format: str) -> None:
     """A gigabyte without a line end; `maxRecordBytes` is 128 MiB. Its schema is inferred first."""
     path = tmp_path / f"bomb.{suffix}"

@@ -215,11 +215,9 @@ def check(session: Any, case: Case, number: int, place: Path) -> Rows | str:
 
 
 def cases(whole: int, count: int) -> list[Any]:
-    """A small directory, and for `make soak` others of `count` files each."""
-    soak = [
-        pytest.param(number, count, marks=pytest.mark.soak, id=f"{number} of {count} files") for number in range(whole)
-    ]
-    return [pytest.param(0, 12, id="small"), *soak]
+    """A small directory, and others of `count` files each."""
+    others = [pytest.param(number, count, id=f"{number} of {count} files") for number in range(whole)]
+    return [pytest.param(0, 12, id="small"), *others]
 
 
 @pytest.mark.soak

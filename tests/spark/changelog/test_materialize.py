@@ -184,7 +184,6 @@ def test_the_result_is_keyed_by_the_new_key_alone(spark):
     assert materialize(materialize(df, "id", strategy="retract"), "id").collect() == [(1, 1, "a", "insert", 0)]
 
 
-@pytest.mark.soak
 def test_names_with_dots_and_backticks(spark):
     """PySpark's `mapInArrow` takes them for syntax."""
     schema = "`k.id` long, `a``.b` string, _change_type string"

@@ -326,7 +326,6 @@ def test_a_filter_over_whole_changes_removes_the_row_that_leaves_it(spark):
     )
 
 
-@pytest.mark.soak
 def test_malformed_events_may_be_left_out(spark):
     """Their kind is NULL; that is no filter over changes, also without old rows."""
     changes = debezium(spark, event("c", None, OPEN), "no event", missing_before="postimage", mode="PERMISSIVE")
@@ -571,7 +570,6 @@ def kept_open(batches):
         yield batch[batch["s"] == "open"]
 
 
-@pytest.mark.soak
 def test_a_function_over_changes_may_filter_them(spark):
     """The newest change of a row may be the one that the function left out."""
     changes = from_changes(

@@ -238,7 +238,6 @@ def test_the_state_keeps_as_many_versions_as_the_checkpoint(query):
     assert query.manifests() == [3, 3]
 
 
-@pytest.mark.soak
 def test_columns_that_cannot_be_compared_are_kept_where_nothing_compares_them(spark):
     df = spark.createDataFrame([(1, 1, {"a": 1}), (1, 2, {"a": 2})], "id int, seq int, tags map<string, int>")
     for latest in (materialize(df, "id", sequence_by="seq"), latest_per_key(df, "id", sequence_by="seq")):

@@ -609,19 +609,6 @@ def test_readers_see_each_edit_whole_while_it_is_made_folded_and_collected(objec
     assert node.version.offset == 12
 
 
-@pytest.mark.soak(
-    but=[
-        "int-7-bigint-7",
-        "bigint-1099511627776-int-None",
-        "int-7-decimal(3,1)-made2",
-        "bigint-9007199254740993-double-None",
-        "double-1.0-int-None",
-        "boolean-True-string-true",
-        "date-value14-string-2026-01-01",
-        "string-1_0-int-None",
-        "string-2026-01-01-date-made21",
-    ]
-)
 @pytest.mark.parametrize(
     ("kind", "value", "wanted", "made"),
     [

@@ -180,22 +180,6 @@ FACTS = {
 }
 
 
-@pytest.mark.soak(
-    but=[
-        "log-changes0",
-        "log-changes5",
-        "log-changes10",
-        "version-changes15",
-        "version-changes19",
-        "version-<lambda>0",
-        "version-<lambda>3",
-        "definition-changes28",
-        "definition-changes31",
-        "edit-changes33",
-        "edit-changes37",
-        "edit-changes41",
-    ]
-)
 @pytest.mark.parametrize(
     ("fact", "changes"),
     [

@@ -29,9 +29,7 @@ EXPECTED = {
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "kind", ["plain", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("sequence", "history"))]
-)
+@pytest.mark.parametrize("kind", ["plain", "sequence", "history"])
 def test_a_writer_killed_at_any_point_leaves_whole_micro_batches(postgres, kind, record_property):
     """P8: before each statement, commit and COPY of two micro-batches, and after them; then all is written again."""
     command = [sys.executable, "-P", str(WRITER), postgres, kind]

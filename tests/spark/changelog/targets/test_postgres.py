@@ -96,7 +96,6 @@ def test_a_payload_of_5_mb(spark, table):
     assert table.rows("id, length(v)") == [(1, 5_000_000), (2, 1)]
 
 
-@pytest.mark.soak
 def test_a_null_key_is_an_error_or_dropped_before_the_table_changes(spark, table):
     """K7."""
     df = spark.createDataFrame(in_one_split([(None, "a", "insert", 3), (1, "b", "insert", 4)]), CHANGES)
