@@ -84,7 +84,8 @@ def test_segments_that_were_deleted_before_they_were_read_are_a_loss(tmp_path):
     end = source.latest(Split("north"))
 
     def records(position):
-        return [row[1] for batch in source.read(Split("north", position, end)) for row in batch.rows]
+        batches: list[Any] = list(source.read(Split("north", position, end)))
+        return [row[1] for batch in batches for row in batch.rows]
 
     (tmp_path / "north" / f"{0:012d}.seg").unlink()
     assert records(None) == records((0, 3)) == [3, 4, 5, 6, 7]

@@ -111,7 +111,7 @@ class MistakenSplits(Countdown):
 
     def splits(self):
         self.calls[0] += 1
-        return ["all", *([] if self.calls[0] == 1 else {}["x"])]
+        return ["all", *([] if self.calls[0] == 1 else dict[str, str]()["x"])]
 
 
 def test_a_mistake_in_splits_is_shown_with_its_place():
