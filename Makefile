@@ -10,9 +10,13 @@ PYTEST_ARGS ?=
 BENCH ?= files stream_latency stream_files
 BENCH_ARGS ?=
 
-# Spark comes as source, of which pip makes a wheel: without compression, as its jars are compressed already.
+# Spark comes as source, of which a wheel is made: without compression, as its jars are compressed already.
 PYSPARK := pyspark$(if $(filter newest,$(SPARK)),,==$(SPARK)) --config-settings=--build-option=--compression=stored
 PY := $(abspath $(VENV))/bin/python
+# uv needs half of pip's CPU. It does not read pip's settings: where those name an index, or uv fails, pip installs.
+INSTALL = install() { \
+	{ ! $(PY) -m pip config list | grep -q index && $(PY) -m uv pip install -q --python $(PY) "$$@" 2> /dev/null; } || \
+	$(PY) -m pip install -q --no-compile "$$@"; }; install
 STAMPS := $(VENV)/.forebay
 WHEEL = $$(ls build/wheel/*.whl)
 SOURCES := $(shell find forebay -type f \( -name '*.py' -o -name py.typed -o -name '*.tmpl' \)) $(wildcard pyspark_forebay_*.py)
@@ -189,10 +193,9 @@ $(STAMPS)/venv:
 	"$$found" -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
-# The pip of an older Python takes twice as long to resolve and to install as the newest one.
 $(STAMPS)/builder: $(STAMPS)/venv
-	@$(PY) -m pip install -q --no-compile --upgrade pip
-	@$(PY) -m pip install -q $$($(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'])")
+	@$(PY) -m pip install -q uv 2> /dev/null || true
+	@$(INSTALL) $$($(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'])")
 	@touch $@
 
 # A file that is gone changes the list, as one that is new or newer does.
@@ -205,18 +208,18 @@ build/wheel/stamp: pyproject.toml LICENSE $(wildcard README.md) $(SOURCES) build
 	@touch $@
 
 $(STAMPS)/docs: pyproject.toml $(STAMPS)/venv
-	@$(PY) -m pip install -q $$($(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['docs'])")
+	@$(INSTALL) $$($(PY) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['docs'])")
 	@touch $@
 
-# Python compiles the modules that are imported; pip would compile all, for a third of the CPU of the installation.
+# Python compiles the modules that are imported, and nobody compiles all.
 $(STAMPS)/runtime: pyproject.toml $(STAMPS)/venv | build/wheel/stamp
 	@echo "installing what forebay needs; the first time this downloads Spark (about 0.5 GB)"
-	@$(PY) -m pip install -q --no-compile "$(WHEEL)[all]" $(PYSPARK)
+	@$(INSTALL) "$(WHEEL)[all]" $(PYSPARK)
 	@touch $@
 
 $(STAMPS)/dev: pyproject.toml $(STAMPS)/venv | build/wheel/stamp
 	@echo "installing what forebay and its tests need; the first time this downloads Spark (about 0.5 GB)"
-	@$(PY) -m pip install -q --no-compile "$(WHEEL)[all,dev]" $(PYSPARK)
+	@$(INSTALL) "$(WHEEL)[all,dev]" $(PYSPARK)
 	@touch $(STAMPS)/runtime $@
 
 $(STAMPS)/installed: build/wheel/stamp $(STAMPS)/venv | $(STAMPS)/builder
