@@ -57,6 +57,7 @@ class AckedQueue(SimpleSource):
             spool.writelines(json.dumps(message).encode() + b"\n" for message in new.values())
             spool.flush()
             os.fsync(spool.fileno())
+            sync_directory_of(self.spool)  # else a loss of power may take a new file with all its messages
             broker.acknowledge({message["id"] for message in pulled})
             return len(lines) + len(new)
 
@@ -64,6 +65,14 @@ class AckedQueue(SimpleSource):
         with open(self.spool, "rb") as spool:
             for line in islice(spool, split.position or 0, split.end):
                 yield json.loads(line)
+
+
+def sync_directory_of(path: str) -> None:
+    directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 class Broker:

@@ -112,6 +112,23 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(source, monkeypatch, step
     assert os.listdir(source.queue) == []
 
 
+def test_a_new_spool_is_on_its_disk_with_its_name_before_anything_is_acknowledged(source, monkeypatch):
+    done, fsync, acknowledge = [], os.fsync, Broker.acknowledge
+
+    def syncing(descriptor):
+        done.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def acknowledging(broker, names):
+        done.append("acknowledged")
+        acknowledge(broker, names)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(Broker, "acknowledge", acknowledging)
+    source.latest(Split("all"))
+    assert done == [os.stat(source.spool).st_ino, os.stat(os.path.dirname(source.spool)).st_ino, "acknowledged"]
+
+
 def test_a_spool_that_is_gone_takes_no_message(source, tmp_path):
     with forebay.run(source, checkpoint=tmp_path / "state", until_caught_up=True) as batches:
         assert sum(batch.num_rows for batch in batches) == 20
