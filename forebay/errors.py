@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import takewhile
-from typing import Any, Self
+from typing import Any, Final, Self
 
 _log = logging.getLogger(__name__)
 
@@ -271,14 +271,17 @@ def _seconds(retry_after: object) -> float | None:
     if isinstance(seconds, (int, float)) and math.isfinite(seconds):
         return max(0.0, float(seconds))
     _log.warning(
-        "retry_after %r is neither seconds nor an HTTP date; it is ignored, and the usual pauses apply", retry_after
+        "retry_after %.100r is neither seconds nor an HTTP date; it is ignored, and the usual pauses apply", retry_after
     )
     return None
 
 
+_PLAIN_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]+(\.[0-9]*)?\s*", re.ASCII)
+
+
 def _header_seconds(text: str) -> float | None:
     """Return the seconds that a `Retry-After` header asks for; None if it is neither a number nor a date."""
-    with suppress(ValueError):
+    if _PLAIN_NUMBER.fullmatch(text):
         return float(text)
     with suppress(ValueError, TypeError, IndexError, OverflowError):
         at = parsedate_to_datetime(text)

@@ -110,11 +110,15 @@ class RetryCount:
             self.failures, self._first_at = 0, now
         self.failures += 1
         RetryCount.failures_in_process = next(_all_failures)
-        pause = self._policy.pause(self.failures, self._random, error)
+        pause, left = (
+            self._policy.pause(self.failures, self._random, error),
+            self._first_at + self._policy.timeout - now,
+        )
+        if (error.retry_after or 0) <= left < pause and left > 0:
+            pause = left  # one more try when the time ends: what passes within it must not end the work
         self._last_at = now + pause
         most = self._policy.retries
-        too_many = most is not None and self.failures > most
-        self.exhausted = too_many or self._last_at - self._first_at > self._policy.timeout
+        self.exhausted = pause > left or (most is not None and self.failures > most)
         return pause
 
     def last_error(self, error: RetriableError) -> RetriableError:

@@ -57,11 +57,14 @@ def test_a_header_with_a_fraction_or_a_date_without_a_zone_is_a_pause(asked, sec
     assert not caplog.records
 
 
-@pytest.mark.parametrize("asked", ["", "soon", "inf", "1e400", "Thu, 99 Foo 1970", float("nan"), float("inf"), [3]])
+@pytest.mark.parametrize(
+    "asked",
+    ["", "soon", "inf", "1e400", "1e3", "1_0", "٣", "Thu, 99 Foo 1970", "9" * 400, float("nan"), float("inf"), [3]],
+)
 def test_a_retry_after_that_is_no_pause_is_ignored_with_a_warning(asked, caplog):
     """It must not hide the failure that it came with."""
     assert RetriableError("429", retry_after=asked).retry_after is None
-    assert f"retry_after {asked!r} is neither seconds nor an HTTP date" in caplog.text
+    assert f"retry_after {asked!r:.100} is neither seconds nor an HTTP date" in caplog.text
 
 
 def test_a_service_that_asks_for_a_pause_gets_it_also_beyond_the_longest():
@@ -76,7 +79,26 @@ def test_retries_end_by_number_and_by_time():
     count = count_of(RetryPolicy(retries=100, timeout=60), clock)
     while not count.exhausted:
         clock.advance(count.fail(RetriableError("x")))
-    assert 30 < clock.monotonic() < 100
+    assert 60 < clock.monotonic() < 100
+
+
+@pytest.mark.parametrize("timeout", [0.2, 4, 30, 120])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_try_is_made_when_the_time_ends(timeout, seed):
+    clock = ManualClock()
+    count = RetryCount(RetryPolicy(timeout=timeout), clock, random.Random(seed))
+    while not count.exhausted:
+        pause = count.fail(RetriableError("x"))
+        clock.advance(0 if count.exhausted else pause)
+    assert clock.monotonic() == pytest.approx(timeout)
+
+
+def test_a_pause_that_the_service_asks_for_is_not_cut():
+    clock = ManualClock()
+    count = count_of(RetryPolicy(timeout=60), clock)
+    assert count.fail(RetriableError("429", retry_after=61)) == 61 and count.exhausted
+    count.succeed()
+    assert count.fail(RetriableError("429", retry_after=59)) >= 59 and not count.exhausted
 
 
 def test_the_last_error_says_how_long_was_tried_and_what_to_do():

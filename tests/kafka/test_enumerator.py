@@ -363,7 +363,9 @@ def test_progress_is_published_to_the_group_and_a_query_may_start_there(kafka, l
     topic = kafka.topic(2)
     kafka.send(topic, range(4), 0)
     group = {"kafka.group.id": kafka.name("group")}
-    look(subscribe=topic, commitOffsets="true", **group).committed({f"{topic}/0": 3})
+    enumerator = look(subscribe=topic, commitOffsets="true", **group)
+    enumerator.committed({f"{topic}/0": 3})  # waits for the id of the topic
+    enumerator.discover({}, True)
     found = look(subscribe=topic, startingOffsets="committed", **group).discover({}, True)
     assert bounds_of(found) == {f"{topic}/0": (3, None), f"{topic}/1": (0, None)}
 

@@ -14,7 +14,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.client.cluster import KafkaCluster
-from forebay.sources.kafka.split import TopicPartition
+from forebay.sources.kafka.split import KafkaSplit
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1704067200000,"conf":{}}'
 
@@ -61,7 +61,7 @@ def commit(broker, group, topic, offsets):
     """Commit as a query with `commitOffsets` does; a new broker makes its topic of offsets first."""
     cluster = KafkaCluster(translate({"bootstrap.servers": broker.address}), retries=3, interval=0.1)
     try:
-        cluster.commit(group, {TopicPartition(topic, number): offset for number, offset in offsets.items()})
+        cluster.commit(group, [KafkaSplit(id=f"{topic}/{number}", position=at) for number, at in offsets.items()])
     finally:
         cluster.close()
 

@@ -211,7 +211,10 @@ class Group:
     """An admin client whose coordinator answers with one error after another, then well."""
 
     def __init__(self, *errors):
-        self.errors, self.asked, self.kept = list(errors), 0, {}
+        self.errors, self.asked, self.kept, self.topic_id = list(errors), 0, {}, "A"
+
+    def describe_topics(self, names):
+        return [{"name": name, "topic_id": self.topic_id, "partitions": []} for name in names]
 
     def alter_group_offsets(self, group, offsets):
         self.asked += 1
@@ -224,6 +227,11 @@ class Group:
 
     def close(self):
         pass
+
+
+def reached(topic_id="A", **offsets):
+    """Return splits at these offsets: `t0` is the partition 0 of the topic `t`."""
+    return [KafkaSplit(id=f"t/{name[1:]}", position=at, topic_id=topic_id) for name, at in offsets.items()]
 
 
 @pytest.fixture
@@ -240,24 +248,24 @@ def publishing(monkeypatch, clock):
 def test_a_failed_commit_is_retried_after_a_pause(publishing, clock, caplog, error):
     group = Group(NoError, *[error] * 1000)
     progress = publishing(group)
-    progress.publish({TopicPartition("t", 0): 5, TopicPartition("t", 1): 5})
+    progress.publish(reached(t0=5, t1=5))
     for n in range(3):
         before = group.asked
-        progress.publish({TopicPartition("t", 0): 6 + n})
+        progress.publish(reached(t0=6 + n))
         assert 1 <= group.asked - before <= 5, "one try, or a short wait for the coordinator"
         before = group.asked
-        progress.publish({TopicPartition("t", 1): 6 + n})
+        progress.publish(reached(t1=6 + n))
         clock.advance(29)
-        progress.publish({TopicPartition("t", 0): 7 + n})
+        progress.publish(reached(t0=7 + n))
         assert group.asked == before
         clock.advance(1)
     assert [record.levelname for record in caplog.records if record.name.startswith("forebay")] == ["WARNING"]
     assert "'g'" in caplog.text
     group.errors.clear()
-    progress.publish({})
+    progress.publish(())
     assert group.kept == {("t", 0): 9, ("t", 1): 8}, "failed commits are repeated"
     before = group.asked
-    progress.publish({TopicPartition("t", 0): 9})
+    progress.publish(reached(t0=9))
     assert group.asked == before, "nothing is new"
 
 
@@ -271,8 +279,8 @@ def test_a_deleted_partition_does_not_block_other_commits(publishing, clock, cap
         return {one: answers[one.topic, one.partition] for one in offsets}
 
     progress = publishing(group)
-    progress.publish({TopicPartition("t", 0): 5, TopicPartition("t", 1): 5})
-    progress.publish({TopicPartition("t", 0): 6, TopicPartition("t", 1): 5})
+    progress.publish(reached(t0=5, t1=5))
+    progress.publish(reached(t0=6, t1=5))
     assert [{tuple(one): at.offset for one, at in asked.items()} for asked in commits] == [
         {("t", 0): 5, ("t", 1): 5},
         {("t", 0): 6},
@@ -282,8 +290,23 @@ def test_a_deleted_partition_does_not_block_other_commits(publishing, clock, cap
 
 def test_the_first_group_of_a_cluster_is_waited_for(publishing):
     group = Group(*[CoordinatorNotAvailableError] * 30)
-    publishing(group).publish({TopicPartition("t", 0): 5})
+    publishing(group).publish(reached(t0=5))
     assert group.kept == {("t", 0): 5}
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_progress_in_a_topic_is_not_that_of_a_later_topic_of_its_name(publishing, clock, failing):
+    """Also that of a failed commit, and the same offset counts again."""
+    group = Group(*[GroupAuthorizationFailedError] * failing)
+    progress = publishing(group)
+    progress.publish(reached(t0=40))
+    group.topic_id, group.kept = "B", {}  # brokers forget the offsets of a deleted topic
+    clock.advance(30)
+    progress.publish(reached(t0=50))
+    assert group.kept == {}
+    new = KafkaSplit(id="t/0:B", position=40, topic_id="B")
+    progress.publish([new])
+    assert group.kept == {("t", 0): 40}
 
 
 @pytest.mark.parametrize("strict", [True, False])

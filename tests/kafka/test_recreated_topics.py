@@ -57,6 +57,25 @@ def test_without_fail_on_data_loss_the_rows_of_the_new_topic_come_once(kafka, be
     assert query.values == [*range(10 * warm), *range(1000, 1200)]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_progress_in_the_old_topic_is_not_committed_for_the_new_one(kafka, begin, restarted):
+    """Else a query that starts from the group would begin in the middle of the new topic."""
+    topic = kafka.topic()
+    group = {"commitOffsets": "true", "kafka.group.id": f"of-{topic}-{restarted}"}
+    kafka.send(topic, range(40))
+    query = begin(subscribe=topic, startingOffsets="earliest", **group)
+    end = query.plan()
+    assert query.read(end) == list(range(40))
+    recreate(kafka, topic, range(1000, 1100))
+    if restarted:
+        query.restart()
+    with pytest.raises(DataLossError, match="created again"):
+        query.plan()
+    later = begin(subscribe=topic, startingOffsets="committed", **group)
+    later.drain()
+    assert later.values == list(range(1000, 1100))
+
+
 def test_rows_fetched_before_the_topic_was_created_again_are_handed_over(kafka, begin):
     """They are rows of the planned topic; the next fetch, for the rest of the range, is refused."""
     topic = kafka.topic()

@@ -47,26 +47,26 @@ class GroupProgress:
         self._cluster = KafkaCluster(replace(options, settings={**options.settings, **short}), retries=0, interval=0)
         self._group = group
         self._clock = clock
-        self._published: dict[TopicPartition, int] = {}
-        self._pending: dict[TopicPartition, int] = {}
+        self._published: dict[str, int] = {}
+        self._pending: dict[str, KafkaSplit] = {}
         self._retries = COORDINATOR_RETRIES
         self._failed_at: float | None = None
 
-    def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit the next offset of each partition, except those already committed. May block.
+    def publish(self, splits: Iterable[KafkaSplit]) -> None:
+        """Commit the position of each split, except those already committed. May block.
 
-        A failure is logged once. After a pause, a later call tries again with all offsets of failed commits.
+        A failure is logged once. After a pause, a later call tries again with all positions of failed commits.
         """
-        pending = {**self._pending, **offsets}
+        self._pending |= {split.id: split for split in splits}
         self._pending = {
-            partition: offset for partition, offset in pending.items() if self._published.get(partition) != offset
+            name: split for name, split in self._pending.items() if self._published.get(name) != split.start
         }
         if not self._pending or (self._failed_at is not None and self._clock.monotonic() - self._failed_at < _PAUSE):
             return
         # A cluster creates its topic for group offsets at the first commit, which takes seconds.
         retries, self._retries = self._retries, _RETRIES
         try:
-            self._cluster.commit(self._group, self._pending, retries=retries)
+            self._cluster.commit(self._group, self._pending.values(), retries=retries)
         except ForebayError as error:
             if self._failed_at is None:
                 text = "committing progress to the group %r failed; the query continues and retries every %.0f s: %s"
@@ -75,7 +75,7 @@ class GroupProgress:
             return
         if self._failed_at is not None:
             _log.info("committing progress to the group %r works again", self._group)
-        self._published |= self._pending
+        self._published |= {split.id: split.start for split in self._pending.values()}
         self._pending, self._failed_at = {}, None
 
     def close(self) -> None:
@@ -115,6 +115,8 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._clock = clock
         group = source.group_id if source.commit_offsets else None
         self._progress = None if group is None else GroupProgress(source.client_options, group, clock)
+        self._topic_ids: dict[str, str | None] = {}  # by split; of splits that are only committed the id is unknown
+        self._reached: dict[str, int] = {}  # committed offsets by split that are not yet published
         self._recreated: set[str] = set()
         self._discovered_at = float("-inf")
         self._warned: set[str] = set()
@@ -158,6 +160,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         current = [*identity.kept, *fresh]
         if self._streaming:
             self._limits.of(current)
+        self._publish([*splits, *current])
         return Discovered(current, state=self._limits.state({split.id for split in current}))
 
     def restore_state(self, state: Json) -> None:
@@ -291,10 +294,23 @@ class KafkaEnumerator(DiscoveryEnumerator):
         return min(limits, default=None)
 
     def committed(self, positions: Mapping[str, Position]) -> None:
-        """Commit progress to the consumer group, if `commitOffsets` is set."""
+        """Commit progress to the consumer group, if `commitOffsets` is set.
+
+        After a restart this waits for the next discovery, as positions come without the ids of their topics.
+        """
         if self._progress is not None:
+            self._reached |= {name: offset for name, offset in positions.items() if isinstance(offset, int)}
+            self._publish(())
+
+    def _publish(self, splits: Iterable[KafkaSplit]) -> None:
+        """Publish the committed offsets of all splits whose topic ids are known; those of `splits` are from now on."""
+        if self._progress is None:
+            return
+        self._topic_ids |= {split.id: split.topic_id for split in splits}
+        known = [name for name in self._reached if name in self._topic_ids]
+        if known:
             self._progress.publish(
-                {TopicPartition.of(name): offset for name, offset in positions.items() if isinstance(offset, int)}
+                KafkaSplit(id=name, position=self._reached.pop(name), topic_id=self._topic_ids[name]) for name in known
             )
 
     def close(self) -> None:

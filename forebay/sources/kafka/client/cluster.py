@@ -21,7 +21,7 @@ from forebay.retry import RetryCount, RetryPolicy
 from forebay.sources.kafka.client.client_errors import client_error, unreachable
 from forebay.sources.kafka.client.client_options import ClientOptions
 from forebay.sources.kafka.client.connections import connect
-from forebay.sources.kafka.split import TopicPartition
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 
 _log = logging.getLogger(__name__)
 
@@ -141,12 +141,22 @@ class KafkaCluster:
         offsets = {TopicPartition(*key): int(answer.offset) for key, answer in answers.get(group, {}).items()}
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, retries: int = COORDINATOR_RETRIES) -> None:
-        """Commit the next offset of each partition to a group without members. Deleted partitions are left out."""
-        asked = {partition: OffsetAndMetadata(offset, "", -1) for partition, offset in offsets.items()}
+    def commit(self, group: str, splits: Collection[KafkaSplit], *, retries: int = COORDINATOR_RETRIES) -> None:
+        """Commit the position of each split to a group without members.
+
+        Deleted partitions are left out, and those whose topic was recreated: the group has no topic ids, and would
+        begin in the middle of the new topic.
+        """
+        topics = {split.topic_partition.topic for split in splits if split.topic_id is not None}
 
         def commit(admin: Any) -> None:  # noqa: ANN401 - kafka-python has no types
-            for partition, error in admin.alter_group_offsets(group, asked).items():
+            ids = {name: topic.topic_id for name, topic in self.topics(topics).items()} if topics else {}
+            asked = {
+                split.topic_partition: OffsetAndMetadata(split.start, "", -1)
+                for split in splits
+                if not are_of_two_topics(split.topic_id, ids.get(split.topic_partition.topic))
+            }
+            for partition, error in admin.alter_group_offsets(group, asked).items() if asked else ():
                 if error is kafka_errors.UnknownTopicOrPartitionError:
                     # The topic was deleted. An error here would block the commits of all other partitions.
                     _log.info(

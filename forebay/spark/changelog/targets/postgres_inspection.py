@@ -93,9 +93,16 @@ _BY_STATE: Final[dict[str, tuple[type[ForebayError], str]]] = {
 }
 """The error and its advice by SQLSTATE, or by its class: the longest prefix counts. All others are defects."""
 
-_REFUSED = re.compile(r"FATAL: |no password supplied|SSL was required|certificate")
+_REFUSED = re.compile(
+    r"FATAL: |no password supplied|SSL was required|certificate|private key file|channel binding|authentication method"
+    r"|GSSAPI encryption required|SSL negotiation|expected authentication request|could not parse network address"
+    r"|socket path .* is too long|definition of service|service file"
+)
 _NOT_YET = re.compile(r"starting up|shutting down|recovery|not (yet )?accepting|too many|remaining connection slots")
-"""Texts of a server that refuses a connection. It refuses the ones of `_NOT_YET` for a time. They have no SQLSTATE."""
+"""Texts of a server that refuses a connection, or is no PostgreSQL, and of a DSN that no server can satisfy.
+
+A server refuses the ones of `_NOT_YET` for a time. They have no SQLSTATE.
+"""
 _NUMBERS = {
     *("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
     *("port", "tcp_user_timeout"),

@@ -18,7 +18,7 @@ from forebay.errors import ConfigurationError, ForebayError
 from forebay.state.state_store import OPTION, StateStore
 from forebay.table.changelog.state.facts import SegmentInfo
 from forebay.table.changelog.state.manifest import Manifest, OperatorInfo
-from forebay.table.changelog.state.segments import KEY_HASH, ORDER, PREFIX, TOUCHED, Ints, Segment
+from forebay.table.changelog.state.segments import ORDER, PREFIX, TOUCHED, Ints, Segment, entries_of
 from forebay.table.changelog.state.shard import Entries, OperatorState, lookup, manifest_name, shard_prefix
 
 
@@ -239,15 +239,9 @@ def _wrong(store: StateStore, info: SegmentInfo) -> Iterator[str]:
         yield "its digest differs"
     else:
         try:
-            batch = pa.ipc.open_file(pa.py_buffer(data)).get_batch(0)
-            hashes = batch.column(KEY_HASH).to_numpy()
-        except (pa.ArrowException, OSError, KeyError) as error:
-            yield f"it is no Arrow file of a state ({error})"
-            return
-        if batch.num_rows != info.rows or (int(hashes[0]), int(hashes[-1])) != (info.first, info.last):
-            yield "its number of entries, or its first or last key hash, differs from the manifest"
-        if np.any(hashes[1:] < hashes[:-1]):
-            yield "its entries are not sorted"
+            entries_of(pa.py_buffer(data), info, full=True)
+        except ValueError as error:
+            yield str(error)
 
 
 # -- Reads the rows of a state from its files, without the query that wrote them.

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from contextlib import suppress
+
 import psycopg
 import pytest
 from psycopg import errors
@@ -47,6 +51,11 @@ def test_the_error_for_each_sqlstate_is_retriable_only_where_waiting_helps(postg
         ("user=not_in", "SELECT", ConfigurationError, "not permitted to log in"),
         ("user=full_up", "SELECT", RetriableError, "too many connections"),
         ("host=127.0.0.1 port=1", "SELECT", RetriableError, "refused"),
+        ("hostaddr=300.1.1.1", "SELECT", ConfigurationError, "could not parse network address"),
+        (f"host=/{'x' * 200}", "SELECT", ConfigurationError, "is too long"),
+        ("channel_binding=require", "SELECT", ConfigurationError, "channel binding"),
+        ("require_auth=scram-sha-256", "SELECT", ConfigurationError, "authentication method"),
+        ("gssencmode=require", "SELECT", ConfigurationError, "GSSAPI encryption required"),
         ("options='-c default_transaction_read_only=on'", "CREATE TABLE n ()", ConfigurationError, "read-only"),
         ("options='-c statement_timeout=20'", "SELECT pg_sleep(9)", RetriableError, "statement timeout"),
         ("", "SELECT pg_terminate_backend(pg_backend_pid())", RetriableError, "terminating connection"),
@@ -63,3 +72,21 @@ def test_real_errors_have_the_class_of_what_their_reader_does(postgres, dsn, sta
         connection.execute(statement)
     assert type(failed.value) is kind
     assert "correct" in failed.value.advice or kind is not ConfigurationError or "primary" in failed.value.advice
+
+
+@pytest.mark.parametrize("sslmode", ["disable", "require"])
+def test_a_server_that_is_no_postgresql_is_for_a_person_to_correct(sslmode):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            with suppress(OSError):
+                while True:
+                    connection = server.accept()[0]
+                    with connection:
+                        connection.recv(100)
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        dsn = Secret(f"host=127.0.0.1 port={server.getsockname()[1]} sslmode={sslmode}")
+        with pytest.raises(ConfigurationError, match="received"), connected(dsn, "t"):
+            pass

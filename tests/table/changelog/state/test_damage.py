@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import struct
 
 import pyarrow as pa
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from forebay.errors import ConfigurationError, FatalError
 from forebay.table.changelog.operators.latest import Latest
 from forebay.table.changelog.state import segments
+from forebay.table.changelog.state.inspection import verify
 
 ADVICE = ("state location and the checkpoint from one backup", "new checkpoint and a new state location")
 
@@ -59,6 +63,71 @@ def test_a_damaged_segment_is_named(orders, damage, text):
     error = refused(orders)
     assert f"orders/00001/{path.name}" in str(error) and text in str(error)
     assert all(advice in error.advice for advice in ADVICE)
+
+
+def lying_offsets(batch, written):
+    """The second text of the column `v` begins a gigabyte behind the file."""
+    right = struct.pack(f"<{batch.num_rows + 1}i", *range(0, 2 * batch.num_rows + 1, 2))
+    assert written.count(right) == 1
+    return written.replace(right, right[:4] + struct.pack("<i", 1 << 30) + right[8:])
+
+
+def no_batch(batch, _):
+    return arrow_file(batch.schema)
+
+
+def two_batches(batch, _):
+    return arrow_file(batch.schema, batch, batch)
+
+
+def text_for_hashes(batch, _):
+    changed = batch.set_column(0, batch.schema.names[0], pa.array(["x"] * batch.num_rows))
+    return arrow_file(changed.schema, changed)
+
+
+def fewer_columns(batch, _):
+    changed = batch.drop_columns([batch.schema.names[1]])
+    return arrow_file(changed.schema, changed)
+
+
+def unsorted(batch, _):
+    changed = batch.take([0, *reversed(range(1, batch.num_rows - 1)), batch.num_rows - 1])
+    return arrow_file(changed.schema, changed)
+
+
+def arrow_file(schema, *batches):
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("forgery", "text"),
+    [
+        (lying_offsets, "it is no Arrow file"),
+        (no_batch, "does not have one record batch"),
+        (two_batches, "does not have one record batch"),
+        (text_for_hashes, "of another type than int64"),
+        (fewer_columns, "is not there"),
+        (unsorted, "its entries are not sorted"),
+    ],
+)
+def test_a_segment_whose_manifest_was_forged_with_it_is_refused(orders, forgery, text):
+    """Its digest is right. Arrow itself would read what lies outside the file, or the process would end."""
+    path = last_segment(orders)
+    written = path.read_bytes()
+    data = forgery(pa.ipc.open_file(written).get_batch(0), written)
+    path.write_bytes(data)
+    manifest = orders.root() / "orders" / "00001/v000000000002.json"
+    facts = json.loads(manifest.read_text())
+    facts.pop("sum")
+    facts["runs"][-1][-1] |= {"size": len(data), "digest": hashlib.sha256(data).hexdigest()}
+    manifest.write_text(json.dumps(facts))
+    for _ in range(2):  # also by a process that knows the digest
+        assert text in str(refused(orders))
+    assert [text in problem for problem in verify(orders.state).problems] == [True]
 
 
 @pytest.mark.parametrize("name", ["00001/v000000000002.json", "operator.json"])
