@@ -286,6 +286,16 @@ def test_an_offset_of_spark_s_own_source_is_understood(kafka, look):
     assert [split.end for split in look(subscribe=topic, **ends).adopt({topic: {"1": 4, "0": 7}})] == [9, 4]
 
 
+def test_an_offset_of_spark_s_own_source_for_a_topic_that_is_gone_is_a_loss(kafka, look):
+    """Its id is unknown, so that a later topic of its name would be read from the old position."""
+    topic = kafka.topic()
+    offset = {topic: {"0": 0}, f"{topic}-gone": {"0": 7}}
+    with pytest.raises(DataLossError, match="its topic was deleted") as caught:
+        look(subscribe=topic).adopt(offset)
+    assert caught.value.split == f"{topic}-gone/0"
+    assert [split.id for split in look(subscribe=topic, failOnDataLoss="false").adopt(offset)] == [f"{topic}/0"]
+
+
 def test_an_end_before_the_position_is_a_loss(kafka, look):
     topic = kafka.topic()
     kafka.send(topic, range(3))

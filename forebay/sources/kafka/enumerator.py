@@ -168,19 +168,28 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._limits.restore(state, self._source.name)
 
     def adopt(self, offset: Mapping[str, Json]) -> Sequence[Split] | None:
-        """Return the splits for an offset of Spark's own Kafka source, `{"topic":{"0":12}}`; None for other JSON."""
+        """Return the splits for an offset of Spark's own Kafka source, `{"topic":{"0":12}}`; None for other JSON.
+
+        Raises:
+            DataLossError: A topic no longer exists, and `failOnDataLoss` is set. Without its id, a later topic of its
+                name would be read from the old position.
+        """
         positions = _spark_positions(offset)
         if positions is None:
             return None
         topics = self._cluster.topics({partition.topic for partition in positions})
+        for partition, position in sorted(positions.items()):
+            if partition.topic not in topics:
+                self._report_loss("its topic was deleted", KafkaSplit(id=partition.split_id, position=position))
         return [
             KafkaSplit(
                 id=partition.split_id,
                 position=position,
                 end=self._adopted_end(partition, position),
-                topic_id=topics[partition.topic].topic_id if partition.topic in topics else None,
+                topic_id=topics[partition.topic].topic_id,
             )
             for partition, position in sorted(positions.items())
+            if partition.topic in topics
         ]
 
     def latest(self, splits: Sequence[Split]) -> Mapping[str, Position]:
