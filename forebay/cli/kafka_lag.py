@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from forebay.cli.arguments import Options, option_texts, say
-from forebay.errors import ConfigurationError, RetriableError, printable
-from forebay.inspection.offsets import Offsets
+from forebay.errors import ConfigurationError, ContractError, RetriableError, printable
+from forebay.inspection.offsets import Offsets, SplitOffset
 from forebay.inspection.offsets import offsets as offsets_of
-from forebay.sources.kafka.split import TopicPartition
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 from forebay.text_tables import text_table
 
 if TYPE_CHECKING:
@@ -156,12 +156,24 @@ def _positions(directory: str) -> list[ReadPosition]:
             topic_id = each.fields.get("topic_id")
             positions.append(
                 ReadPosition(
-                    TopicPartition.of(each.split), each.position, topic_id if isinstance(topic_id, str) else None
+                    _partition(directory, each), each.position, topic_id if isinstance(topic_id, str) else None
                 )
             )
     if not positions:
         raise _without_positions(directory, offsets)
     return positions
+
+
+def _partition(directory: str, offset: SplitOffset) -> TopicPartition:
+    try:
+        split = KafkaSplit.from_json({"v": KafkaSplit.version, "id": offset.split, "position": offset.position})
+    except ContractError as error:
+        raise ConfigurationError(
+            f"the last offset in {directory} is damaged: {error.message}",
+            option="--checkpoint",
+            advice="restore the checkpoint from a backup; `forebay offsets` shows its content",
+        ) from error
+    return split.topic_partition
 
 
 def _without_positions(directory: str, offsets: Offsets) -> ConfigurationError:
@@ -186,7 +198,7 @@ def _without_positions(directory: str, offsets: Offsets) -> ConfigurationError:
 def _of_sparks_source(offset: str) -> bool:
     try:
         topics = json.loads(offset)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return (
         isinstance(topics, dict)

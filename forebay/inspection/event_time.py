@@ -6,10 +6,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Self
+from datetime import UTC, datetime
+from typing import Any, Final, Self
 
 from forebay.errors import printable
+
+_LONGEST: Final = 1e12
+"""Seconds that no difference of two times exceeds."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +79,17 @@ class EventTimeState:
         splits = [replace(each, held=each.held and each.split != slowest.get("split")) for each in reported]
         held = int(report["held"]) - sum(each.held for each in reported) + sum(each.held for each in splits)
         return cls(
-            watermark=_time(report["watermark"]) if "watermark" in report else None,
-            drift=float(report.get("drift", 0.0)),
-            max_drift=float(report.get("maxDrift", 0.0)),
-            delay=float(report.get("delay", 0.0)),
+            watermark=time_of(report["watermark"]) if "watermark" in report else None,
+            drift=_seconds(report.get("drift", 0.0)),
+            max_drift=_seconds(report.get("maxDrift", 0.0)),
+            delay=_seconds(report.get("delay", 0.0)),
             held=held,
             idle=int(report["idle"]),
             late=int(report.get("late", 0)),
             slowest=str(slowest.get("split", "")),
             why=str(slowest.get("why", "")),
             splits=tuple(splits),
-            limit=_time(report["limit"]) if "limit" in report else None,
+            limit=time_of(report["limit"]) if "limit" in report else None,
         )
 
 
@@ -140,12 +143,30 @@ def _count(number: int) -> str:
 
 def _split(each: Mapping[str, Any]) -> SplitEventTime:
     return SplitEventTime(
-        str(each["split"]), _time(each["watermark"]), each.get("held") is True, each.get("idle") is True
+        str(each["split"]), time_of(each["watermark"]), each.get("held") is True, each.get("idle") is True
     )
 
 
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+def time_of(text: str) -> datetime:
+    """Return a time of a report.
+
+    Raises:
+        ValueError, TypeError: It is damaged: no time, or none that can be shown in UTC.
+    """
+    at = datetime.fromisoformat(text)
+    try:
+        at.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{text!r:.200} is no time in UTC") from error
+    if at.tzinfo is None:
+        raise ValueError(f"{text!r:.200} has no time zone")
+    return at
+
+
+def _seconds(number: object) -> float:
+    if not isinstance(number, int | float) or not abs(number) <= _LONGEST:
+        raise ValueError(f"{number!r:.200} is no number of seconds")
+    return float(number)
 
 
 # -- Explains why Spark's watermark dropped rows: names the slowest split, and the option that avoids the loss.
@@ -167,7 +188,7 @@ def ours(latest: object) -> Mapping[str, Any] | None:
     if isinstance(latest, str):
         try:
             latest = json.loads(latest)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     return latest if isinstance(latest, Mapping) and {"source", "splits", "worst"} <= latest.keys() else None
 

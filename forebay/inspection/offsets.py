@@ -23,6 +23,7 @@ from forebay.framework.split import Json, Position, Split
 from forebay.inspection.event_time import EventTimeState, SplitEventTime, event_time_words, moment
 from forebay.retry import RetryPolicy
 from forebay.state.open_state_store import open_state_store
+from forebay.stores.local import wrap_errors
 from forebay.stores.paths import is_url, join, split_path
 from forebay.stores.store import Store
 from forebay.stores.stored_file import store_for
@@ -31,6 +32,12 @@ from forebay.text_tables import html_table, text_table
 _HEADER: Final = ("source", "split", "read to", "being read to", "end")
 _LONGEST: Final = 200
 _TIMEOUT: Final = 60.0
+_DIGITS: Final = 19
+"""The digits of the greatest number of a micro-batch, which is a long of Java."""
+
+LARGEST: Final = 32 << 20
+"""The maximum bytes of a line or of an offset file. Spark's have at most some MB."""
+
 _NOTHING: Final = "-"
 """Spark's entry in an offset file for a source without an offset."""
 
@@ -150,7 +157,7 @@ def offsets(checkpoint_directory: str) -> Offsets:
     last = max(planned)
     committed = [number for number in _numbers(store, join(path, "commits")) or () if number <= last]
     done = max(committed, default=None)
-    metadata, entries = _parsed(_text(store, join(join(path, "offsets"), str(last))), path)
+    metadata, entries = _parsed(text_of(store, join(join(path, "offsets"), str(last))), path)
     splits: list[SplitOffset] = []
     notes: list[str] = []
     for name, entry in _named(entries):
@@ -172,14 +179,32 @@ def _normal(directory: str) -> str:
     return "/".join([place.root.rstrip("/"), *place.parts])
 
 
+def is_micro_batch(name: str) -> bool:
+    """Return whether a file of a checkpoint is named like those that Spark writes, by the number of a micro-batch."""
+    return name.isascii() and name.isdecimal() and len(name) <= _DIGITS and str(int(name)) == name
+
+
 def _numbers(store: Store, directory: str) -> list[int] | None:
-    children = store.children(directory, str.isdecimal)
+    children = store.children(directory, is_micro_batch)
     return None if children is None else [int(file.path.rpartition("/")[2]) for file in children.files]
 
 
-def _text(store: Store, path: str) -> str:
-    with store.open(path) as file:
-        return file.read().decode("utf-8", errors="replace")
+def text_of(store: Store, path: str) -> str:
+    """Return the text of a file that Spark wrote.
+
+    Raises:
+        ConfigurationError: The file is larger than any that Spark writes.
+        RetriableError: The file cannot be read, or vanished.
+    """
+    with wrap_errors(path), store.open(path) as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise ConfigurationError(
+            f"{path!r} has more than {LARGEST:,} bytes, so Spark did not write it",
+            option="checkpointLocation",
+            advice="find out who put it there, and restore the checkpoint from a backup",
+        )
+    return data.decode("utf-8", errors="replace")
 
 
 def _parsed(text: str, path: str) -> tuple[Mapping[str, Any], list[str]]:
@@ -193,7 +218,7 @@ def _parsed(text: str, path: str) -> tuple[Mapping[str, Any], list[str]]:
         )
     try:
         metadata = json.loads(lines[0]) if lines[0] else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         metadata = {}
     return metadata if isinstance(metadata, dict) else {}, [line for line in lines[1:] if line]
 
@@ -219,7 +244,7 @@ def _named(entries: list[str]) -> list[tuple[str, Any]]:
 def _ours(entry: str) -> dict[str, Any] | str:
     try:
         parsed = json.loads(entry)
-    except ValueError:
+    except (ValueError, RecursionError):
         return entry
     ours = isinstance(parsed, dict) and {"v", "source", "n"} <= parsed.keys() and isinstance(parsed["source"], str)
     return parsed if ours else entry
@@ -257,6 +282,8 @@ def _source(name: str, entry: dict[str, Any] | str, *, done: bool) -> tuple[list
         count = codec.read_done(entry).count + len(finished)
     except ForebayError as error:
         return [], [f"{name}: {error}"]
+    except RecursionError as error:
+        return [], [f"{name}: the offset is damaged: {error}"]
     notes = [f"{name}: {count:,} split{'' if count == 1 else 's'} read to the end"] if count else []
     state = _event_time_of(offset)
     if state is not None:
@@ -274,7 +301,7 @@ def _source(name: str, entry: dict[str, Any] | str, *, done: bool) -> tuple[list
 def _event_time_of(offset: Offset) -> EventTimeState | None:
     try:
         return EventTimeState.of(offset.event_time)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None  # damaged, but only shown
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from forebay.errors import ConfigurationError, printable
+from forebay.errors import ConfigurationError, ForebayError, printable
 from forebay.inspection.event_time import (
     EventTimeState,
     dropped_rows,
@@ -25,10 +25,17 @@ from forebay.inspection.event_time import (
     moment,
     ours,
     span,
+    time_of,
 )
+from forebay.inspection.offsets import LARGEST, is_micro_batch, text_of
+from forebay.stores.local import LocalStore, wrap_errors
 from forebay.text_tables import html_table
 
 # -- The history of a query, from Spark's progress reports or from the offsets of its checkpoint.
+
+_STORE: Final = LocalStore(ignore_missing=True)
+_DAMAGE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What code raises that reads damaged JSON."""
 
 
 @dataclass
@@ -68,11 +75,10 @@ def histories(query_or_directory: object) -> list[History]:
     recent = getattr(query_or_directory, "recentProgress", None)
     if recent is not None:
         candidates = [of_reports([json.loads(entry.json) if hasattr(entry, "json") else entry for entry in recent])]
-    elif isinstance(query_or_directory, (str, Path)) and Path(query_or_directory).is_dir():
-        files = sorted(Path(query_or_directory).glob("*.jsonl"))
-        candidates = (
-            [of_reports(_lines(file)) for file in files] if files else [_of_checkpoint(Path(query_or_directory))]
-        )
+    elif isinstance(query_or_directory, (str, Path)):
+        directory = Path(query_or_directory)
+        files = _files(directory, lambda name: name.endswith(".jsonl"))
+        candidates = [of_reports(_lines(file)) for file in files] if files else [_of_checkpoint(directory)]
     else:
         return []
     return [history for history in candidates if history.times]
@@ -83,17 +89,17 @@ def of_reports(reports: Iterable[Mapping[str, Any]]) -> History:
     history = History("query")
     for report in reports:
         try:
-            at = datetime.fromisoformat(report["timestamp"])
+            at = time_of(report["timestamp"])
             history.name = str(report.get("name") or report.get("id") or history.name)
             history.times.append(at)
             watermark = (report.get("eventTime") or {}).get("watermark")
             if watermark is not None and not watermark.startswith("1970-01-01T00:00:00"):  # Spark's for none yet
-                history.watermarks.append((at, datetime.fromisoformat(watermark)))
-            history.dropped.append((at, dropped_rows(report)))
+                history.watermarks.append((at, time_of(watermark)))
+            history.dropped.append((at, _amount(dropped_rows(report))))
             history.advice = dropped_rows_advice(report) or history.advice
             for index, each in enumerate(report.get("sources") or ()):
                 _add(history, index, at, ours(each.get("latestOffset")))
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except _DAMAGE:
             continue
     return history
 
@@ -108,17 +114,39 @@ def _add(history: History, index: int, at: datetime, report: Mapping[str, Any] |
     unit = next((unit for unit in ("rows", "bytes") if unit in amounts), None)
     if unit is not None:
         source.unit = unit
-        source.lag.append((at, int(amounts[unit])))
+        source.lag.append((at, _amount(amounts[unit])))
 
 
-def _lines(file: Path) -> Iterable[Mapping[str, Any]]:
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            parsed = json.loads(line)
-        except ValueError:
-            continue  # the last line may be half written
-        if isinstance(parsed, dict):
-            yield parsed
+def _amount(number: Any) -> int:  # noqa: ANN401 - JSON
+    """Return a number of rows or bytes, which is small enough for a chart."""
+    if abs(int(number)) >= 1 << 63:
+        raise ValueError(f"{number!r:.200} is no number of rows or bytes")
+    return int(number)
+
+
+def _files(directory: Path, keep: Callable[[str], bool]) -> list[str]:
+    """Return the sorted paths of the files of a directory, without pipes and devices; empty if there is no directory.
+
+    Raises:
+        ForebayError: The directory cannot be listed.
+    """
+    try:
+        children = _STORE.children(str(directory), keep)
+    except ValueError:  # no path has such characters
+        return []
+    return [] if children is None else sorted(file.path for file in children.files)
+
+
+def _lines(path: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the reports of a file. A line that is longer than any report ends it: the file may have no other line."""
+    with wrap_errors(path), _STORE.open(path) as file:
+        while 0 < len(line := file.readline(LARGEST + 1)) <= LARGEST:
+            try:
+                parsed = json.loads(line.decode("utf-8", errors="replace"))
+            except (ValueError, RecursionError):
+                continue  # the last line may be half written
+            if isinstance(parsed, dict):
+                yield parsed
 
 
 def _of_checkpoint(directory: Path) -> History:
@@ -127,10 +155,10 @@ def _of_checkpoint(directory: Path) -> History:
     Such a history has watermarks, and held and idle splits, but neither lag nor dropped rows.
     """
     history = History(directory.name)
-    files = [file for file in (directory / "offsets").glob("*") if file.name.isdecimal()]
-    for file in sorted(files, key=lambda path: int(path.name)):
+    files = _files(directory / "offsets", is_micro_batch)
+    for file in sorted(files, key=lambda path: int(path.rpartition("/")[2])):
         try:
-            _, metadata, *entries = file.read_text(encoding="utf-8").splitlines()
+            _, metadata, *entries = text_of(_STORE, file).splitlines()
             spark = json.loads(metadata)
             at = datetime.fromtimestamp(spark["batchTimestampMs"] / 1000, UTC)
             offsets = [json.loads(entry) for entry in entries if entry.startswith("{")]
@@ -141,7 +169,7 @@ def _of_checkpoint(directory: Path) -> History:
                 if (state := EventTimeState.of(offset.get("eventTime"))) is not None:
                     source = history.sources.setdefault(index, SourceHistory(str(offset["source"])))
                     source.states.append((at, state))
-        except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        except (ForebayError, *_DAMAGE):
             continue
     return history if history.sources else History(directory.name)
 
@@ -164,7 +192,9 @@ def report(query_or_directory: object, file: str | os.PathLike[str] = "forebay-r
         The path of the file.
 
     Raises:
-        ConfigurationError: The query or directory has no progress, or the file cannot be written.
+        ConfigurationError: The query or directory has no progress, the directory cannot be read, or the file cannot be
+            written.
+        RetriableError: The directory cannot be read now.
     """
     all_histories = histories(query_or_directory)
     if not all_histories:

@@ -143,8 +143,17 @@ def make_directory(directory: Path) -> None:
     if directory.is_dir():
         return
     make_directory(directory.parent)
-    with suppress(FileExistsError):
+    above = directory.parent.stat()
+    try:
         directory.mkdir()
+    except FileExistsError as error:
+        if directory.is_symlink() and not directory.exists():
+            raise NotADirectoryError(errno.ENOTDIR, "it is a broken link") from error
+    except FileNotFoundError as error:
+        # Either its parent was just removed, or its parent is in /proc or the like, where nothing can be made.
+        if os.path.samestat(above, directory.parent.stat()):
+            raise PermissionError(errno.EPERM, "the file system makes no directories there") from error
+        raise
     _sync_directory(directory.parent)
 
 

@@ -171,6 +171,11 @@ def _hidden(path: str) -> str:
 
 _scan = os.scandir
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+_LASTING = (
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.EILSEQ, errno.EFBIG),
+    *(errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP),
+)
+"""Errors of a path, or of a file system that lacks the operation. No waiting ends them; a person must."""
 
 
 class LocalStore:
@@ -314,6 +319,13 @@ def store_error(error: OSError, path: str, doing: str = "read") -> ForebayError:
         )
     if error.errno == errno.ELOOP:
         return _loop(path)
+    if error.errno in _LASTING:
+        return ConfigurationError(
+            f"cannot {doing} {path!r}: {error.strerror}",
+            option="path",
+            advice="give another path, which its file system can have; a directory of state or checkpoints must be on "
+            "a file system with hard links",
+        )
     return RetriableError(
         f"could not {doing} {path!r}: {error.strerror or error}",
         advice="if this persists, check the disk or mount: free some space, or mount it for writing",

@@ -274,6 +274,39 @@ def test_a_damaged_offset_is_a_note(tmp_path):
     assert found.splits == () and "damaged" in found.notes[0]
 
 
+def test_an_offset_that_is_nested_too_deeply_is_told(tmp_path):
+    (first,) = planned(Orders())
+    found = offsets(checkpoint(tmp_path, ["[" * 200_000, first]))
+    assert len(found.splits) == 2 and "source (0) is not a source of forebay: [[[" in found.notes[0]
+
+
+def test_metadata_that_is_nested_too_deeply_is_left_out(tmp_path):
+    (first,) = planned(Orders())
+    directory = checkpoint(tmp_path, [first])
+    (tmp_path / "offsets" / "0").write_text("\n".join(["v1", "[" * 200_000, json.dumps(first)]))
+    found = offsets(directory)
+    assert found.planned_at is None and len(found.splits) == 2
+
+
+@pytest.mark.parametrize("name", ["٣", "²", "03", "9" * 20])
+def test_files_whose_names_spark_does_not_write_are_left_out(tmp_path, name):
+    (first,) = planned(Orders())
+    directory = checkpoint(tmp_path, [first], committed=1)
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder / name).write_text("v1\n{}\n-")
+    assert (offsets(directory).micro_batch, offsets(directory).done) == (0, 0)
+
+
+def test_an_offset_without_end_is_refused(tmp_path):
+    (first,) = planned(Orders())
+    directory = checkpoint(tmp_path, [first])
+    with (tmp_path / "offsets" / "1").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ConfigurationError, match="Spark did not write it") as caught:
+        offsets(directory)
+    assert caught.value.option == "checkpointLocation"
+
+
 def test_a_newer_offset_is_a_note(tmp_path):
     found = offsets(checkpoint(tmp_path, [{"v": 99, "source": "orders", "n": 3, "forebay": "9.0"}], committed=1))
     assert "newer forebay (9.0)" in found.notes[0]

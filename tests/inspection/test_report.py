@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -148,7 +149,74 @@ def test_names_that_others_chose_are_escaped(tmp_path):
     assert "&lt;script&gt;" in text
 
 
-@pytest.mark.parametrize("given", [SimpleNamespace(recentProgress=[]), "no/such/directory", 7, None])
+def changed(second, **changes):
+    """Return a report, as a line, some of whose source's fields are changed."""
+    report = progress(second)
+    latest = json.loads(report["sources"][0]["latestOffset"])
+    return json.dumps({**report, "sources": [{"latestOffset": {**latest, **changes}}]})
+
+
+NOT_FILES = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "directory": lambda path: path.mkdir(),
+    "broken link": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("make", NOT_FILES.values(), ids=NOT_FILES)
+def test_what_is_no_file_is_left_out(make, tmp_path):
+    reports, checkpoint = tmp_path / "reports", tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    reports.mkdir()
+    make(reports / "a.jsonl")
+    (reports / "b.jsonl").write_text(json.dumps(progress(1)))
+    make(checkpoint / "offsets" / "1")
+    offset = json.dumps({"v": 1, "source": "orders", "n": 0, "eventTime": event_time(0)})
+    (checkpoint / "offsets" / "0").write_text(f'v1\n{{"batchTimestampMs":1704067200000}}\n{offset}')
+    for given in (reports, checkpoint):
+        assert "1 micro-batches" in written(given, tmp_path)
+
+
+def test_a_file_without_end_is_left_out(tmp_path):
+    (tmp_path / "offsets").mkdir()
+    for name in ("a.jsonl", "offsets/0"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(1 << 40)
+    with pytest.raises(ConfigurationError, match="no progress"):
+        forebay.report(tmp_path, tmp_path / "out.html")
+
+
+DEEP = "[" * 200_000
+DAMAGED = {
+    "deep": DEEP,
+    "deep offset": json.dumps({**progress(1), "sources": [{"latestOffset": DEEP}]}),
+    "no time zone": json.dumps({**progress(1), "timestamp": "2024-01-01T00:00:00"}),
+    "year 1": json.dumps({**progress(1), "timestamp": "0001-01-01T00:00:00+14:00"}),
+    "watermark without time zone": changed(1, eventTime={**event_time(1), "watermark": "2024-01-01T00:00:00"}),
+    "endless drift": changed(1, eventTime={**event_time(1), "maxDrift": float("inf")}),
+    "huge lag": changed(1, behind={"rows": 10**400}),
+    "endless lag": changed(1, behind={"rows": float("inf")}),
+}
+
+
+@pytest.mark.parametrize("line", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_reports_are_skipped(line, tmp_path):
+    (tmp_path / "a.jsonl").write_text("\n".join([json.dumps(progress(0)), line, json.dumps(progress(2))]))
+    assert re.search("<p>[23] micro-batches", written(tmp_path, tmp_path))
+
+
+def test_a_damaged_offset_of_a_checkpoint_is_skipped(tmp_path):
+    (tmp_path / "offsets").mkdir()
+    offset = json.dumps({"v": 1, "source": "orders", "n": 0, "eventTime": event_time(0)})
+    metadata = '{"batchTimestampMs":1704067200000}'
+    contents = {"0": f"v1\n{metadata}\n{offset}", "1": f"v1\n{DEEP}\n{offset}", "2": f"v1\n{metadata}\n{{{DEEP}"}
+    for name, content in {**contents, "٣": contents["0"], "03": contents["0"]}.items():
+        (tmp_path / "offsets" / name).write_text(content)
+    assert "<p>1 micro-batches" in written(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("given", [SimpleNamespace(recentProgress=[]), "no/such/directory", "x" * 5000, "\0", 7, None])
 def test_what_has_no_progress_is_refused(given, tmp_path):
     with pytest.raises(ConfigurationError, match="no progress"):
         forebay.report(given, tmp_path / "out.html")

@@ -250,3 +250,25 @@ def test_a_login_by_options_shows_the_lag_and_never_the_password(run_lag, mortal
     code, shown, said = ask("close-sesame")
     assert (code, shown) == (1, "")
     assert mortal.address_of("LOGIN") in said and "sesame" not in said
+
+
+@pytest.mark.parametrize("split", ["t", "t/", "t/x", "/1", "t/٣"])
+def test_a_checkpoint_with_a_split_that_is_no_partition_is_damaged(run_lag, tmp_path, split):
+    offset = {"v": 1, "source": "forebay_kafka", "n": 0, "id": "a", "splits": [[split, 9, 5]]}
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{METADATA}\n{json.dumps(offset)}")
+    code, shown, said = run_lag("--checkpoint", str(tmp_path), "-b", "127.0.0.1:1")
+    assert (code, shown) == (1, "")
+    assert "is damaged" in said and "is no topic/partition" in said and "restore the checkpoint" in said
+
+
+def test_offsets_that_are_nested_too_deeply_are_no_position(run_lag, tmp_path):
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{METADATA}\n{'[' * 200_000}")
+    code, _, said = run_lag("--checkpoint", str(tmp_path), "-b", "127.0.0.1:1")
+    assert code == 1 and "has no position of forebay_kafka" in said
+
+
+def test_a_port_that_is_none_is_refused_and_not_shown(run_lag):
+    code, _, said = run_lag("--group", "g", "-b", "h:secret-1")
+    assert code == 1 and "kafka.bootstrap.servers" in said and "secret-1" not in said

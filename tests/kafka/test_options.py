@@ -6,10 +6,12 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from kafka.cluster import collect_hosts
 
 from forebay.errors import ConfigurationError
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.bounds import BoundKind
+from forebay.sources.kafka.client.client_options import translate
 from forebay.sources.kafka.split import TopicPartition
 
 BROKER = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -67,6 +69,37 @@ def test_wrong_options_are_refused_by_name(options, option, says):
     assert error.option == option
     assert says in error.message
     assert error.advice
+
+
+SECRET = "hunter-2"
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [
+        *(f"h:{SECRET}", f"ok:9092,user:{SECRET}:9092", f"h:9092/{SECRET}", f"{SECRET} x:9092", f"http://[::1{SECRET}"),
+        *("json:", "http://", "http://[::1", "[::1]9092", "[x]:9092", ":9092", "h:65536", "h:٣", "h:+1", "h\x00:9092"),
+        *("h..b:9092", "fe80::1%eth0"),
+    ],
+)
+def test_an_address_of_a_broker_that_is_none_is_refused_and_not_shown(servers):
+    error = refusal(kafka__bootstrap__servers=servers)
+    assert error.option == "kafka.bootstrap.servers" and "is no host:port" in error.message
+    assert "host1:9092,host2:9092" in error.advice
+    assert SECRET not in str(error)
+
+
+@pytest.mark.parametrize(
+    "servers",
+    ["h", "h:1, h.:65535", "SSL://my_h-1:9092", "[::1]:9092", "[fe80::1%eth0]:9", "::1", "10.0.0.1:9", "münchen.de:9"],
+)
+def test_addresses_of_brokers_that_kafka_python_reads_are_taken(servers):
+    assert translate({"bootstrap.servers": servers}).servers == [each.strip() for each in servers.split(",")]
+    collect_hosts(servers)
+
+
+def test_no_address_at_all_is_the_same_as_no_option():
+    assert "not set" in refusal(kafka__bootstrap__servers=" , ").message
 
 
 @pytest.mark.parametrize(

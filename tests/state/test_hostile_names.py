@@ -212,18 +212,52 @@ def test_a_manifest_that_names_files_outside_is_damaged(outside: Untouched, coun
         if is_safe_name(name):
             Manifest.from_bytes(manifest_naming(*both), "v1")
             continue
-        with pytest.raises(FatalError, match="is damaged: it (names|describes) the segment") as caught:
+        with pytest.raises(FatalError, match="the file v1 of the state is damaged") as caught:
             Manifest.from_bytes(manifest_naming(*both), "v1")
         assert "from one backup" in str(caught.value.advice)
 
 
-@pytest.mark.parametrize("wrong", [{"digest": 5}, {"rows": "1"}, {"size": None}, {"name": ["a"]}, {"first": []}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"digest": 5}, {"rows": "1"}, {"size": None}, {"name": ["a"]}, {"first": []}),
+        *({"rows": -1}, {"size": True}, {"last": 1 << 70}, {"oldest": []}, {"tombstones": "x"}, {"new": 1}),
+    ],
+)
 def test_a_manifest_with_values_of_other_types_is_damaged(wrong: dict[str, object]) -> None:
     facts = json.loads(manifest_naming("op/0/a", "op/0/b"))
     del facts["sum"]
     facts["runs"][0][0] |= wrong
     with pytest.raises(FatalError, match="is damaged"):
         Manifest.from_bytes(fact_bytes(facts), "v1")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"counts": -1}, {"counts": {"a": "x"}}, {"version": "x"}, {"retired": [[1]]}, {"runs": [[5]]}),
+        *({"digest": None}, {"clock": []}, {"schema": ""}, {"schema": "aaaa"}, {"schema": 7}),
+    ],
+)
+def test_a_manifest_with_fields_of_other_types_is_damaged(wrong: dict[str, object]) -> None:
+    facts = json.loads(manifest_naming("op/0/a", "op/0/b"))
+    del facts["sum"]
+    with pytest.raises(FatalError, match="the file v1 of the state is damaged"):
+        Manifest.from_bytes(fact_bytes(facts | wrong), "v1")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"directory": -1}, {"directory": None}, {"first": "x"}, {"first": None}, {"generation": "x"}, {"query": 5}),
+        *({"generation": None}, {"shards": "x"}, {"shards": 0}, {"shards": 20_000_000}, {"keys": "x"}, {"keys": [[1]]}),
+    ],
+)
+def test_an_operator_with_values_of_other_types_is_damaged(wrong: dict[str, object]) -> None:
+    facts = json.loads(OperatorInfo("q", "materialize", 2, (("k", "bigint"),), 0).to_bytes())
+    del facts["sum"]
+    with pytest.raises(FatalError, match=r"the file operator\.json of the state is damaged"):
+        OperatorInfo.from_bytes(fact_bytes(facts | wrong), "operator.json")
 
 
 @pytest.mark.parametrize("directory", ["../", "g00001/../../", "/tmp/", "a//b/", "..", "a\x00/"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import time
 
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.state.open_state_store import can_keep_state, open_state_store
+from forebay.stores.local import store_error
 from forebay.stores.store import StorageOptions
 
 
@@ -86,7 +88,7 @@ def test_a_full_disk_is_named_and_no_file_remains(tmp_path, monkeypatch, number)
 def test_errors_name_the_option_of_the_state(tmp_path):
     store = open_state_store(str(tmp_path))
     (tmp_path / "directory").mkdir()
-    with pytest.raises(RetriableError) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         store.get("directory")
     assert caught.value.option == "stateLocation"
 
@@ -96,6 +98,46 @@ def test_a_location_that_is_no_directory_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="is not a directory") as caught:
         open_state_store(str(tmp_path / "file" / "below")).put_if_absent("q/a", b"")
     assert caught.value.option == "stateLocation"
+
+
+@pytest.mark.parametrize("below", ["x" * 300, "/".join(["x" * 200] * 30)], ids=["component", "path"])
+def test_a_location_that_is_too_long_is_refused(tmp_path, below):
+    store = open_state_store(str(tmp_path / below))
+    for request in (
+        lambda: store.get("a"),
+        lambda: store.put_if_absent("a", b""),
+        lambda: store.names("q/"),
+        lambda: store.directories(""),
+        lambda: store.delete(["a"]),
+    ):
+        with pytest.raises(ConfigurationError, match="too long") as caught:
+            request()
+        assert caught.value.option == "stateLocation" and "another path" in str(caught.value.advice)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this /proc")
+def test_a_location_where_no_directory_can_be_made_is_refused():
+    with pytest.raises(ConfigurationError, match="no permission to write") as caught:
+        open_state_store("/proc/forebay/state").put_if_absent("q/a", b"")
+    assert caught.value.option == "stateLocation"
+
+
+def test_a_location_that_is_a_broken_link_is_refused(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigurationError, match="is not a directory"):
+        open_state_store(str(tmp_path / "link")).put_if_absent("q/a", b"")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        *((number, ConfigurationError) for number in (errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ENOTSUP)),
+        *((number, ConfigurationError) for number in (errno.ELOOP, errno.EILSEQ, errno.EFBIG, errno.ENOSYS)),
+        *((number, RetriableError) for number in (errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENOENT)),
+    ],
+)
+def test_only_what_waiting_can_end_is_retriable(number, kind):
+    assert type(store_error(OSError(number, os.strerror(number)), "/x")) is kind
 
 
 @pytest.mark.parametrize(("age", "left"), [(7200, []), (10, [".b.tmp"])])

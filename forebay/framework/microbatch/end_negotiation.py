@@ -133,7 +133,7 @@ class ClaimChain:
             end = stored["end"]
             position = None if end is None else normalise(end, self._split.id)
             return Claim(position, last=stored["last"] is True, caught_up=stored["caughtUp"] is True)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigurationError(
                 f"the file {self._name(k)} below {self._store.location} is damaged: {type(error).__name__}: {error}",
                 split=self._split.id,

@@ -171,7 +171,7 @@ def load_offset(data: object, source: str, split_class: type[Split]) -> Offset:
             head.get("all") is True,
             head.get("eventTime"),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise damaged(source, f"{type(error).__name__}: {error}") from error
     except ContractError as error:
         if error.rule == "SER-1":  # the connector changed, and can be corrected
@@ -313,7 +313,7 @@ def expand(value: Json) -> Json:
         return value
     try:
         expanded: Json = json.loads(zlib.decompress(base64.b85decode(value["z"])))
-    except (zlib.error, TypeError) as error:
+    except (zlib.error, TypeError, RecursionError) as error:
         raise ValueError(f"a compressed list cannot be read: {error}") from error
     return expanded
 

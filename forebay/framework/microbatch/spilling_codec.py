@@ -415,7 +415,7 @@ def decode(data: bytes) -> DigestSegment:
         if after is not None and not is_link(after.name, after.digest):
             raise ValueError(f"it continues {after!r:.300}, which is not a segment")
         return DigestSegment(after, head["parts"], head["drop"], data)
-    except (zlib.error, StopIteration, KeyError, TypeError, AttributeError) as error:
+    except (zlib.error, StopIteration, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the file is not a segment ({type(error).__name__}: {error})") from error
 
 

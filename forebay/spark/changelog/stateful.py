@@ -31,7 +31,7 @@ from forebay.table.changelog.operators.events import Layout, collect
 from forebay.table.changelog.operators.expiry import Expiry
 from forebay.table.changelog.operators.micro_batch import Operator, run_micro_batch
 from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
-from forebay.table.changelog.state.manifest import OperatorInfo
+from forebay.table.changelog.state.manifest import MOST_SHARDS, OperatorInfo
 from forebay.table.changelog.state.segments import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, TOUCHED
 from forebay.table.changelog.state.shard import OperatorState, lookup
 
@@ -61,8 +61,8 @@ def operator_state(
             option="name",
             advice="give a name without '/' that does not begin with '.'",
         )
-    if shards is not None and shards < 1:
-        raise ConfigurationError(f"shards is {shards}", option="shards", advice="give 1 or more")
+    if shards is not None and not 1 <= shards <= MOST_SHARDS:
+        raise ConfigurationError(f"shards is {shards}", option="shards", advice=f"give 1 to {MOST_SHARDS:,}")
     return OperatorState(location, name, dict(storage or {}), shards)
 
 

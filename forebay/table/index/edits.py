@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
-from forebay.table.index.facts import UNREADABLE, Microseconds, Whole, numbers_of, readable_as, stored_object
+from forebay.table.changelog.state.typed_values import UNREADABLE, Whole
+from forebay.table.index.facts import Microseconds, numbers_of, readable_as, stored_object
 from forebay.table.index.log import Entry, Log
 from forebay.table.index.types import INTEGERS, SparkType, parse_type
 

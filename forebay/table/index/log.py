@@ -18,8 +18,9 @@ from typing import Annotated, Any, Final, Literal, Self
 from forebay.errors import ConfigurationError, FatalError, RetriableError, unwrap
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, SegmentInfo, fact_bytes
+from forebay.table.changelog.state.typed_values import Whole, Within
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.facts import Microseconds, Whole, Within, numbers_of, stored_object
+from forebay.table.index.facts import Microseconds, numbers_of, stored_object
 
 KEPT: Final = 100
 """Facts of the log that are kept. An attempt that began more facts ago cannot commit, so that its files may go."""

@@ -20,6 +20,7 @@ from zlib import crc32
 
 from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
 from forebay.formats.values.dates import Zone
+from forebay.table.changelog.state.typed_values import UNREADABLE
 from forebay.table.index.conditions import (
     VALUES,
     Bound,
@@ -33,7 +34,6 @@ from forebay.table.index.conditions import (
 )
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import PENDING, Change, Edit, EditRules, KeyEdits, edited_values, key_of, now
-from forebay.table.index.facts import UNREADABLE
 from forebay.table.index.pipelines import IndexVersion
 from forebay.table.index.segments import IndexSegment, Row, damaged_segment, memory_segment
 from forebay.table.index.text import Phrase, match_expression, search_phrases

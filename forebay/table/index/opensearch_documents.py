@@ -22,8 +22,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from forebay.table.changelog.state.typed_values import UNREADABLE as UNREADABLE_FACTS
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.facts import UNREADABLE as UNREADABLE_FACTS
 from forebay.table.index.text import UNICODE, folded_words
 from forebay.table.index.types import NAN, SMALL_DECIMAL, SparkType
 

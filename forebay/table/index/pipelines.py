@@ -16,9 +16,10 @@ from forebay.state.open_state_store import open_state_store
 from forebay.state.state_store import Purpose, RetryingStateStore, StateStore
 from forebay.stores.store import StorageOptions
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
+from forebay.table.changelog.state.typed_values import Whole
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import EditLog
-from forebay.table.index.facts import Whole, damaged_fact, numbers_of, stored_object
+from forebay.table.index.facts import damaged_fact, numbers_of, stored_object
 from forebay.table.index.log import Building, Entry, Log
 from forebay.table.index.segments import IndexSegment
 

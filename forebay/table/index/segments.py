@@ -26,8 +26,8 @@ from typing import Any, Final, Self
 
 from forebay.errors import ConfigurationError, FatalError
 from forebay.state.state_store import StateStore, is_safe_name
+from forebay.table.changelog.state.typed_values import Whole
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.facts import Whole
 from forebay.table.index.text import UNICODE, indexed_words
 
 FORMAT: Final = 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -111,9 +112,69 @@ Role = Literal["consumer", "admin"]
 CONNECT_TIMEOUT_MS: Final = 15_000
 """Timeout of the first connection, if `default.api.timeout.ms` is not set. Hosts retry after it."""
 
+_LAST_PORT: Final = 65_535
+
 _PROTOCOL: Final = "kafka.security.protocol"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM")
+
+
+_SERVERS: Final = "kafka.bootstrap.servers"
+
+
+def _servers(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _is_server(server: str) -> bool:
+    """Return whether kafka-python can read the address of a broker: `host:port`, `host`, `[IPv6]:port` or `IPv6`."""
+    address = re.sub("^.*://", "", server)  # as it does, because Java's clients allow a protocol
+    whole = re.fullmatch(r"\[([^\[\]]*)\](?::(\d{1,5}))?|([^\[\]]*?)(?::(\d{1,5}))?", address, re.ASCII)
+    if whole is None or not address.isprintable() or " " in address:
+        return False
+    bracketed, bracketed_port, host, port = whole.groups()
+    if bracketed is not None:
+        return _is_ipv6(bracketed) and int(bracketed_port or 0) <= _LAST_PORT
+    if ":" in host or _is_ipv6(address):
+        return "%" not in address and (_is_ipv6(host) or _is_ipv6(address)) and int(port or 0) <= _LAST_PORT
+    try:
+        encoded = host.encode("idna")  # as a resolver does, which cannot say whose name it was
+    except UnicodeError:
+        return False
+    return bool(encoded) and int(port or 0) <= _LAST_PORT
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_servers(text: str) -> None:
+    """Raise ConfigurationError unless a text has the addresses of one or more brokers."""
+    servers = _servers(text)
+    if not servers:
+        raise ConfigurationError(
+            f"the option {_SERVERS} is not set",
+            option=_SERVERS,
+            advice='give one or more brokers: "host1:9092,host2:9092"',
+        )
+    if "@" in text:
+        raise ConfigurationError(
+            f"{_SERVERS} has an @, so it may have a password in it, which is not shown here",
+            option=_SERVERS,
+            advice=f'give hosts and ports only, "host1:9092,host2:9092", and the login as {OPTION}',
+        )
+    for place, server in enumerate(servers, start=1):
+        if not _is_server(server):
+            raise ConfigurationError(
+                f"address {place} of {len(servers)} in {_SERVERS} is no host:port with a port up to {_LAST_PORT:,}; it "
+                "is not shown here, because it may have a password in it",
+                option=_SERVERS,
+                advice='give hosts and ports, "host1:9092,host2:9092", and IPv6 addresses in brackets, "[::1]:9092"',
+            )
 
 
 def _buffer(text: str) -> int | None:
@@ -137,7 +198,7 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 
 
 _BOTH: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
-    "bootstrap.servers": ("bootstrap_servers", lambda text: [item.strip() for item in text.split(",") if item.strip()]),
+    "bootstrap.servers": ("bootstrap_servers", _servers),
     "client.id": ("client_id", str),
     "client.dns.lookup": ("client_dns_lookup", _one_of("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
     "security.protocol": ("security_protocol", _one_of(*_PROTOCOLS)),
@@ -248,18 +309,7 @@ def translate(java_options: Mapping[str, str | Secret], token_provider: str | No
     options = {name.lower(): value for name, value in java_options.items()}
     for name in options:
         _check_known(name)
-    if not _plain(options, "bootstrap.servers"):
-        raise ConfigurationError(
-            "the option kafka.bootstrap.servers is not set",
-            option="kafka.bootstrap.servers",
-            advice='give one or more brokers: "host1:9092,host2:9092"',
-        )
-    if "@" in _plain(options, "bootstrap.servers"):
-        raise ConfigurationError(
-            "kafka.bootstrap.servers has an @, so it may have a password in it, which is not shown here",
-            option="kafka.bootstrap.servers",
-            advice=f'give hosts and ports only, "host1:9092,host2:9092", and the login as {OPTION}',
-        )
+    _check_servers(_plain(options, "bootstrap.servers"))
     settings = {python: _read(name, options, parse) for name, (python, parse) in _BOTH.items() if name in options}
     consumer = {python: _read(name, options, parse) for name, (python, parse) in _CONSUMER.items() if name in options}
     protocol = str(settings.get("security_protocol", "PLAINTEXT"))

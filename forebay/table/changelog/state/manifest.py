@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import asdict, dataclass, field
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Final, Self
 
 import pyarrow as pa
 
 from forebay.state.state_store import is_safe_name
 from forebay.table.changelog.state.facts import FORMAT, SegmentInfo, damaged, fact_bytes, parse_fact
+from forebay.table.changelog.state.typed_values import Whole, Within, typed_value
+
+_Digest = Annotated[int, Within(0, (1 << 64) - 1)]
 
 
 @dataclass(frozen=True)
@@ -70,23 +74,24 @@ class Manifest:
         facts = parse_fact(data, name)
         try:
             manifest = cls(
-                version=facts["version"],
-                runs=tuple(tuple(SegmentInfo(**segment) for segment in run) for run in facts["runs"]),
+                version=typed_value(Whole, facts["version"]),
+                runs=typed_value(tuple[tuple[SegmentInfo, ...], ...], facts["runs"]),
                 schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["schema"]))),
-                retired=tuple((version, segment) for version, segment in facts["retired"]),
-                digest=facts["digest"],
-                clock=facts["clock"],
-                counts=facts["counts"],
+                retired=typed_value(tuple[tuple[int, str], ...], facts["retired"]),
+                digest=typed_value(_Digest, facts["digest"]),
+                clock=typed_value(int | None, facts["clock"]),
+                counts=typed_value(Mapping[str, int], facts["counts"]),
             )
-        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
             raise damaged(name, str(error)) from error
-        for segment in (each for run in manifest.runs for each in run):
-            if not segment.is_valid:
-                raise damaged(name, f"it describes the segment {segment!r:.300}")
         for _, dropped in manifest.retired:
             if not is_safe_name(dropped):
                 raise damaged(name, f"it names the segment {dropped!r:.300}")
         return manifest
+
+
+MOST_SHARDS: Final = 100_000
+"""The maximum number of shards of a state. Each is a task of a micro-batch, and a listing of `forebay state show`."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +110,10 @@ class OperatorInfo:
 
     query: str
     operator: str
-    shards: int
+    shards: Annotated[int, Within(1, MOST_SHARDS)]
     keys: tuple[tuple[str, str], ...]
-    first: int
-    generation: int = 0
+    first: Whole
+    generation: Whole = 0
     directory: str = ""
 
     def to_bytes(self) -> bytes:
@@ -119,17 +124,10 @@ class OperatorInfo:
     def from_bytes(cls, data: bytes, name: str) -> Self:
         """Parse an `OperatorInfo`; see `Manifest.from_bytes`."""
         facts = parse_fact(data, name)
+        known = {each.name for each in fields(cls)}
         try:
-            info = cls(
-                query=facts["query"],
-                operator=facts["operator"],
-                shards=facts["shards"],
-                keys=tuple((key, kind) for key, kind in facts["keys"]),
-                first=facts["first"],
-                generation=facts.get("generation", 0),
-                directory=facts.get("directory", ""),
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            info: Self = typed_value(cls, {key: value for key, value in facts.items() if key in known})
+        except ValueError as error:
             raise damaged(name, str(error)) from error
         if info.directory and not is_safe_name(info.directory.removesuffix("/")):
             raise damaged(name, f"it names the directory {info.directory!r:.300}")

@@ -25,7 +25,7 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, FatalError
 from forebay.state.state_store import OPTION, StateStore
 from forebay.table.changelog.state.facts import SegmentInfo, damaged
-from forebay.table.changelog.state.manifest import Manifest, OperatorInfo
+from forebay.table.changelog.state.manifest import MOST_SHARDS, Manifest, OperatorInfo
 from forebay.table.changelog.state.segments import Segment, StoredSegments
 from forebay.table.changelog.state.shard import (
     MergeInput,
@@ -96,8 +96,8 @@ def reshard(state: OperatorState, shards: int, progress: Callable[[int], None] =
             option=OPTION,
             advice="run `forebay state show` for the names, and give one of them",
         )
-    if shards < 1:
-        raise ConfigurationError(f"shards is {shards}", option="shards", advice="give 1 or more")
+    if not 1 <= shards <= MOST_SHARDS:
+        raise ConfigurationError(f"shards is {shards}", option="shards", advice=f"give 1 to {MOST_SHARDS:,}")
     if shards == info.shards:
         _remove_others(store, state.directory, info)
         raise ConfigurationError(

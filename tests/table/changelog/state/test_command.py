@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forebay.cli import main
+from forebay.errors import FatalError
 
 
 @pytest.fixture
@@ -151,3 +152,39 @@ def test_rows_of_a_segment_that_is_no_arrow_file_are_a_typed_error(orders, shown
     assert "Traceback" not in error
     code, shown, _ = shown_text("show", orders.state.location, "--verify")
     assert code == 1 and "damaged" in shown
+
+
+@pytest.mark.parametrize("wrong", [{"shards": "x"}, {"shards": 20_000_000}, {"directory": -1}, {"first": None}])
+def test_an_operator_file_with_other_types_is_a_typed_error(orders, shown_text, wrong):
+    file = orders.root() / "orders/operator.json"
+    facts = json.loads(file.read_text())
+    del facts["sum"]
+    file.write_text(json.dumps(facts | wrong))
+    for arguments in (["--rows", 5], ["--verify"], ["--json"]):
+        code, shown, error = shown_text("show", orders.state.location, *arguments)
+        assert (code, shown) == (1, "") and "orders/operator.json of the state is damaged" in error
+
+
+@pytest.mark.parametrize("wrong", [{"counts": -1}, {"oldest": []}, {"tombstones": "x"}])
+def test_a_manifest_with_other_types_is_a_typed_error_also_in_a_running_query(orders, shown_text, wrong):
+    for file in orders.root().rglob("v000000000001.json"):
+        facts = json.loads(file.read_text())
+        del facts["sum"]
+        for part in [facts, *(segment for run in facts["runs"] for segment in run)]:
+            part |= {name: value for name, value in wrong.items() if name in part}
+        file.write_text(json.dumps(facts))
+    code, shown, error = shown_text("show", orders.state.location)
+    assert (code, shown) == (1, "") and "v000000000001.json of the state is damaged" in error
+    with pytest.raises(FatalError, match=r"v000000000001\.json of the state is damaged"):
+        orders.step([(1, (7, "d"))])
+
+
+@pytest.mark.parametrize("command", [["show"], ["reshard", "--name", "orders", "--shards", "2"]])
+def test_a_location_that_is_too_long_is_told_at_once(tmp_path, shown_text, command):
+    code, shown, error = shown_text(*command, tmp_path / ("x" * 300))
+    assert (code, shown) == (1, "") and "too long" in error and "tries" not in error
+
+
+def test_a_number_of_shards_beyond_the_maximum_is_refused(orders, shown_text):
+    code, _, error = shown_text("reshard", orders.state.location, "--name", "orders", "--shards", 100_001)
+    assert code == 1 and "give 1 to 100,000" in error
