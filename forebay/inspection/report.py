@@ -26,6 +26,7 @@ from forebay.inspection.event_time import (
     ours,
     span,
 )
+from forebay.stores.paths import refuse_password
 from forebay.text_tables import html_table
 
 # -- The history of a query, from Spark's progress reports or from the offsets of its checkpoint.
@@ -166,6 +167,8 @@ def report(query_or_directory: object, file: str | os.PathLike[str] = "forebay-r
     Raises:
         ConfigurationError: The query or directory has no progress, or the file cannot be written.
     """
+    if isinstance(query_or_directory, str):
+        refuse_password(query_or_directory, option="directory")
     all_histories = histories(query_or_directory)
     if not all_histories:
         raise ConfigurationError(
