@@ -170,11 +170,12 @@ def is_sensitive(key: str) -> bool:
 _BEFORE = r"(?<![^\s:=,(\[{<'\"])"
 _USER_INFO = re.compile(rf"({_BEFORE}//[^\s/?#:@'\"<>]*:)([^\s/?#'\"<>]+)(?=@)")
 # The same with a slash in the password, or an @ in the user; the last @ counts, so names of the path may be hidden too.
-# Digits before a slash or a comma are a port, but S3 has none. The limit keeps the search linear. Of a known scheme the slashes may be one or three: `pathlib` writes `http:/user:…`.
+# Digits before a slash or a comma are a port, but S3 has none. The limit keeps the search linear. Of a known scheme the
+# slashes may be one or three: `pathlib` writes `http:/user:…`.
 _USER = r"(?!\[|arn:)[^\s/?#:'\"<>]*:"
 _SLASHED = re.compile(
     rf"((?:(?<=s3:)|(?<=s3[an]:))/+{_USER}|(?:{_BEFORE}//|(?:(?<=http:)|(?<=https:)|(?<=ftp:))/+){_USER}(?!\d*[/,;]))"
-    r"([^\s?#'\"<>]{1,1000})(?=@)",
+    r"([^\s?#'\"<>]{1,300})(?=@)",
     re.IGNORECASE,
 )
 # What `http.client` says about `user:password@host`.
