@@ -29,6 +29,7 @@ from forebay.inspection.event_time import (
 )
 from forebay.inspection.offsets import LARGEST, is_micro_batch, text_of
 from forebay.stores.local import LocalStore, wrap_errors
+from forebay.stores.paths import refuse_password
 from forebay.text_tables import html_table
 
 # -- The history of a query, from Spark's progress reports or from the offsets of its checkpoint.
@@ -196,6 +197,8 @@ def report(query_or_directory: object, file: str | os.PathLike[str] = "forebay-r
             written.
         RetriableError: The directory cannot be read now.
     """
+    if isinstance(query_or_directory, str):
+        refuse_password(query_or_directory, option="directory")
     all_histories = histories(query_or_directory)
     if not all_histories:
         raise ConfigurationError(

@@ -167,10 +167,20 @@ def is_sensitive(key: str) -> bool:
 
 
 # `scheme://user:password@host`, `//user:password@host`; the last @ before the path counts.
-_USER_INFO = re.compile(r"((?<![^\s:=,(\[{<'\"])//[^\s/?#:@'\"<>]*:)([^\s/?#'\"<>]+)(?=@)")
+_BEFORE = r"(?<![^\s:=,(\[{<'\"])"
+_USER_INFO = re.compile(rf"({_BEFORE}//[^\s/?#:@'\"<>]*:)([^\s/?#'\"<>]+)(?=@)")
+# The same with a slash in the password, or an @ in the user; the last @ counts, so names of the path may be hidden too.
+# Digits before a slash or a comma are a port, but S3 has none. The limit keeps the search linear. Of a known scheme the
+# slashes may be one or three: `pathlib` writes `http:/user:…`.
+_USER = r"(?!\[|arn:)[^\s/?#:'\"<>]*:"
+_SLASHED = re.compile(
+    rf"((?:(?<=s3:)|(?<=s3[an]:))/+{_USER}|(?:{_BEFORE}//|(?:(?<=http:)|(?<=https:)|(?<=ftp:))/+){_USER}(?!\d*[/,;]))"
+    r"([^\s?#'\"<>]{1,300})(?=@)",
+    re.IGNORECASE,
+)
 # What `http.client` says about `user:password@host`.
 _NO_PORT = re.compile(r"(nonnumeric port: ['\"])([^\s'\"]+)(?=@)")
-_TOKEN_AS_USER = re.compile(r"(https?://)([^\s/?#:@'\"<>]+)(?=@)", re.IGNORECASE)
+_TOKEN_AS_USER = re.compile(r"(https?:/+)([^\s/?#:'\"<>]+)(?=@)", re.IGNORECASE)
 _ORACLE = re.compile(r"(?:^|jdbc:oracle:\w+:)\w+/([^\s/@]+)@", re.IGNORECASE)
 _QUERY = re.compile(r"([?&#](?:amp;)?([\w.\-]+)=)([^&\s'\"#<>)\]]+)")
 # `password='a b'` (libpq), `PWD={a;b}` (ODBC), `password="a"` (JAAS, ADO), `;password=a b;` (JDBC), `password=a`.
@@ -187,13 +197,25 @@ _END = re.compile(r"[\s,;&)]")
 _NAMES = re.compile(r"(?:auth|pass|pw|pwd|sas|sig)|.*(?:signature|account[_-]?key)", re.IGNORECASE)
 
 
+def mask_users(text: str) -> str:
+    """Return a text with `***` instead of each password before the host of a URL, and of each user of HTTP alone.
+
+    The user of `https://user@host` may be a token.
+    """
+    if "@" not in text:
+        return text
+    for pattern in (_SLASHED, _USER_INFO, _TOKEN_AS_USER):
+        text = pattern.sub(rf"\g<1>{REDACTED}", text)
+    return text
+
+
 def mask_urls(text: str) -> str:
     """Return a text with `***` instead of each password and token in its URLs.
 
     Clients also write a URL from its path or its host on: `/cb?token=…`, `//user:password@host`.
     """
     if "@" in text:
-        text = _USER_INFO.sub(rf"\g<1>{REDACTED}", text)
+        text = mask_users(text)
         text = _NO_PORT.sub(rf"\g<1>{REDACTED}", text)
     return _QUERY.sub(_masked, text) if "=" in text else text
 
@@ -221,6 +243,9 @@ def secrets_in(text: str, *, secret: bool) -> Iterator[str]:
     """
     texts: list[str] = []
     if "@" in text:
+        slashed = [match[2] for match in _SLASHED.finditer(text)]
+        # A client takes what is before the slash for a port, and shows it.
+        texts += slashed + [part.partition("/")[0] for part in slashed]
         texts += [match[2] for match in _USER_INFO.finditer(text)]
     if "=" in text:
         texts += [_plain(match[3]) for match in _PAIR.finditer(text) if _names_secret(match[2])]

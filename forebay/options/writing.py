@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from forebay.errors import ConfigurationError
 from forebay.options._kinds import choice_text
 from forebay.options.parsing import Given, sort_out, value_of
-from forebay.options.secret import REDACTED, Secret, mask_values
+from forebay.options.secret import REDACTED, Secret, mask_users, mask_values
 from forebay.options.spec import OptionSpec, class_options
 
 _log = logging.getLogger(__name__)
@@ -269,7 +269,7 @@ def _separate_texts(
 
 
 def _redacted(text: str) -> str:
-    return _TOKEN.sub(rf"\1={REDACTED}", _PASSWORD.sub(rf"\1:{REDACTED}@", text))
+    return _TOKEN.sub(rf"\1={REDACTED}", _PASSWORD.sub(rf"\1:{REDACTED}@", mask_users(text)))
 
 
 def _shown(text: str) -> str:

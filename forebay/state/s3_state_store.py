@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final
 
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.state.state_store import OPTION, STREAM, Purpose, checked_name, checked_prefix
+from forebay.stores.paths import password_scheme
 from forebay.stores.s3.client import (
     Background,
     S3Client,
@@ -319,7 +320,7 @@ def _split_location(location: str, purpose: Purpose) -> tuple[str, str]:
         raise ConfigurationError(
             f"URL {location!r} names no bucket", option=purpose.option, advice="give s3://bucket/prefix"
         )
-    if "@" in bucket:
+    if "@" in bucket or password_scheme(location):
         raise ConfigurationError(
             f"the URL of {purpose.option} contains credentials",
             option=purpose.option,

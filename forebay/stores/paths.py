@@ -15,6 +15,10 @@ _CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*::.*://", re.DOTALL)
 _TOP = re.compile(rf"(?:[^:]*::)?{_SCHEME.pattern}/?|/")
 _QUERY = re.compile(r"[?#]")
 _PASSWORD = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.\-]*)://[^/]*?:[^/]+@")
+_HOST = re.compile(r"(?:[^:@]*@)?(?:\[[^\]]*\]|[^:\[]*)(?::[0-9]*)?")
+"""What may be before the first slash of a URL: a host, with a user, a port, both or none."""
+_NAMES_WITH_COLONS = frozenset({"zip", "tar", "libarchive", "github"})
+"""Schemes that a name in an archive may follow, or `organization:repository`."""
 
 LOCAL = re.compile(r"\A(?:file|local):(?://(?:localhost)?(?=/))?", re.IGNORECASE)
 """The part of a URL of the local file system that comes before its path."""
@@ -81,14 +85,34 @@ def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
     return PathParts(head, tuple(name for name in names if name or (keep_empty and len(names) > 1)), chain)
 
 
+def password_scheme(path: str) -> str | None:
+    """Return the scheme of a URL with a password, which may contain slashes; None if there is no password."""
+    if "@" not in path or not is_url(path):
+        return None
+    if match := _PASSWORD.search(path):
+        return match[1]
+    schemes = (_SCHEME.match(link) for link in path.split("::"))
+    return next((match[1] for match in schemes if match and _is_password(match[1].lower(), match)), None)
+
+
+def _is_password(scheme: str, match: re.Match[str]) -> bool:
+    """Return whether a password with a slash may follow the scheme of a URL."""
+    begin, _, rest = match.string[match.end() :].partition("/")
+    if "@" not in rest or scheme in _NAMES_WITH_COLONS:
+        return False
+    if scheme in S3_SCHEMES:  # a bucket has no colon, if it is not an ARN, and no port
+        return ":" in begin and not begin.startswith("arn:")
+    return not _HOST.fullmatch(begin)
+
+
 def refuse_password(path: str, *, option: str = "path") -> None:
     """Raise a ConfigurationError for a URL with a password.
 
     Called before connecting to the store. `option` is the option that the error names.
     """
-    if is_url(path) and (match := _PASSWORD.search(path)):
+    if (scheme := password_scheme(path)) is not None:
         raise ConfigurationError(
-            f"a URL with the scheme {match[1]!r} contains a password",
+            f"a URL with the scheme {scheme!r} contains a password",
             option=option,
             advice="remove the password from the URL, because plans and errors show URLs; set storage.username and "
             "storage.password, or for S3 storage.key and storage.secret",

@@ -222,3 +222,9 @@ def test_what_has_no_progress_is_refused(given, tmp_path):
         forebay.report(given, tmp_path / "out.html")
     with pytest.raises(ConfigurationError, match="no progress"):
         forebay.report(str(tmp_path))
+
+
+def test_a_url_with_a_password_is_refused_and_not_shown(tmp_path):
+    with pytest.raises(ConfigurationError, match="contains a password") as caught:
+        forebay.report("s3://AKIA:canary+7/x=@b/x", tmp_path / "out.html")
+    assert "canary" not in str(caught.value)

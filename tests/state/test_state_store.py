@@ -149,3 +149,10 @@ def test_old_files_of_killed_writers_are_deleted_too(tmp_path, age, left):
     os.utime(tmp, (time.time() - age,) * 2)
     store.delete(["q/claims/1/a"])
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == left
+
+
+@pytest.mark.parametrize("url", ["s3://AKIA:canary+7/x=@b/x", "s3://AKIA:12/canary@b/x"])
+def test_a_password_with_a_slash_in_the_url_is_refused_and_not_shown(url):
+    with pytest.raises(ConfigurationError, match="contains credentials") as caught:
+        open_state_store(url)
+    assert "canary" not in str(caught.value)

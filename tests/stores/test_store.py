@@ -82,6 +82,8 @@ def test_which_paths_are_urls():
         "ftp://me:at@hunter22@127.0.0.1:1/x",
         "zip://a.csv::ftp://me:hunter22@127.0.0.1:1/a.zip",
         "simplecache::ftp://me:hunter22@127.0.0.1:1/x.csv",
+        "s3://AKIA:12/hunter22+7/x=@b/x",
+        "zip://a.csv::https://me:hunter22+7/x:@y@127.0.0.1:1/x.zip",
     ],
 )
 @pytest.mark.parametrize("use", [split_path, store_for, lambda url: list_files([url])])
@@ -91,7 +93,16 @@ def test_a_password_in_a_url_is_refused_without_showing_it(url, use):
     assert "hunter22" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["https://h:80/a@b", "abfss://c@account.dfs.core.windows.net/x:y@z", "ftp://me@h/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://h:80/a@b",
+        "abfss://c@account.dfs.core.windows.net/x:y@z",
+        "ftp://me@h/x",
+        "s3://b/a:b/c@d",
+        "zip://12:a/x@y::s3://b/z",
+    ],
+)
 def test_a_user_and_a_port_are_no_password(url):
     assert split_path(url)
 

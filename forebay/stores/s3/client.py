@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.options.secret import Secret
 from forebay.stores.s3.direct_gets import DirectGets
-from forebay.stores.s3.settings import S3Settings
+from forebay.stores.s3.settings import S3Settings, is_endpoint
 from forebay.stores.store import NO_OPTIONS, StorageOptions
 from forebay.version import __version__
 
@@ -195,15 +195,20 @@ def _make(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
         if not settings.role_arn:
             arguments |= _static(settings)
         more = json.loads(settings.client_kwargs or "{}")
-        return session.client("s3", **{**arguments, **more})
+        client = session.client("s3", **{**arguments, **more})
     except ConfigurationError:
         raise
     except Exception as error:
+        if "Invalid endpoint" in str(error):  # it shows the URL
+            raise settings.wrong_endpoint() from None
         raise ConfigurationError(
             f"boto3 cannot create a client with these settings of S3 ({type(error).__name__}: {error})",
             option=settings.option("profile") if type(error).__name__ == "ProfileNotFound" else "path",
             advice=f"check {settings.prefix}* and boto3's own settings (~/.aws, AWS_…)",
         ) from error
+    if not is_endpoint(client.meta.endpoint_url):  # it may be from the environment, a profile or `client_kwargs`
+        raise settings.wrong_endpoint()
+    return client
 
 
 def _static(settings: S3Settings) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, Self, cast
+from urllib.parse import urlsplit
 
 from forebay.errors import ConfigurationError
 from forebay.options.secret import Secret
@@ -210,6 +211,9 @@ class S3Settings:
                 raise self._refusal(
                     name, f"{self.option(name)} needs {self.option('role_arn')} too", f"set {self.option('role_arn')}"
                 )
+        for name in ("endpoint_url", "sts_endpoint_url"):
+            if (url := getattr(self, name)) and not is_endpoint(url):
+                raise self.wrong_endpoint(name)
         if self.addressing_style is not None and self.addressing_style not in STYLES:
             raise self._refusal(
                 "addressing_style",
@@ -217,8 +221,27 @@ class S3Settings:
                 f"use one of {', '.join(STYLES)}",
             )
 
+    def wrong_endpoint(self, name: str = "endpoint_url") -> ConfigurationError:
+        """Return the error for the URL of a service that is no URL. It does not show it: it may have a password."""
+        return self._refusal(
+            name,
+            f"{self.option(name)} is not the URL of a service, or has a password in it",
+            f"give http://host:port or https://host:port, and the credentials as {self.option('key')} and "
+            f"{self.option('secret')}",
+        )
+
     def _refusal(self, name: str, message: str, advice: str) -> ConfigurationError:
         return ConfigurationError(message, option=self.option(name), advice=advice)
+
+
+def is_endpoint(url: str) -> bool:
+    """Return whether a text is the URL of a service of HTTP, without a password that has a slash."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError for anything but digits
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in f"{parts.path}?{parts.query}"
 
 
 def _without_hadoop(options: Mapping[str, object], prefix: str) -> Mapping[str, object]:

@@ -7,11 +7,13 @@ import pickle
 import ssl
 
 import pytest
+from kafka.protocol.sasl import SaslAuthenticateRequest
 
 from forebay.errors import ConfigurationError
 from forebay.options import redact
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import parse_jaas
+from forebay.sources.kafka.client.connections import _Sender
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="p\\"w;=d";'
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required username=alice password='open sesame'"
@@ -215,3 +217,11 @@ def test_an_unusable_store_is_refused_with_the_next_step(stores, options, says):
     with pytest.raises(ConfigurationError, match=says) as caught:
         options.arguments("consumer")
     assert caught.value.option is not None and caught.value.option.startswith("kafka.ssl.")
+
+
+def test_what_logs_in_is_not_in_the_repr_that_kafka_python_logs():
+    found = arguments(security__protocol="SASL_PLAINTEXT", sasl__mechanism="PLAIN", sasl__jaas__config=SCRAM)
+    assert "sesame" not in f"{found}" and str(found["sasl_plain_password"]).encode() == b"open sesame"
+    sent = []
+    _Sender(sent.append)(SaslAuthenticateRequest(b"\0alice\0open sesame"))
+    assert "sesame" not in f"{sent}" and sent[0].auth_bytes == b"\0alice\0open sesame"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 
 import pytest
 
@@ -61,3 +62,12 @@ def test_credentials_are_not_shown_and_references_travel(monkeypatch):
     assert b"a-very-secret-text" not in pickle.dumps(found)
     assert found == pickle.loads(pickle.dumps(found))
     assert hash(found) == hash(pickle.loads(pickle.dumps(found)))
+
+
+@pytest.mark.parametrize("url", ["http://u:canary+7/x@127.0.0.1:1", "http://u:1/canary@h", "canary+7/x"])
+@pytest.mark.parametrize("name", ["endpoint_url", "sts_endpoint_url"])
+def test_an_endpoint_that_is_no_url_is_refused_and_not_shown(name, url):
+    with pytest.raises(ConfigurationError, match=f"storage.{name} is not the URL") as caught:
+        settings(**{name: url, "role_arn": "arn:aws:iam::1:role/x"})
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.__context__ is None and caught.value.option == f"storage.{name}"

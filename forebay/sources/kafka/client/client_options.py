@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from forebay.errors import ConfigurationError
 from forebay.options import Secret
+from forebay.options.secret import REDACTED
 from forebay.sources.kafka.client.tls import NAMES as TLS_NAMES
 from forebay.sources.kafka.client.tls import Tls
 
@@ -294,10 +295,20 @@ class ClientOptions:
             arguments["ssl_context"] = self.tls.context()
         if self.login is not None:
             login = parse_jaas(self.login)
-            arguments |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password.reveal()}
+            password = _Unlogged(login.password.reveal())
+            arguments |= {"sasl_plain_username": login.username, "sasl_plain_password": password}
         if self.token_provider is not None:
             arguments["sasl_oauth_token_provider"] = _token_provider(self.token_provider)
         return arguments
+
+
+class _Unlogged(str):
+    """A secret argument of kafka-python, which logs the `repr` of its arguments. Everything else is as of a `str`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(REDACTED)
 
 
 def translate(java_options: Mapping[str, str | Secret], token_provider: str | None = None) -> ClientOptions:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients and connections of kafka-python, with four corrections for failed connections.
+"""Clients and connections of kafka-python, with four corrections for failed connections, and one for its log.
 
 kafka-python 3.0 leaves the socket of a refused connection to the garbage collector. It waits forever for a port that
 accepts a TLS connection and sends nothing. It drops the last bytes before a broker closes the connection, which contain
 the answer to a wrong password. It retries a refused password until a timeout that hides the reason.
+
+It logs each request at the level DEBUG: also a login with its password or token.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+
+from forebay.options.secret import REDACTED
 
 REFUSALS: Final = (
     AuthorizationError,
@@ -92,6 +96,7 @@ def unexpected_internal() -> str | None:
         (KafkaConnectionManager, "update_backoff", "node_id"),
         (KafkaTCPTransport, "_sock_recv", 1),
         (KafkaConnection, "init_future", None),
+        (KafkaConnection, "_send_request", "request"),
     )
 
 
@@ -160,6 +165,8 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
             raise self.refusal
         connection = super().get_connection(node_id, *args, **more)
         connection.init_future.add_errback(self._note)
+        if not isinstance(connection._send_request, _Sender):  # noqa: SLF001 - no public name
+            connection._send_request = _Sender(connection._send_request)  # noqa: SLF001 - as above
         return connection
 
     def _note(self, error: BaseException) -> None:
@@ -189,6 +196,23 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]  # no types
             return _Plain(self._net, sock, host=host)
         settings = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
         return _Tls(self._net, sock, host=host, **settings)
+
+
+class _Sender:
+    """Sends a request on a connection. What logs in is not in the `repr` of the request, which kafka-python logs."""
+
+    def __init__(self, send: Callable[..., Any]) -> None:
+        self._send = send
+
+    def __call__(self, request: Any, *args: Any, **more: Any) -> Any:  # noqa: ANN401 - kafka-python has no types
+        if isinstance(token := getattr(request, "auth_bytes", None), bytes):
+            request.auth_bytes = _Unlogged(token)
+        return self._send(request, *args, **more)
+
+
+class _Unlogged(bytes):
+    def __repr__(self) -> str:
+        return repr(REDACTED)
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]  # no types
