@@ -87,7 +87,7 @@ def split_path(path: str, *, keep_empty: bool = False) -> PathParts:
 
 def password_scheme(path: str) -> str | None:
     """Return the scheme of a URL with a password, which may contain slashes; None if there is no password."""
-    if "@" not in path or not is_url(path):
+    if not is_url(path):
         return None
     if match := _PASSWORD.search(path):
         return match[1]
@@ -110,7 +110,7 @@ def refuse_password(path: str, *, option: str = "path") -> None:
 
     Called before connecting to the store. `option` is the option that the error names.
     """
-    if (scheme := password_scheme(path)) is not None:
+    if "@" in path and (scheme := password_scheme(path)) is not None:
         raise ConfigurationError(
             f"a URL with the scheme {scheme!r} contains a password",
             option=option,
