@@ -110,10 +110,8 @@ class RetryCount:
             self.failures, self._first_at = 0, now
         self.failures += 1
         RetryCount.failures_in_process = next(_all_failures)
-        pause, left = (
-            self._policy.pause(self.failures, self._random, error),
-            self._first_at + self._policy.timeout - now,
-        )
+        pause = self._policy.pause(self.failures, self._random, error)
+        left = self._first_at + self._policy.timeout - now
         if (error.retry_after or 0) <= left < pause and left > 0:
             pause = left  # one more try when the time ends: what passes within it must not end the work
         self._last_at = now + pause
