@@ -18,7 +18,7 @@ from forebay.testkit.checks.faults import NO_CALL, unclosed
 from forebay.testkit.checks.ranges import OLD_END
 from forebay.testkit.harness.reads import Written, check_range, check_written, compare_written, read, read_plain
 from forebay.testkit.harness.single_thread_host import SingleThreadHost
-from forebay.testkit.harness.subject import Subject
+from forebay.testkit.harness.subject import Hybrid, Subject
 from forebay.testkit.harness.surroundings import failing_calls
 from forebay.testkit.outcomes import (
     AuthorMistake,
@@ -254,7 +254,13 @@ class SourceContract(ABC):
         self._judge(subject, check)
 
     def _subject(self) -> Subject:
-        return Subject(self.source(), seconds=self.seconds, seed=self.seed, live=False, stored=self.stored)
+        source = self.source()
+        if isinstance(source, Hybrid):
+            raise AuthorMistake(
+                f"source() returned {source.name}, whose splits and rows depend on when its sources are read: write a "
+                "SourceContract for each of its sources, and call check() with the hybrid"
+            )
+        return Subject(source, seconds=self.seconds, seed=self.seed, live=False, stored=self.stored)
 
     def _judge(self, subject: Subject, check: Check) -> None:
         __tracebackhide__ = True

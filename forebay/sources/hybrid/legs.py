@@ -242,16 +242,20 @@ class HybridLegs(Source):
         leg, inner = self.mapping().inner_position(position)
         return leg, self._legs[leg].order_key(inner)
 
+    def with_legs(self, legs: Sequence[Source]) -> Self:
+        """Return a copy with other sources of the same schemas and splits; the kit passes some with smaller pages."""
+        other = copy.copy(self)
+        other._set(_legs=tuple(legs))  # noqa: SLF001 - of this class
+        return other
+
     def _with(self, legs: Sequence[Source], schema: pa.Schema) -> Self:
         """Return a copy with these sources and the common schema `schema`. Sources skip other columns if they can."""
         columns = tuple(schema.names)
         narrowed = [
             leg if tuple(resolved_schema(leg).names) == columns else leg.with_columns(columns) or leg for leg in legs
         ]
-        other = copy.copy(self)
-        other._set(  # noqa: SLF001 - of this class
-            _legs=tuple(narrowed), _columns=columns, _resolved_schema=schema, _leg_schemas=None
-        )
+        other = self.with_legs(narrowed)
+        other._set(_columns=columns, _resolved_schema=schema, _leg_schemas=None)  # noqa: SLF001 - of this class
         return other
 
     def _set(self, **attributes: object) -> None:

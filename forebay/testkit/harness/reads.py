@@ -16,7 +16,7 @@ from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.testkit.harness.interpolation import Interpolated, interpolate
 from forebay.testkit.harness.sessions import ReaderSession
-from forebay.testkit.harness.subject import Mark, PlainRead, Subject, Trace, WrongPages, difference
+from forebay.testkit.harness.subject import Hybrid, Mark, PlainRead, SmallPages, Subject, Trace, WrongPages, difference
 from forebay.testkit.outcomes import Broken, OutOfTime
 
 Written = dict[str, list[str]]
@@ -187,15 +187,15 @@ def marks_inside_pages(
         marks: The marks of that read; the read in smaller pages must have the same positions there.
     """
     known = subject.small_pages
-    for option, source in _with_smaller_pages(subject.source) if known is None else (known,):
+    for option, size, source in _with_smaller_pages(subject.source) if known is None else _known_first(*known):
         got, inner_marks = _read(subject.on(source), split, len(rows))
         if _OF_A_PAGE.search(option) and _out_of_place(got, rows):
-            subject.wrong_pages = WrongPages(option, getattr(source, option), split.id, tuple(got), tuple(rows))
+            subject.wrong_pages = WrongPages(option, size, split.id, tuple(got), tuple(rows))
         small = [marks[0], *inner_marks]
         positions = dict(small)
         same = got == list(rows) and len(small) > len(marks)
         if same and all(positions.get(number, at) == at for number, at in marks):
-            subject.small_pages = option, source
+            subject.small_pages = option, size, source
             return small
     return None
 
@@ -220,8 +220,21 @@ def _read(subject: Subject, split: Split, count: int) -> tuple[list[str], list[M
     return session.rows[split.id][:count], [mark for mark in session.output.marks[split.id] if mark[0] <= count]
 
 
-def _with_smaller_pages(source: Source) -> Iterator[tuple[str, Source]]:
-    """Yield the name of an option, and a copy of the source with a smaller value of it."""
+def _known_first(option: str, size: int, source: Source) -> Iterator[SmallPages]:
+    """Yield the copy with smaller pages that fitted another split; of a hybrid, other legs may need an option more."""
+    yield option, size, source
+    if isinstance(source, Hybrid):
+        yield from _with_smaller_pages(source)
+
+
+def _with_smaller_pages(source: Source) -> Iterator[SmallPages]:
+    """Yield the name of an option, a smaller value, and a copy of the source, or of a leg of a hybrid, with it."""
+    if isinstance(source, Hybrid):
+        legs = list(source.legs)
+        for number, leg in enumerate(legs):
+            for option, size, smaller in _with_smaller_pages(leg):
+                yield option, size, source.with_legs([*legs[:number], smaller, *legs[number + 1 :]])
+        return
     instance: Any = source  # a dataclass, as every source is one
     for field in dataclasses.fields(instance):
         value = getattr(source, field.name)
@@ -230,4 +243,4 @@ def _with_smaller_pages(source: Source) -> Iterator[tuple[str, Source]]:
         for size in _SIZES:
             if size < value:
                 with suppress(Exception):  # the source may refuse this size
-                    yield field.name, dataclasses.replace(instance, **{field.name: size})
+                    yield field.name, size, dataclasses.replace(instance, **{field.name: size})

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -378,6 +378,24 @@ def _assigned_splits(calls: SourceCalls) -> list[Split]:
     return [split for message in received if isinstance(message, AddSplits) for split in message.splits]
 
 
+SmallPages = tuple[str, int, Source]
+"""An option that sets the size of pages, a smaller size, and a copy of the source with it."""
+
+
+@runtime_checkable
+class Hybrid(Protocol):
+    """A source that reads other sources, its legs: `HybridSource`, which the kit may not import."""
+
+    name: ClassVar[str]
+
+    @property
+    def legs(self) -> Sequence[Source]:
+        """The sources, in the order in which they are read."""
+
+    def with_legs(self, legs: Sequence[Source]) -> Source:
+        """Return a copy with other sources of the same schemas and splits."""
+
+
 _BATCHES = 60
 """Target number of record batches when a check reads the whole input many times."""
 
@@ -422,8 +440,8 @@ class Subject(SourceCalls):
         self.blocked = ""
         """Why checks cannot run the enumerator with readers; set once a check has found it."""
         self.plain: PlainRead | None = None
-        self.small_pages: tuple[str, Source] | None = None
-        """The option that sets the size of pages, if there is one, and a copy of the source with smaller pages."""
+        self.small_pages: SmallPages | None = None
+        """The smaller pages that fitted; None if no option sets the size of a page."""
         self.wrong_pages: WrongPages | None = None
         """A read in smaller pages that left out, doubled or moved rows."""
 
