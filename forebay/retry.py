@@ -88,6 +88,8 @@ class RetryCount:
 
     failures_in_process: ClassVar[int] = 0
     """The number of failures of all operations of this process, for metrics."""
+    next_try_in_process: ClassVar[float] = float("-inf")
+    """The monotonic time of the latest announced try of all operations of this process, for the conformance kit."""
 
     def __init__(self, policy: RetryPolicy, clock: Clock, random: Random) -> None:
         self._policy = policy
@@ -114,7 +116,7 @@ class RetryCount:
         left = self._first_at + self._policy.timeout - now
         if (error.retry_after or 0) <= left < pause and left > 0:
             pause = left  # one more try when the time ends: what passes within it must not end the work
-        self._last_at = now + pause
+        self._last_at = RetryCount.next_try_in_process = now + pause
         most = self._policy.retries
         self.exhausted = pause > left or (most is not None and self.failures > most)
         return pause

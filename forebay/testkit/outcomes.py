@@ -208,6 +208,10 @@ class Skip(Finding):
     outcome = "skipped"
 
 
+UNANSWERED = "check a service that answers and does not limit the rate"
+"""The next step of a check that could not run because the service failed."""
+
+
 class OutOfTime(Skip):
     """The time limit of all checks is reached."""
 

@@ -94,6 +94,22 @@ def test_time_that_went_into_retries_is_said():
     )
 
 
+class AsksForPatience(Countdown):
+    """Answers 429 from the third row on, with a time to wait that is longer than the kit is patient."""
+
+    def read(self, split):
+        for row, _ in zip(super().read(split), range(2), strict=False):
+            yield row
+        raise RetriableError("too many requests", retry_after=60)
+
+
+def test_a_read_that_waits_as_long_as_the_service_asks_breaks_no_rule():
+    with pytest.warns(testkit.NotProvenWarning, match=r"not returned.*to be tried again after a pause"):
+        report = testkit.check(AsksForPatience(start=30), seconds=6)
+    assert not report.failed
+    assert "next step: check a service that answers and does not limit the rate" in report.headline
+
+
 def test_a_service_that_answers_no_more_breaks_no_rule():
     def asks(subject):
         """RDR-3: it answers."""

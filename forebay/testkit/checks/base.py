@@ -11,7 +11,7 @@ from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.runtime.connector_errors import connector_error
 from forebay.testkit.harness.guarded_calls import run_guarded
 from forebay.testkit.harness.subject import Subject
-from forebay.testkit.outcomes import AuthorMistake, Finding, OutOfTime, Result
+from forebay.testkit.outcomes import UNANSWERED, AuthorMistake, Finding, OutOfTime, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Check:
             return Result(finding.rule or self.rule, self.text, finding.outcome, saw, advice)
         except RetriableError as error:
             # Each call was made again, as hosts do: the service answers no more, whatever the connector is worth.
-            return Result(self.rule, self.text, "skipped", _text_of(error), error.advice or _UNANSWERED)
+            return Result(self.rule, self.text, "skipped", _text_of(error), error.advice or UNANSWERED)
         except ForebayError as error:
             rule = _AUTHORS_RULE.get(error.rule or "", error.rule) or self.rule
             return Result(rule, self.text, "failed", _text_of(error), error.advice or _ADVICE)
@@ -102,9 +102,6 @@ _ADVICE = (
     "raise RetriableError for temporary failures, and forebay's other errors for lasting failures outside the "
     "connector; correct all other errors"
 )
-
-
-_UNANSWERED = "check a service that answers and does not limit the rate"
 
 
 def _text_of(error: ForebayError) -> str:

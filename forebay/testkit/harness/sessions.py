@@ -22,7 +22,7 @@ from forebay.framework.split_reader import Fetched, SplitReader, check_may_catch
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.session_base import Closing, KitContext, Silence
 from forebay.testkit.harness.subject import Mark, Subject, through_json
-from forebay.testkit.outcomes import Broken, NotApplicable
+from forebay.testkit.outcomes import Broken, Finding, NotApplicable
 
 # -- Polls one source reader as a host does, and waits only for its availability future.
 
@@ -232,22 +232,24 @@ class ReaderSession(Closing):
                 rule="RDR-6",
             )
 
-    def _silent(self, silence: Silence) -> Broken:
+    def _silent(self, silence: Silence) -> Finding:
         left = sorted(self.given - self.output.released)
         source, seconds = self._subject.source, silence.seconds
         if left and isinstance(source, SimpleSource):
-            return Broken(
+            broken = Broken(
                 f"split {left[0]!r}: read() gave {len(self.rows[left[0]])} rows and has not returned; nothing came "
                 f"for {seconds:.1f} s",
                 "return from read() when the split is "
                 + ("at its end" if source.bounded else "caught up (read() is called again after pollInterval)")
                 + "; set a timeout for calls to other systems",
             )
-        return Broken(
-            f"nothing came for {seconds:.1f} s; unfinished: {left or 'none, and no END_OF_INPUT'}",
-            "finish every split, also an empty one; report caught_up for a split without more data for now; complete "
-            "is_available() when there is data",
-        )
+        else:
+            broken = Broken(
+                f"nothing came for {seconds:.1f} s; unfinished: {left or 'none, and no END_OF_INPUT'}",
+                "finish every split, also an empty one; report caught_up for a split without more data for now; "
+                "complete is_available() when there is data",
+            )
+        return self._subject.silent(broken, seconds)
 
 
 # -- Calls one split reader as the framework's fetcher does, but without the rest of the framework.

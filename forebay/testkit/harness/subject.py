@@ -31,7 +31,7 @@ from forebay.retry import RetryCount
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.interpolation import Interpolated
 from forebay.testkit.harness.session_base import KitContext, Silence
-from forebay.testkit.outcomes import Broken, NotApplicable, OutOfTime, Skip, unfit_rows
+from forebay.testkit.outcomes import UNANSWERED, Broken, Finding, NotApplicable, OutOfTime, Skip, unfit_rows
 
 # -- The rows and positions of the plain read: one read without disturbance, with which checks compare all others.
 
@@ -167,6 +167,12 @@ class SourceCalls:
     def failures_retried(self) -> int:
         """How many failures of the source were retried since the checks began."""
         return RetryCount.failures_in_process - self._failures_before
+
+    def silent(self, broken: Broken, seconds: float) -> Finding:
+        """Return `broken`, found after a silence of `seconds`; a `Skip` if a failed call waited for its next try in them."""
+        if not self.failures_retried or RetryCount.next_try_in_process < time.monotonic() - seconds:
+            return broken
+        return Skip(f"{broken.saw}; a call that had failed was to be tried again after a pause", UNANSWERED)
 
     def time_left(self) -> bool:
         """Return whether the deadline of the checks is still ahead."""
