@@ -268,8 +268,9 @@ def _seconds(retry_after: object) -> float | None:
     seconds = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
     if isinstance(retry_after, (str, bytes)):
         seconds = _header_seconds(retry_after.decode("latin-1") if isinstance(retry_after, bytes) else retry_after)
-    if isinstance(seconds, (int, float)) and math.isfinite(seconds):
-        return max(0.0, float(seconds))
+    with suppress(OverflowError):  # an int that is too large for a float
+        if isinstance(seconds, (int, float)) and math.isfinite(seconds):
+            return max(0.0, float(seconds))
     _log.warning(
         "retry_after %.100r is neither seconds nor an HTTP date; it is ignored, and the usual pauses apply", retry_after
     )

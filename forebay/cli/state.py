@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from forebay.cli.arguments import Json, option_texts, say
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, printable
 from forebay.options.secret import Secret
 from forebay.table.changelog.state.inspection import (
     OperatorReport,
@@ -150,8 +150,8 @@ def _report(shown: OperatorReport) -> list[str]:
         body.append(_cells("total", shown.total))
     counts = ", ".join(f"{what} {many:,}" for what, many in shown.total.counts.items()) or "none"
     return [
-        head,
-        f"  query {info.query}, since micro-batch {info.first:,}, generation {info.generation}",
+        printable(head),
+        printable(f"  query {info.query}, since micro-batch {info.first:,}, generation {info.generation}"),
         text_table(_HEADER, body, right=range(2, len(_HEADER))),
         f"  largest shard: {shown.skew:.2f} times the mean; counted in this micro-batch: {counts}",
     ]

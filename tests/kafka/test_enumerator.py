@@ -13,6 +13,7 @@ from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.tasks.assign_tasks import plan_bounded
 from forebay.sources.kafka import KafkaSource
+from forebay.sources.kafka.client.cluster import KafkaCluster
 from forebay.sources.kafka.enumerator import KafkaEnumerator
 
 
@@ -294,6 +295,28 @@ def test_an_offset_of_spark_s_own_source_for_a_topic_that_is_gone_is_a_loss(kafk
         look(subscribe=topic).adopt(offset)
     assert caught.value.split == f"{topic}-gone/0"
     assert [split.id for split in look(subscribe=topic, failOnDataLoss="false").adopt(offset)] == [f"{topic}/0"]
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_one_stale_answer_is_not_believed_while_an_offset_of_spark_is_adopted(kafka, look, monkeypatch, strict):
+    topic = kafka.topic()
+    ask, answers = KafkaCluster.topics, []
+
+    def topics(self, names):
+        answers.append(ask(self, names) if answers else {})
+        return answers[-1]
+
+    monkeypatch.setattr(KafkaCluster, "topics", topics)
+    (split,) = look(subscribe=topic, failOnDataLoss=strict).adopt({topic: {"0": 30}})
+    assert (split.id, split.position) == (f"{topic}/0", 30)
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [{"t": {"0": -2}}, {"t": {"0": 10**30}}, {"../x": {"0": 1}}, {"t": {"99999999999": 1}}, {"t": {"0": True}}],
+)
+def test_what_is_no_offset_of_spark_is_not_adopted(kafka, look, offset):
+    assert look(subscribe=kafka.topic()).adopt(offset) is None
 
 
 def test_an_end_before_the_position_is_a_loss(kafka, look):

@@ -252,14 +252,20 @@ def test_a_login_by_options_shows_the_lag_and_never_the_password(run_lag, mortal
     assert mortal.address_of("LOGIN") in said and "sesame" not in said
 
 
-@pytest.mark.parametrize("split", ["t", "t/", "t/x", "/1", "t/٣"])
-def test_a_checkpoint_with_a_split_that_is_no_partition_is_damaged(run_lag, tmp_path, split):
-    offset = {"v": 1, "source": "forebay_kafka", "n": 0, "id": "a", "splits": [[split, 9, 5]]}
+@pytest.mark.parametrize(
+    ("split", "position", "text"),
+    [
+        *((split, 5, "is no topic/partition") for split in ("t", "t/", "t/x", "/1", "t/٣", "t/9999999999")),
+        *(("t/0", position, "is no offset") for position in (-5, 10**30)),
+    ],
+)
+def test_a_checkpoint_with_what_is_no_partition_or_no_offset_is_damaged(run_lag, tmp_path, split, position, text):
+    offset = {"v": 1, "source": "forebay_kafka", "n": 0, "id": "a", "splits": [[split, 2**63 - 1, position]]}
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text(f"v1\n{METADATA}\n{json.dumps(offset)}")
     code, shown, said = run_lag("--checkpoint", str(tmp_path), "-b", "127.0.0.1:1")
     assert (code, shown) == (1, "")
-    assert "is damaged" in said and "is no topic/partition" in said and "restore the checkpoint" in said
+    assert "is damaged" in said and text in said and "restore the checkpoint" in said
 
 
 def test_offsets_that_are_nested_too_deeply_are_no_position(run_lag, tmp_path):

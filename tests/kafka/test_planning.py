@@ -309,6 +309,24 @@ def test_progress_in_a_topic_is_not_that_of_a_later_topic_of_its_name(publishing
     assert group.kept == {("t", 0): 40}
 
 
+def test_a_deleted_topic_that_comes_back_gets_its_progress_also_at_the_old_offset(publishing):
+    """Its split has the id of the old one if a discovery saw that it was gone."""
+    group = Group()
+    progress = publishing(group)
+    progress.publish(reached(t0=40))
+    group.topic_id, group.kept = "B", {}
+    progress.publish(reached("B", t0=40))
+    assert group.kept == {("t", 0): 40}
+
+
+def test_an_error_that_no_client_should_raise_does_not_stop_the_query_either(publishing, caplog, monkeypatch):
+    group = Group()
+    progress = publishing(group)
+    monkeypatch.setattr(group, "alter_group_offsets", lambda *_: {}["?"])
+    progress.publish(reached(t0=40))
+    assert "committing progress to the group 'g' failed; the query continues" in caplog.text
+
+
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_topic_found_later_whose_first_records_are_gone_is_warned_of(brokers, look, caplog, strict):
     brokers.ids["t2"] = "Z"

@@ -13,7 +13,7 @@ from typing import Final
 from kafka.errors import UnknownTopicOrPartitionError
 
 from forebay.clock import Clock
-from forebay.errors import ConfigurationError, DataLossError, ForebayError, RetriableError
+from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.split import Json, Position, Split
 from forebay.sources.kafka.bounds import EARLIEST, LATEST, BoundKind
@@ -22,7 +22,7 @@ from forebay.sources.kafka.client.cluster import COORDINATOR_RETRIES, KafkaClust
 from forebay.sources.kafka.event_times import RecordTimes, TimeLimits
 from forebay.sources.kafka.offset_resolver import OffsetResolver, TopicDiscovery, TopicIdentity
 from forebay.sources.kafka.options import KafkaOptions
-from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
+from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics, is_offset, is_split_id
 
 # -- Commits progress to a consumer group. A failed commit never stops the query.
 
@@ -47,7 +47,7 @@ class GroupProgress:
         self._cluster = KafkaCluster(replace(options, settings={**options.settings, **short}), retries=0, interval=0)
         self._group = group
         self._clock = clock
-        self._published: dict[str, int] = {}
+        self._published: dict[str, tuple[str | None, int]] = {}  # topic id and offset by split
         self._pending: dict[str, KafkaSplit] = {}
         self._retries = COORDINATOR_RETRIES
         self._failed_at: float | None = None
@@ -59,7 +59,9 @@ class GroupProgress:
         """
         self._pending |= {split.id: split for split in splits}
         self._pending = {
-            name: split for name, split in self._pending.items() if self._published.get(name) != split.start
+            name: split
+            for name, split in self._pending.items()
+            if self._published.get(name) != (split.topic_id, split.start)
         }
         if not self._pending or (self._failed_at is not None and self._clock.monotonic() - self._failed_at < _PAUSE):
             return
@@ -67,7 +69,7 @@ class GroupProgress:
         retries, self._retries = self._retries, _RETRIES
         try:
             self._cluster.commit(self._group, self._pending.values(), retries=retries)
-        except ForebayError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a client raises, the query goes on
             if self._failed_at is None:
                 text = "committing progress to the group %r failed; the query continues and retries every %.0f s: %s"
                 _log.warning(text, self._group, _PAUSE, error)
@@ -75,7 +77,7 @@ class GroupProgress:
             return
         if self._failed_at is not None:
             _log.info("committing progress to the group %r works again", self._group)
-        self._published |= {split.id: split.start for split in self._pending.values()}
+        self._published |= {split.id: (split.topic_id, split.start) for split in self._pending.values()}
         self._pending, self._failed_at = {}, None
 
     def close(self) -> None:
@@ -177,7 +179,9 @@ class KafkaEnumerator(DiscoveryEnumerator):
         positions = _spark_positions(offset)
         if positions is None:
             return None
-        topics = self._cluster.topics({partition.topic for partition in positions})
+        names = {partition.topic for partition in positions}
+        # A broker with stale metadata may miss a topic.
+        topics = ask_until(lambda: self._cluster.topics(names), lambda answer: names <= answer.keys())
         for partition, position in sorted(positions.items()):
             if partition.topic not in topics:
                 self._report_loss("its topic was deleted", KafkaSplit(id=partition.split_id, position=position))
@@ -457,7 +461,7 @@ def _spark_positions(offset: Mapping[str, Json]) -> dict[TopicPartition, int] | 
         if not isinstance(partitions, Mapping) or not partitions:
             return None
         for number, position in partitions.items():
-            if not number.isdecimal() or isinstance(position, bool) or not isinstance(position, int):
+            if not is_offset(position) or not number.isdecimal() or not is_split_id(f"{topic}/{number}"):
                 return None
             positions[TopicPartition(topic, int(number))] = position
     return positions

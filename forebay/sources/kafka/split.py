@@ -5,13 +5,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeGuard
 
 from forebay.errors import ContractError
 from forebay.framework.split import Split
 
-_ID: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})/[0-9]{1,10}(:[a-zA-Z0-9_-]+)?", re.ASCII)
+_ID: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})/([0-9]{1,10})(:[a-zA-Z0-9_-]+)?", re.ASCII)
 """The id of a split: Kafka has no other names of topics."""
+_PARTITIONS: Final = 2**31
+
+
+def is_split_id(text: str) -> bool:
+    """Return whether a text of a checkpoint is the id of a split: Kafka can have its topic and its partition."""
+    named = _ID.fullmatch(text)
+    return named is not None and named[1] not in (".", "..") and int(named[2]) < _PARTITIONS
+
+
+def is_offset(value: object) -> TypeGuard[int]:
+    """Return whether a value of a checkpoint is the offset of a record, now or later."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 class TopicPartition(NamedTuple):
@@ -56,10 +68,9 @@ class KafkaSplit(Split):
             ContractError: The id is not that of a partition of a topic, or the position is no offset.
         """
         split = super().from_json(data)
-        named = _ID.fullmatch(split.id)
-        if named is None or named[1] in (".", ".."):
+        if not is_split_id(split.id):
             raise ContractError(f"the split {split.id!r:.300} is no topic/partition", rule="SPL-1")
-        if not all(position is None or isinstance(position, int) for position in (split.position, split.end)):
+        if not all(position is None or is_offset(position) for position in (split.position, split.end)):
             raise ContractError(f"the position of the split {split.id!r} is no offset", split=split.id, rule="SPL-1")
         return split
 

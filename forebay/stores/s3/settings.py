@@ -225,7 +225,7 @@ class S3Settings:
         """Return the error for the URL of a service that is no URL. It does not show it: it may have a password."""
         return self._refusal(
             name,
-            f"{self.option(name)} is not the URL of a service, or has a password in it",
+            f"{self.option(name)} is not the URL of a service, or has a user, a password, a query or a fragment",
             f"give http://host:port or https://host:port, and the credentials as {self.option('key')} and "
             f"{self.option('secret')}",
         )
@@ -235,13 +235,13 @@ class S3Settings:
 
 
 def is_endpoint(url: str) -> bool:
-    """Return whether a text is the URL of a service of HTTP, without a password that has a slash."""
+    """Return whether a text is the URL of a service of HTTP, without what may be a secret: boto3 shows it in errors."""
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises ValueError for anything but digits
+        port = parts.port  # raises ValueError for anything but digits
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in f"{parts.path}?{parts.query}"
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not re.search("[@?#]", url)
 
 
 def _without_hadoop(options: Mapping[str, object], prefix: str) -> Mapping[str, object]:

@@ -169,7 +169,7 @@ class SourceCalls:
         return RetryCount.failures_in_process - self._failures_before
 
     def silent(self, broken: Broken, seconds: float) -> Finding:
-        """Return `broken`, found after a silence of `seconds`; a `Skip` if a failed call waited for its next try in them."""
+        """Return `broken`, of a silence of `seconds`; a `Skip` if a failed call waited for its next try in them."""
         if not self.failures_retried or RetryCount.next_try_in_process < time.monotonic() - seconds:
             return broken
         return Skip(f"{broken.saw}; a call that had failed was to be tried again after a pause", UNANSWERED)

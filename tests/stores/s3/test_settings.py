@@ -64,7 +64,19 @@ def test_credentials_are_not_shown_and_references_travel(monkeypatch):
     assert hash(found) == hash(pickle.loads(pickle.dumps(found)))
 
 
-@pytest.mark.parametrize("url", ["http://u:canary+7/x@127.0.0.1:1", "http://u:1/canary@h", "canary+7/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "http://u:canary+7/x@127.0.0.1:1",
+            "http://u:1/canary@h",
+            "canary+7/x",
+            "http://u:canary@h",
+            "http://canary@h",
+        ),
+        *("http://u:1#canary@h", "http://h?token=canary", "http://h/?token=canary", "http://h/#canary", "http://h:0"),
+    ],
+)
 @pytest.mark.parametrize("name", ["endpoint_url", "sts_endpoint_url"])
 def test_an_endpoint_that_is_no_url_is_refused_and_not_shown(name, url):
     with pytest.raises(ConfigurationError, match=f"storage.{name} is not the URL") as caught:

@@ -94,14 +94,18 @@ _BY_STATE: Final[dict[str, tuple[type[ForebayError], str]]] = {
 """The error and its advice by SQLSTATE, or by its class: the longest prefix counts. All others are defects."""
 
 _REFUSED = re.compile(
-    r"FATAL: |no password supplied|SSL was required|certificate|private key file|channel binding|authentication method"
-    r"|GSSAPI encryption required|SSL negotiation|expected authentication request|could not parse network address"
-    r"|socket path .* is too long|definition of service|service file"
+    r"no password supplied|SSL was required|certificate|private key file|channel binding|authentication method"
+    r"|GSSAPI encryption required|response to SSL negotiation|expected authentication request"
+    r"|could not parse network address|socket path .* is too long|definition of service|service file"
+    r"|FATAL: .*(authentication failed|pg_hba|does not exist|no such|not found|not specified|not permitted|not allowed"
+    r"|permission denied|unrecognized|invalid|cannot be changed|unsupported|not supported|require|must be"
+    r"|not currently accepting)",
+    re.DOTALL,
 )
-_NOT_YET = re.compile(r"starting up|shutting down|recovery|not (yet )?accepting|too many|remaining connection slots")
 """Texts of a server that refuses a connection, or is no PostgreSQL, and of a DSN that no server can satisfy.
 
-A server refuses the ones of `_NOT_YET` for a time. They have no SQLSTATE.
+They have no SQLSTATE. All other refusals are waited out, also those of poolers and in other languages: a server that
+starts, ends, or has no free connection says so in many ways.
 """
 _NUMBERS = {
     *("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
@@ -176,8 +180,7 @@ def typed_error(error: psycopg.Error, table: str) -> ForebayError:
     where = "; ".join(part for part in (diagnosis.message_detail, diagnosis.context) if part)
     message = f"the table {table}: {text}" + (f" ({where})" if where else "")
     if not state:
-        refused = _REFUSED.search(text) and not _NOT_YET.search(text)
-        if isinstance(error, psycopg.ProgrammingError) or refused:
+        if isinstance(error, psycopg.ProgrammingError) or _REFUSED.search(text):
             return ConfigurationError(message, option="dsn", advice="correct the connection string or the server")
         return RetriableError(message, advice=_WAIT[1])
     kind, advice = next((_BY_STATE[state[:size]] for size in (5, 2) if state[:size] in _BY_STATE), _DEFECT)

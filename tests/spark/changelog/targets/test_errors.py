@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import psycopg
 import pytest
@@ -74,8 +75,9 @@ def test_real_errors_have_the_class_of_what_their_reader_does(postgres, dsn, sta
     assert "correct" in failed.value.advice or kind is not ConfigurationError or "primary" in failed.value.advice
 
 
-@pytest.mark.parametrize("sslmode", ["disable", "require"])
-def test_a_server_that_is_no_postgresql_is_for_a_person_to_correct(sslmode):
+@contextmanager
+def answering(reply):
+    """Give the port of a server that answers each connection so."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():
@@ -84,9 +86,47 @@ def test_a_server_that_is_no_postgresql_is_for_a_person_to_correct(sslmode):
                     connection = server.accept()[0]
                     with connection:
                         connection.recv(100)
-                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                        connection.sendall(reply)
 
         threading.Thread(target=answer, daemon=True).start()
-        dsn = Secret(f"host=127.0.0.1 port={server.getsockname()[1]} sslmode={sslmode}")
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("sslmode", ["disable", "require"])
+def test_a_server_that_is_no_postgresql_is_for_a_person_to_correct(sslmode):
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        dsn = Secret(f"host=127.0.0.1 port={port} sslmode={sslmode}")
         with pytest.raises(ConfigurationError, match="received"), connected(dsn, "t"):
             pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (RetriableError, "the database system is starting up"),
+        (RetriableError, "das Datenbanksystem startet gerade"),
+        (RetriableError, "désolé, trop de clients sont déjà connectés"),
+        (RetriableError, "no more connections allowed (max_client_conn)"),
+        (RetriableError, "server login has been failing, try again later (server_login_retry)"),
+        (RetriableError, "query_wait_timeout"),
+        (RetriableError, "pgbouncer cannot connect to server"),
+        (RetriableError, "Max client connections reached"),
+        (RetriableError, "canceling authentication due to timeout"),
+        (RetriableError, "terminating connection due to administrator command"),
+        (RetriableError, "out of memory"),
+        (ConfigurationError, 'password authentication failed for user "u"'),
+        (ConfigurationError, 'no pg_hba.conf entry for host "10.0.0.1", user "u", database "d", no encryption'),
+        (ConfigurationError, 'permission denied for database "d"'),
+        (ConfigurationError, 'database "d" is not currently accepting connections'),
+        (ConfigurationError, "no such database: d"),
+        (ConfigurationError, "Tenant or user not found"),
+        (ConfigurationError, "unsupported startup parameter: search_path"),
+    ],
+)
+def test_what_servers_and_poolers_say_when_they_refuse_a_connection(kind, text):
+    fields = f"SFATAL\0VFATAL\0C08P01\0M{text}\0\0".encode()
+    with answering(b"E" + struct.pack("!I", len(fields) + 4) + fields) as port:
+        dsn = Secret(f"host=127.0.0.1 port={port} sslmode=disable user=u dbname=d")
+        with pytest.raises(ForebayError) as failed, connected(dsn, "t"):
+            pass
+    assert type(failed.value) is kind and text in str(failed.value)
