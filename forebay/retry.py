@@ -116,9 +116,11 @@ class RetryCount:
         left = self._first_at + self._policy.timeout - now
         if (error.retry_after or 0) <= left < pause and left > 0:
             pause = left  # one more try when the time ends: what passes within it must not end the work
-        self._last_at = RetryCount.next_try_in_process = now + pause
+        self._last_at = now + pause
         most = self._policy.retries
         self.exhausted = pause > left or (most is not None and self.failures > most)
+        if not self.exhausted:
+            RetryCount.next_try_in_process = self._last_at
         return pause
 
     def last_error(self, error: RetriableError) -> RetriableError:

@@ -48,6 +48,7 @@ def refusal(**options: str) -> ConfigurationError:
         ({"startingOffsets": '{"t":{"a":1}}'}, "startingOffsets", "has"),
         ({"startingOffsets": '{"t":{"0":"1"}}'}, "startingOffsets", "has"),
         ({"startingOffsets": '{"t":{"0":-3}}'}, "startingOffsets", "-3"),
+        ({"endingOffsets": f'{{"t":{{"0":{1 << 63}}}}}'}, "endingOffsets", f"invalid offset {1 << 63}"),
         ({"startingOffsets": "committed"}, "kafka.group.id", "startingOffsets=committed"),
         ({"commitOffsets": "true"}, "kafka.group.id", "commitOffsets"),
         ({"startingTimestamp": "-1"}, "startingTimestamp", "-1"),

@@ -229,6 +229,11 @@ class Group:
         pass
 
 
+def own_messages(caplog):
+    """Return forebay's messages, without those of clients of other tests, which connect again in the background."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith("forebay")]
+
+
 def reached(topic_id="A", **offsets):
     """Return splits at these offsets: `t0` is the partition 0 of the topic `t`."""
     return [KafkaSplit(id=f"t/{name[1:]}", position=at, topic_id=topic_id) for name, at in offsets.items()]
@@ -259,7 +264,7 @@ def test_a_failed_commit_is_retried_after_a_pause(publishing, clock, caplog, err
         progress.publish(reached(t0=7 + n))
         assert group.asked == before
         clock.advance(1)
-    assert [record.levelname for record in caplog.records if record.name.startswith("forebay")] == ["WARNING"]
+    assert len(own_messages(caplog)) == 1
     assert "'g'" in caplog.text
     group.errors.clear()
     progress.publish(())
@@ -285,7 +290,7 @@ def test_a_deleted_partition_does_not_block_other_commits(publishing, clock, cap
         {("t", 0): 5, ("t", 1): 5},
         {("t", 0): 6},
     ]
-    assert not caplog.messages
+    assert not own_messages(caplog)
 
 
 def test_the_first_group_of_a_cluster_is_waited_for(publishing):
@@ -336,7 +341,7 @@ def test_a_topic_found_later_whose_first_records_are_gone_is_warned_of(brokers, 
     for _ in range(2):
         found = enumerator.discover(known, False).splits
         assert [(one.id, one.position) for one in found][2:] == [("t2/0", 5), ("t2/1", 0)]
-    (warned,) = caplog.messages
+    (warned,) = own_messages(caplog)
     assert "t2/0" in warned and "begins at offset 5" in warned
 
 

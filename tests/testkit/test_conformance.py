@@ -104,10 +104,29 @@ class AsksForPatience(Countdown):
 
 
 def test_a_read_that_waits_as_long_as_the_service_asks_breaks_no_rule():
-    with pytest.warns(testkit.NotProvenWarning, match=r"not returned.*to be tried again after a pause"):
+    with pytest.warns(testkit.NotProvenWarning, match=r"not returned.*is tried again only in 5\d"):
         report = testkit.check(AsksForPatience(start=30), seconds=6)
     assert not report.failed
     assert "next step: check a service that answers and does not limit the rate" in report.headline
+
+
+class HangsAfterAFailure(Countdown):
+    """Keeps what it took when its client failed, so that the next try waits for it."""
+
+    failures: ClassVar[list[int]] = []
+
+    def read(self, split):
+        for row, _ in zip(super().read(split), range(2), strict=False):
+            yield row
+        self.failures.append(1)
+        if len(self.failures) == 1:
+            raise RetriableError("reset by peer")
+        threading.Event().wait(20)
+
+
+def test_a_read_that_hangs_after_a_failure_breaks_a_rule():
+    with pytest.raises(testkit.ConformanceError, match="has not returned"):
+        testkit.check(HangsAfterAFailure(start=30), seconds=6)
 
 
 def test_a_service_that_answers_no_more_breaks_no_rule():

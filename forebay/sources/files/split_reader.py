@@ -73,7 +73,8 @@ class FileSplitReader(SplitReader):
                 return []
             if together := self._read_together():
                 return together
-            self._reading = self._begin(self._waiting.popleft())
+            self._reading = self._begin(self._waiting[0])  # a store that does not answer leaves it waiting
+            self._waiting.popleft()
             self._small_files.request(self._waiting)
         reading = self._reading
         try:

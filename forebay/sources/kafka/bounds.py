@@ -68,7 +68,7 @@ class Bound:
             return cls(BoundKind(word), option)
         values = _partitions_json(offsets, option)
         for partition, offset in values.items():
-            if offset < EARLIEST:
+            if not EARLIEST <= offset < 1 << 63:
                 raise ConfigurationError(
                     f"{option} gives {partition.split_id} the invalid offset {offset}",
                     option=option,

@@ -261,15 +261,14 @@ def failing_reads_are_errors(subject: Subject) -> None:
 
 def _rows_or_error(subject: Subject, split: Split) -> list[str] | None:
     """Read a split. Return its rows; None if the read ended with an error."""
-    with ReaderSession(subject, [split]) as session:
-        try:
+    try:
+        with ReaderSession(subject, [split]) as session:
             session.run(session.caught_up)
-        except Finding:
-            raise
-        except Exception as error:  # noqa: BLE001 - any error is a right answer
-            drop_clients(subject.source.name, error)
-            session.abandon()
-            return None
+    except Finding:
+        raise
+    except Exception as error:  # noqa: BLE001 - any error is a right answer
+        drop_clients(subject.source.name, error)
+        return None
     return session.rows[split.id]
 
 

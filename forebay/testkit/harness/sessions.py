@@ -249,7 +249,7 @@ class ReaderSession(Closing):
                 "finish every split, also an empty one; report caught_up for a split without more data for now; "
                 "complete is_available() when there is data",
             )
-        return self._subject.silent(broken, seconds)
+        return self._subject.silent(broken)
 
 
 # -- Calls one split reader as the framework's fetcher does, but without the rest of the framework.

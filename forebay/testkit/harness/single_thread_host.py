@@ -209,7 +209,7 @@ class SingleThreadHost(Closing):
             if self.step():
                 silence.reset()
             elif silence.left < 0:
-                raise self._subject.silent(self._stuck(silence.seconds), silence.seconds)
+                raise self._subject.silent(self._stuck(silence.seconds))
 
     def _stuck(self, seconds: float) -> Broken:
         readers = self._readers.items()

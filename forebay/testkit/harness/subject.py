@@ -168,11 +168,12 @@ class SourceCalls:
         """How many failures of the source were retried since the checks began."""
         return RetryCount.failures_in_process - self._failures_before
 
-    def silent(self, broken: Broken, seconds: float) -> Finding:
-        """Return `broken`, of a silence of `seconds`; a `Skip` if a failed call waited for its next try in them."""
-        if not self.failures_retried or RetryCount.next_try_in_process < time.monotonic() - seconds:
+    def silent(self, broken: Broken) -> Finding:
+        """Return `broken`, found in a silence; a `Skip` if a call that failed waits until it is tried again."""
+        left = RetryCount.next_try_in_process - time.monotonic()
+        if not self.failures_retried or left <= 0:
             return broken
-        return Skip(f"{broken.saw}; a call that had failed was to be tried again after a pause", UNANSWERED)
+        return Skip(f"{broken.saw}; a call that failed is tried again only in {left:.1f} s", UNANSWERED)
 
     def time_left(self) -> bool:
         """Return whether the deadline of the checks is still ahead."""

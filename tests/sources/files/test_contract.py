@@ -21,7 +21,7 @@ from s3_servers import S3Server
 
 from forebay.options import Secret
 from forebay.sources.files import FileSource
-from forebay.testkit import SourceContract
+from forebay.testkit import SourceContract, check
 
 
 class Files(SourceContract):
@@ -194,3 +194,11 @@ class TestOrcOnS3(OnS3, TestOrc):
 @pytest.mark.soak
 class TestAvroOnS3(OnS3, TestAvro):
     """Avro."""
+
+
+def test_a_file_that_could_not_be_opened_for_its_schema_is_read_at_the_next_try(tmp_path: Path) -> None:
+    """Without a schema, as `check` and tests read it, the first fetch infers it."""
+    (tmp_path / "a.csv").write_text("n\n1\n2\n")
+    options = {"header": True, "inferSchema": True}
+    source = FileSource(path=str(tmp_path), file_format="csv", format_options=options)
+    assert "ERR-1" in check(source, rules=["ERR-1"]).rules("passed")

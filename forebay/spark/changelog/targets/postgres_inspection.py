@@ -97,15 +97,18 @@ _REFUSED = re.compile(
     r"no password supplied|SSL was required|certificate|private key file|channel binding|authentication method"
     r"|GSSAPI encryption required|response to SSL negotiation|expected authentication request"
     r"|could not parse network address|socket path .* is too long|definition of service|service file"
-    r"|FATAL: .*(authentication failed|pg_hba|does not exist|no such|not found|not specified|not permitted|not allowed"
-    r"|permission denied|unrecognized|invalid|cannot be changed|unsupported|not supported|require|must be"
-    r"|not currently accepting)",
-    re.DOTALL,
+    r"|(FATAL|ERROR): .*(auth\w* failed|pg_hba|does not exist|no such|not found|not specified|not permitted|not allowed"
+    r"|does not allow|permission denied|unrecognized|invalid|not valid|expired|wrong|cannot be changed|unable to set"
+    r"|unsupported|not supported|supports only|incompatible|require|must be|insecure|no credentials|allow_list"
+    r"|no pool configured|not currently accepting)",
+    re.IGNORECASE | re.DOTALL,
 )
+_FOR_A_TIME = re.compile(r"starting up|shutting down|shutdown|recovery|too many|try again|_retry\b", re.IGNORECASE)
 """Texts of a server that refuses a connection, or is no PostgreSQL, and of a DSN that no server can satisfy.
 
-They have no SQLSTATE. All other refusals are waited out, also those of poolers and in other languages: a server that
-starts, ends, or has no free connection says so in many ways.
+They have no SQLSTATE. Names are left out: they are in quotes. A server refuses `_FOR_A_TIME` whatever else it says. All
+other refusals are waited out too, also those of poolers and in other languages: a server that starts, ends, or has no
+free connection says so in many ways.
 """
 _NUMBERS = {
     *("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
@@ -180,7 +183,9 @@ def typed_error(error: psycopg.Error, table: str) -> ForebayError:
     where = "; ".join(part for part in (diagnosis.message_detail, diagnosis.context) if part)
     message = f"the table {table}: {text}" + (f" ({where})" if where else "")
     if not state:
-        if isinstance(error, psycopg.ProgrammingError) or _REFUSED.search(text):
+        unquoted = re.sub(r'"[^"]*"', '""', text)
+        refused = _REFUSED.search(unquoted) and not _FOR_A_TIME.search(unquoted)
+        if isinstance(error, psycopg.ProgrammingError) or refused:
             return ConfigurationError(message, option="dsn", advice="correct the connection string or the server")
         return RetriableError(message, advice=_WAIT[1])
     kind, advice = next((_BY_STATE[state[:size]] for size in (5, 2) if state[:size] in _BY_STATE), _DEFECT)
