@@ -88,8 +88,6 @@ class RetryCount:
 
     failures_in_process: ClassVar[int] = 0
     """The number of failures of all operations of this process, for metrics."""
-    next_try_in_process: ClassVar[float] = float("-inf")
-    """The monotonic time of the latest announced try of all operations of this process, for the conformance kit."""
 
     def __init__(self, policy: RetryPolicy, clock: Clock, random: Random) -> None:
         self._policy = policy
@@ -119,8 +117,6 @@ class RetryCount:
         self._last_at = now + pause
         most = self._policy.retries
         self.exhausted = pause > left or (most is not None and self.failures > most)
-        if not self.exhausted:
-            RetryCount.next_try_in_process = self._last_at
         return pause
 
     def last_error(self, error: RetriableError) -> RetriableError:

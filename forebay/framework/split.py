@@ -124,7 +124,18 @@ class Split:
     @classmethod
     def _upgraded(cls, version: int, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of an older version in the form of this class. Refuse an `upgrade` that loses one."""
-        upgraded: object = cls.upgrade(version, dict(stored))
+        split_id = str(stored.get("id"))
+        try:
+            upgraded: object = cls.upgrade(version, dict(stored))
+        except ContractError:
+            raise
+        except Exception as error:
+            raise ContractError(
+                f"{cls.__name__}.upgrade({version}, fields) failed: {type(error).__name__}: {error}",
+                split=split_id,
+                rule="SER-1",
+                advice="correct upgrade(); a field that was None may be missing in `fields`",
+            ) from error
         fields = dict(upgraded) if isinstance(upgraded, Mapping) else {}
         known = {field.name for field in dataclasses.fields(cls)}
         lost = [
@@ -137,10 +148,18 @@ class Split:
             effect = ": the split would be read again from its start" if lost == ["position"] else ""
             raise ContractError(
                 f"{cls.__name__}.upgrade({version}, fields) {what} of a stored split{effect}",
-                split=str(stored.get("id")),
+                split=split_id,
                 rule="SER-1",
                 advice="return all stored fields, also id, position and end, and change or add only what is new: "
                 "return {**fields, …}",
+            )
+        if fields["id"] != stored["id"]:
+            raise ContractError(
+                f"{cls.__name__}.upgrade({version}, fields) changes the id of a stored split to {fields['id']!r}: the "
+                "split would be read again from its start, as one that is found now",
+                split=split_id,
+                rule="SPL-1",
+                advice="return the id as it is",
             )
         return fields
 

@@ -65,7 +65,10 @@ def check(
     require_source(source, "check()")
     _refuse_import(source)
     if source.consumes:
-        what = "check() reads it many times, and takes its records: use a queue of its own for tests"
+        what = (
+            "check() reads it many times, and takes its records: use a queue of its own for tests. Whether a failure "
+            "while it takes them loses some, only a SourceContract finds"
+        )
         warnings.warn(f"{source.name} consumes its input: {what}", ConformanceWarning, stacklevel=2)
     started = time.monotonic()
     subject = Subject(source, seconds=seconds, seed=seed, live=True, stored=stored)

@@ -145,6 +145,20 @@ def test_ser1_an_upgrade_that_loses_a_field_is_refused_and_names_it(lost: str) -
         assert "return {**fields, …}" in str(raised.value.advice)
 
 
+def test_ser1_an_upgrade_that_changes_the_id_is_refused() -> None:
+    """SPL-1: the split would be read again from its start, under its old id or the new one."""
+    with pytest.raises(ContractError, match="changes the id of a stored split to 'xa'") as raised:
+        grown(lambda fields: {**fields, "id": "x" + fields["id"]}).from_json({"v": 1, "id": "a", "position": 3})
+    assert (raised.value.split, raised.value.rule) == ("a", "SPL-1")
+
+
+def test_ser1_an_error_in_an_upgrade_names_it_and_the_split() -> None:
+    """SER-1: `position` is missing in the fields of a split that was not begun."""
+    with pytest.raises(ContractError, match=r"upgrade\(1, fields\) failed: KeyError: 'position'") as raised:
+        grown(lambda fields: {**fields, "position": fields["position"] + 1}).from_json({"v": 1, "id": "a"})
+    assert raised.value.split == "a" and "may be missing" in str(raised.value.advice)
+
+
 def test_ser1_an_upgrade_may_drop_what_the_class_has_no_more_and_add_what_is_new() -> None:
     """SER-1."""
     more = grown(lambda fields: {**fields, "shard": 7})

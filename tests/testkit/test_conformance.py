@@ -104,7 +104,7 @@ class AsksForPatience(Countdown):
 
 
 def test_a_read_that_waits_as_long_as_the_service_asks_breaks_no_rule():
-    with pytest.warns(testkit.NotProvenWarning, match=r"not returned.*is tried again only in 5\d"):
+    with pytest.warns(testkit.NotProvenWarning, match=r"not returned.*asked for a pause, of which 5\d"):
         report = testkit.check(AsksForPatience(start=30), seconds=6)
     assert not report.failed
     assert "next step: check a service that answers and does not limit the rate" in report.headline
@@ -137,6 +137,12 @@ def test_a_service_that_answers_no_more_breaks_no_rule():
     result = Check.of(asks).judge(Subject(Countdown(start=3), seconds=10, seed=0, live=False))
     assert (result.outcome, result.why) == ("skipped", "RetriableError: too many requests")
     assert result.advice.startswith("check a service that answers")
+
+
+@pytest.mark.parametrize("stored", ["x", ["a", 3], {"id": "all", "position": 3}])
+def test_what_to_json_did_not_return_is_no_stored_split(stored):
+    with pytest.raises(Exception, match=r"is not what Split.to_json\(\) returns: a dict with the version as 'v'"):
+        testkit.check(Countdown(start=3), stored=[stored], rules=["SER-1"])
 
 
 class MistakenSplits(Countdown):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
+from forebay.errors import ContractError
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
 
@@ -75,11 +76,25 @@ class SplitMapping:
         )
 
     def inner(self, split: Split) -> Split:
-        """Convert a split of the hybrid to the split of its leg."""
+        """Convert a split of the hybrid to the split of its leg.
+
+        Raises:
+            ContractError: The class of the leg's splits converts positions of an older version, but the offsets of the
+                hybrid keep the old ones.
+        """
         own = own_split(split)
         position, end = (None if place is None else self.inner_position(place)[1] for place in (own.position, own.end))
         fields = {"id": own.id.partition("/")[2], "position": position, "end": end}
-        return self._legs[own.leg].split_class.from_json({**own.fields, **fields})
+        inner = self._legs[own.leg].split_class.from_json({**own.fields, **fields})
+        if (inner.position, inner.end) != (position, end):
+            raise ContractError(
+                f"{type(inner).__name__}.upgrade() made the position {inner.position!r} of {position!r}, and the end "
+                f"{inner.end!r} of {end!r}: in a hybrid it may convert other fields, not these",
+                split=own.id,
+                rule="SER-3",
+                advice="let upgrade() keep the position and the end, and give read() and latest() both forms",
+            )
+        return inner
 
 
 def own_split(split: Split) -> HybridSplit:

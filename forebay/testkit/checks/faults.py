@@ -19,10 +19,11 @@ from forebay.errors import ConfigurationError, FatalError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.runtime.clients import drop_clients
 from forebay.framework.simple import SimpleSource
+from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.harness.sessions import ReaderSession
-from forebay.testkit.harness.subject import Subject
+from forebay.testkit.harness.subject import Hybrid, Subject, Trace
 from forebay.testkit.harness.surroundings import FailingCalls, failing_calls
 from forebay.testkit.outcomes import Broken, Finding, NotApplicable
 
@@ -163,14 +164,14 @@ _PLANNING = 2.0
 NO_CALL = "no call of a client was seen that can be made to fail: the source opens no file, socket or SQLite database"
 
 
-def _refuse_others(subject: Subject, calls: FailingCalls) -> None:
+def _refuse_others(source: Source, calls: FailingCalls) -> None:
     """Raise NotApplicable if no call can fail, or if a service is called by readers of the source's own.
 
     Their client may try again for minutes, as Kafka's does. One that reads files has nothing to wait for.
     """
     if not calls.calls:
         raise NotApplicable(NO_CALL)
-    if calls.on_sockets and not isinstance(subject.source, SimpleSource):
+    if calls.on_sockets and not isinstance(source, SimpleSource):
         raise NotApplicable(
             "the source has its own readers, whose client may wait and try again; let its service fail behind the "
             "fixture fault_proxy"
@@ -191,7 +192,7 @@ def failing_discovery_is_an_error(subject: Subject) -> None:
             if error.rule != "ENU-2":
                 raise
             raise NotApplicable(f"the source's own SplitEnumerator needs more than {_PLANNING:g} s") from error
-    _refuse_others(subject, calls)
+    _refuse_others(subject.source, calls)
     for number in _some(subject, calls.calls):
         with failing_calls(number) as failing:
             try:
@@ -245,17 +246,31 @@ def failing_reads_are_errors(subject: Subject) -> None:
     """ERR-1: a read whose client fails raises an error, or reads on: it never ends early, and skips no row."""
     if not any(trace.rows for trace in subject.traces):
         raise NotApplicable("the source has no rows")
-    trace = max(subject.traces, key=lambda candidate: len(candidate.rows))
-    split = trace.split
-    with failing_calls(0) as calls:
-        _rows_or_error(subject, split)
-    _refuse_others(subject, calls)
-    for number in _some(subject, calls.calls):
+    longest: dict[int, Trace] = {}  # of each leg of a hybrid
+    for trace in sorted(subject.traces, key=lambda candidate: len(candidate.rows)):
+        longest[subject.leg_of(trace.split)] = trace
+    refused: list[NotApplicable] = []
+    for leg, trace in longest.items():
+        with failing_calls(0) as calls:
+            _rows_or_error(subject, trace.split)
+        try:
+            _refuse_others(subject.source.legs[leg] if isinstance(subject.source, Hybrid) else subject.source, calls)
+        except NotApplicable as why:
+            refused.append(why)
+            continue
+        _read_with_failures(subject, trace, calls.calls)
+    if len(refused) == len(longest):
+        raise refused[0]
+
+
+def _read_with_failures(subject: Subject, trace: Trace, calls: int) -> None:
+    """Read a split several times, with another call that fails each time, and compare the rows."""
+    for number in _some(subject, calls):
         with failing_calls(number) as failing:
-            rows = _rows_or_error(subject, split)
+            rows = _rows_or_error(subject, trace.split)
         if rows is not None and failing.failed:
             how = f"after {failing.failed} had failed, and the read had ended without an error"
-            subject.compare(split.id, rows, trace.rows, how, _RAISE)
+            subject.compare(trace.split.id, rows, trace.rows, how, _RAISE)
         subject.need_time()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -44,13 +45,21 @@ def read(subject: Subject, splits: Sequence[Split], *, rows: int = 1, stored: bo
 def read_plain(subject: Subject) -> None:
     """Read the input once, into `subject.plain`: some splits row by row, and all rows of a small input."""
     splits = subject.ended(list({split.id: split for split in subject.discover()}.values()))
-    sample = splits
-    if len(splits) > _MOST_SPLITS:
-        sample = sorted(subject.random("splits").sample(splits, _MOST_SPLITS), key=lambda split: split.id)
+    sample = _sample(subject, splits) if len(splits) > _MOST_SPLITS else splits
     traces = [_read_trace(subject, split) for split in sample]
     everything = _read_everything(subject, splits, traces)
     rows = {trace.split.id: trace.rows for trace in traces} if everything is None else everything
     subject.plain = PlainRead(traces, rows, whole=everything is not None)
+
+
+def _sample(subject: Subject, splits: Sequence[Split]) -> list[Split]:
+    """Return the splits to read row by row, in the order of their ids: of a hybrid, some of each leg."""
+    chance, by_leg = subject.random("splits"), defaultdict(list)
+    for split in splits:
+        by_leg[subject.leg_of(split)].append(split)
+    most = max(1, _MOST_SPLITS // len(by_leg))
+    chosen = [split for own in by_leg.values() for split in chance.sample(own, min(most, len(own)))]
+    return sorted(chosen, key=lambda split: split.id)
 
 
 def _read_everything(

@@ -27,7 +27,7 @@ from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.framework.tasks.planning_context import PlanningContext
 from forebay.options import Duration
-from forebay.retry import RetryCount
+from forebay.retry import PROCESS_PAUSES, RetryCount
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.interpolation import Interpolated
 from forebay.testkit.harness.session_base import KitContext, Silence
@@ -169,11 +169,15 @@ class SourceCalls:
         return RetryCount.failures_in_process - self._failures_before
 
     def silent(self, broken: Broken) -> Finding:
-        """Return `broken`, found in a silence; a `Skip` if a call that failed waits until it is tried again."""
-        left = RetryCount.next_try_in_process - time.monotonic()
-        if not self.failures_retried or left <= 0:
+        """Return `broken`, found in a silence; a `Skip` if the service asked for a pause that still lasts."""
+        left = PROCESS_PAUSES.remaining(self.source.name)
+        if left <= 0:
             return broken
-        return Skip(f"{broken.saw}; a call that failed is tried again only in {left:.1f} s", UNANSWERED)
+        return Skip(f"{broken.saw}; the service asked for a pause, of which {left:.1f} s are left", UNANSWERED)
+
+    def leg_of(self, split: Split) -> int:
+        """Return the index of the leg of a hybrid that reads a split; 0 for other sources."""
+        return getattr(split, "leg", 0) if isinstance(self.source, Hybrid) else 0
 
     def time_left(self) -> bool:
         """Return whether the deadline of the checks is still ahead."""
@@ -391,7 +395,10 @@ SmallPages = tuple[str, int, Source]
 
 @runtime_checkable
 class Hybrid(Protocol):
-    """A source that reads other sources, its legs: `HybridSource`, which the kit may not import."""
+    """A source that reads other sources, its legs: `HybridSource`, which the kit may not import.
+
+    Its splits have the index of their leg as `leg`.
+    """
 
     name: ClassVar[str]
 
@@ -580,8 +587,16 @@ class Subject(SourceCalls):
         """The `traces` with at least two record batches, in which a read can stop and resume.
 
         Raises:
-            Skip: No split has two record batches.
+            Skip: No split has two record batches, or a leg of a hybrid has no rows.
         """
+        if isinstance(self.source, Hybrid):
+            with_rows = {self.leg_of(trace.split) for trace in self.traces if trace.rows}
+            for number, leg in enumerate(self.source.legs):
+                if number not in with_rows:
+                    raise Skip(
+                        f"source {number + 1} of the hybrid, {leg.name}, has no rows, so nothing was seen of it",
+                        "run the checks on an input of which each source reads some rows",
+                    )
         if filled := [trace for trace in self.traces if trace.last >= 2]:
             return filled
         raise Skip(

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from forebay import Batch, FileSource, HybridSource, RateSource, SimpleSource, Split, option, testkit
+from forebay.errors import RetriableError
 from forebay.testkit.scripted import Counting
 
 
@@ -52,6 +53,50 @@ def test_a_hybrid_passes_whose_sources_come_in_one_page_each() -> None:
 def test_a_row_that_is_left_out_between_pages_of_the_last_source_is_found() -> None:
     with pytest.raises(testkit.ConformanceError, match=r"split '1/all', read with page_rows=3: row 3 is"):
         testkit.check(HybridSource(Pages(), SkippingPages(stop=25)), seconds=60)
+
+
+def test_a_hybrid_of_which_a_source_has_no_rows_is_not_proven() -> None:
+    with pytest.warns(testkit.NotProvenWarning, match="source 2 of the hybrid, live_pages, has no rows"):
+        testkit.check(HybridSource(Pages(), LivePages(stop=0)), seconds=60)
+
+
+class Files(LivePages):
+    """Its rows are the lines of a file, if it can be opened."""
+
+    path: str = ""
+    swallows: ClassVar[bool] = False
+
+    def read(self, split: Split) -> Iterator[Batch]:
+        try:
+            count = len(Path(self.path).read_text().splitlines())
+        except OSError as error:
+            if self.swallows:
+                return
+            raise RetriableError("no answer") from error
+        for batch in super().read(split):
+            assert batch.position <= count
+            yield batch
+
+
+class SwallowingFiles(Files):
+    swallows = True
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_failure_that_a_source_of_a_hybrid_takes_for_its_end_is_found(tmp_path: Path, first: bool) -> None:
+    """Also that of the source with fewer rows."""
+    (tmp_path / "lines").write_text("x\n" * 25)
+    path = str(tmp_path / "lines")
+    sound, swallowing = Files(stop=25, path=path), SwallowingFiles(stop=20, path=path)
+    assert "ERR-1" in testkit.check(HybridSource(sound, sound), seconds=60, rules=["ERR-1"]).rules("passed")
+    source = HybridSource(swallowing, sound) if first else HybridSource(sound, swallowing)
+    with pytest.raises(testkit.ConformanceError, match=f"breaks ERR-1: split '{int(not first)}/all'"):
+        testkit.check(source, seconds=60, rules=["ERR-1"])
+
+
+def test_stored_splits_are_for_the_checks_of_the_sources() -> None:
+    with pytest.raises(Exception, match="`stored` is for the check of the source whose splits these are"):
+        testkit.check(HybridSource(Pages(), LivePages()), stored=[{"v": 1, "id": "1/all"}], rules=["SER-1"])
 
 
 class ContractOfAHybrid(testkit.SourceContract):

@@ -32,7 +32,7 @@ from forebay import (
 from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.tasks.read_task import run_task
 from forebay.registry import default_registry
-from forebay.sources.hybrid import HybridOptions
+from forebay.sources.hybrid import HybridOptions, HybridSplit
 from forebay.testkit.scripted import Counting, CountingSplitReader
 
 
@@ -467,3 +467,34 @@ def test_options_with_prefixes_name_the_two_sources(tmp_path: Path) -> None:
 def test_options_that_are_wrong_are_named(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         HybridOptions.from_options(given)
+
+
+class Halved(Split):
+    """Version 2 counts in other units, or has another name for a field."""
+
+    version = 2
+    key: str = ""
+    converts: ClassVar[bool] = True
+
+    @classmethod
+    def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        position = fields["position"] // 2 if cls.converts else fields["position"]
+        return {"id": fields["id"], "position": position, "end": fields.get("end"), "key": fields.get("name", "")}
+
+
+class Renamed(Halved):
+    converts = False
+
+
+@pytest.mark.parametrize("kind", [Halved, Renamed])
+def test_an_upgrade_in_a_hybrid_may_convert_fields_and_no_positions(kind: type[Split]) -> None:
+    """SER-3: the offsets of the hybrid keep the old positions, from which the next micro-batch would begin."""
+    live = type("LiveOf2", (Live,), {"split_class": kind})
+    mapping = HybridSource(Counting(sizes={"a": 3}), live()).mapping()
+    stored = HybridSplit("1/a", 40, leg=1, fields={"v": 1, "name": "k"})
+    if kind is Renamed:
+        assert mapping.inner(stored) == Renamed("a", 40, key="k")
+        return
+    with pytest.raises(ContractError, match=r"upgrade\(\) made the position 20 of 40") as raised:
+        mapping.inner(stored)
+    assert raised.value.split == "1/a"
