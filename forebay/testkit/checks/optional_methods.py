@@ -91,6 +91,9 @@ def advance_is_exact(subject: Subject) -> None:
                 got = read(subject, [trace.split.slice(trace.split.position, reached)]).rows[trace.split.id]
                 how = f"read up to advance(rows={rows}), {reached!r}"
                 subject.compare(trace.split.id, got, trace.rows[:rows], how, _ADVANCE)
+                rest = read(subject, [trace.split.slice(reached, trace.marks[-1][1])]).rows[trace.split.id]
+                how = f"read on from advance(rows={rows}), {reached!r}"
+                subject.compare(trace.split.id, rest, trace.rows[rows:], how, _READ_ON)
 
 
 @check_into(OPTIONAL_METHODS)
@@ -186,6 +189,7 @@ _ADVANCE = (
     "return the position after exactly `rows` rows from split.position on, and split.end where there are fewer; None "
     "if it is unknown"
 )
+_READ_ON = "begin exactly at split.position, with the first record at or after it: the next micro-batch begins there"
 
 
 @contextmanager

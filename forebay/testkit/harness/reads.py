@@ -101,7 +101,8 @@ def _read_trace(subject: Subject, split: Split) -> Trace:
         return trace
     known = {count for count, _ in pages}
     inside = tuple((count, at) for count, at in small if count not in known and at is not None)
-    between = Interpolated(inside, between.gaps)
+    gaps = interpolate(small, values, subject.source.order_key).gaps
+    between = Interpolated(inside, gaps or between.gaps)
     if trace.last > 1:
         return replace(trace, between=between)
     # Its few pages leave no position to stop at: those of the smaller pages count.

@@ -343,6 +343,20 @@ class LateInSparseNumbers(Table):
             yield Batch(page, at)
 
 
+@bug("a read begins one late, and numbers are missing behind all rows", "SR-2", "RDR-5", options={"page_rows": 500})
+class BeginsLateInSparseNumbers(Table):
+    """All rows that there are fit into one page, and from the position of a page the next row is the right one."""
+
+    def latest(self, split):
+        return self.rows + 1
+
+    def read(self, split):
+        at, end = split.position or 0, split.end
+        while page := [{"split": "all", "n": n} for n in range(3, self.rows, 3) if at < n < end][: self.page_rows]:
+            at = page[-1]["n"] + 1
+            yield Batch(page, at)
+
+
 @bug("the time of the read is in a column", "RDR-5", "SR-2")
 class Clock(Plain):
     def row(self, n):

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
-from forebay import Batch, FileSource, HybridSource, RateSource, SimpleSource, Split, option, testkit
+from forebay import Batch, FileSource, HybridSource, RateSource, SimpleSource, Source, Split, option, testkit
 from forebay.errors import RetriableError
 from forebay.testkit.scripted import Counting
 
@@ -92,6 +94,22 @@ def test_a_failure_that_a_source_of_a_hybrid_takes_for_its_end_is_found(tmp_path
     source = HybridSource(swallowing, sound) if first else HybridSource(sound, swallowing)
     with pytest.raises(testkit.ConformanceError, match=f"breaks ERR-1: split '{int(not first)}/all'"):
         testkit.check(source, seconds=60, rules=["ERR-1"])
+
+
+@dataclass
+class Switch:
+    """Has a field that no copy equals."""
+
+    taken: object = field(default_factory=object)
+
+    def __call__(self, then: Source, finished: Sequence[Split]) -> Source:
+        return then
+
+
+@pytest.mark.parametrize("switch", [lambda then, _: then, partial(lambda _, then, __: then, 1), Switch()])
+def test_any_switch_that_can_be_sent_may_be_checked(switch: Any) -> None:
+    source = HybridSource(Pages(), LivePages(stop=25), switch=switch)
+    assert "SRC-1" in testkit.check(source, rules=["SRC-1"]).rules("passed")
 
 
 def test_stored_splits_are_for_the_checks_of_the_sources() -> None:
