@@ -15,7 +15,7 @@ from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.reads import read
 from forebay.testkit.harness.sessions import ReaderSession
-from forebay.testkit.harness.subject import Subject
+from forebay.testkit.harness.subject import Mark, Subject, Trace
 from forebay.testkit.outcomes import Broken, NotApplicable
 from forebay.watermarks.event_time import ColumnTimestamps
 
@@ -42,6 +42,9 @@ def slices_are_the_split(subject: Subject) -> None:
                 half = trace.last // 2
                 remainder = split.at(trace.marks[half][1])
                 _check_slices(subject, remainder, rows[trace.marks[half][0] :], _cut(remainder, 3, enumerator))
+                if half:
+                    part = split.slice(split.position, trace.marks[half][1])
+                    _check_slices(subject, part, rows[: trace.marks[half][0]], _cut(part, 2, enumerator))
             subject.need_time()
 
 
@@ -80,20 +83,36 @@ def advance_is_exact(subject: Subject) -> None:
     with _overriding(subject, "advance", "the source has no exact limits of rows") as enumerator:
         for trace in subject.filled:
             rows = chance.randrange(1, len(trace.rows) + 1)
-            with calling("DIS-3", "advance()"):
-                reached = enumerator.advance(trace.split, rows=rows)
-                by_bytes = enumerator.advance(trace.split, byte_budget=1)
-            for answer in (reached, by_bytes):
-                if answer is not None:
-                    check_position(answer, trace.split, "advance()")
-                    _check_within(subject, answer, trace.split)
-            if reached is not None:
-                got = read(subject, [trace.split.slice(trace.split.position, reached)]).rows[trace.split.id]
-                how = f"read up to advance(rows={rows}), {reached!r}"
-                subject.compare(trace.split.id, got, trace.rows[:rows], how, _ADVANCE)
-                rest = read(subject, [trace.split.slice(reached, trace.marks[-1][1])]).rows[trace.split.id]
-                how = f"read on from advance(rows={rows}), {reached!r}"
-                subject.compare(trace.split.id, rest, trace.rows[rows:], how, _READ_ON)
+            reached = _advanced(subject, enumerator, trace, (0, trace.split.position), rows)
+            if reached is None:
+                continue
+            rest = read(subject, [trace.split.slice(reached, trace.marks[-1][1])]).rows[trace.split.id]
+            how = f"read on from advance(rows={rows}), {reached!r}"
+            subject.compare(trace.split.id, rest, trace.rows[rows:], how, _READ_ON)
+            middle = len(trace.rows) // 2
+            begin = next(mark for mark in trace.marks if mark[0] >= middle)
+            _advanced(subject, enumerator, trace, begin, max(1, (len(trace.rows) - begin[0]) // 2))
+            if not subject.source.bounded and begin[1] is not None:  # the end of a micro-batch, before the newest row
+                _advanced(subject, enumerator, trace, (0, trace.split.position), begin[0] + 1, begin)
+
+
+def _advanced(
+    subject: Subject, enumerator: DiscoveryEnumerator, trace: Trace, start: Mark, rows: int, stop: Mark | None = None
+) -> Position | None:
+    """Call `advance` for a part of the split, and compare the rows up to its answer, which is returned."""
+    split = trace.split.at(start[1]) if stop is None else trace.split.slice(start[1], stop[1])
+    with calling("DIS-3", "advance()"):
+        reached, by_bytes = enumerator.advance(split, rows=rows), enumerator.advance(split, byte_budget=1)
+    for answer in (reached, by_bytes):
+        if answer is not None:
+            check_position(answer, split, "advance()")
+            _check_within(subject, answer, split)
+    if reached is not None:
+        expected = trace.rows[start[0] : min(start[0] + rows, len(trace.rows) if stop is None else stop[0])]
+        got = read(subject, [split.slice(split.position, reached)]).rows[split.id]
+        how = f"read from {split.position!r} up to advance(rows={rows}), {reached!r}"
+        subject.compare(split.id, got, expected, how, _ADVANCE)
+    return reached
 
 
 @check_into(OPTIONAL_METHODS)

@@ -63,7 +63,8 @@ def _read_to_old_ends(subject: Subject, trace: Trace, chance: random.Random) -> 
     ends = [*trace.between.inside, *trace.between.gaps]
     for rows, end in sorted(chance.sample(ends, min(_SAMPLES, len(ends)))):
         starts = [mark for mark in trace.marks if mark[0] <= rows]
-        for start in {0: starts[0], starts[-1][0]: starts[-1]}.values():
+        near = [mark for mark in ends if mark[0] < rows]  # a micro-batch may also begin inside the page of its end
+        for start in {mark[0]: mark for mark in (starts[0], starts[-1], *near[-1:])}.values():
             check_range(subject, trace, start, (rows, end), where=_INSIDE)
         check_range(subject, trace, (rows, end), (len(trace.rows), trace.marks[-1][1]), where=_FROM_INSIDE)
         subject.need_time()
@@ -81,19 +82,21 @@ def _has_grown(subject: Subject, trace: Trace) -> bool:
 
 @check_into(RANGES)
 def resumes_in_gaps(subject: Subject) -> None:
-    """RDR-5: from a position in a gap of the ids, a new reader returns exactly the rows after it."""
+    """RDR-5: from a position inside a page or in a gap of the ids, a new reader returns exactly the rows after it."""
     chance = subject.random("gaps")
     gaps = [(trace, mark) for trace in subject.traces for mark in trace.between.gaps]
-    if not gaps:
+    inside = [(trace, mark) for trace in subject.traces for mark in trace.between.inside]
+    if not gaps and not inside:
         raise NotApplicable("the positions of the source have no gaps, or cannot be calculated from its rows")
-    taken = [_resumes_in_gap(subject, *gap) for gap in chance.sample(gaps, min(2 * _SAMPLES, len(gaps)))]
+    chosen = [one for kind in (gaps, inside) for one in chance.sample(kind, min(_SAMPLES, len(kind)))]
+    taken = [_resumes_in_gap(subject, *one) for one in chosen]
     if not any(taken):
         raise NotApplicable("the source accepts only positions that it returned")
 
 
 def _resumes_in_gap(subject: Subject, trace: Trace, start: KnownMark) -> bool:
     """Read from a position in a gap. Return whether the source accepts a position that it never returned."""
-    how = f"started at position {start[1]!r}, between two ids, after {start[0]} rows"
+    how = f"started at position {start[1]!r}, inside a page or between two ids, after {start[0]} rows"
     try:
         session = read(subject, [trace.split.slice(start[1], trace.marks[-1][1])])
     except (Broken, OutOfTime):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
-from forebay.errors import ContractError
+from forebay.errors import ContractError, ForebayError
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
@@ -21,7 +21,7 @@ from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.reads import misordered, read
 from forebay.testkit.harness.sessions import ReaderSession
 from forebay.testkit.harness.subject import Hybrid, Subject, Trace, through_json
-from forebay.testkit.outcomes import AuthorMistake, Broken, NotApplicable, Skip
+from forebay.testkit.outcomes import AuthorMistake, Broken, Finding, NotApplicable, Skip
 
 FACTORY: Checks = []
 """Checks that need no reading."""
@@ -264,7 +264,7 @@ def older_versions_restored(subject: Subject) -> None:
 
 @check_into(POSITIONS)
 def older_positions_order(subject: Subject) -> None:
-    """SER-3: positions that an older version stored can be compared with those of this version."""
+    """SER-3, SER-1: a split that an older version stored has positions that compare, and gives the rows of now."""
     source = subject.source
     known = {trace.split.id: [at for _, at in trace.marks if at is not None] for trace in subject.traces}
     everywhere = [position for positions in known.values() for position in positions]
@@ -275,6 +275,12 @@ def older_positions_order(subject: Subject) -> None:
             split = source.split_class.from_json(json.loads(json.dumps(stored)))
         except ContractError:  # of the check before
             continue
+        if split.position is not None and split.end is not None and _is_before(source, split.end, split.position):
+            raise Broken(
+                f"split {split.id!r}, stored by version {stored.get('v')!r}, was restored with the position "
+                f"{split.position!r}, which is beyond its end {split.end!r}: nothing of it would be read",
+                "convert the position and the end in upgrade()",
+            )
         for name, position in (("position", split.position), ("end", split.end)):
             if position is None:
                 continue
@@ -286,6 +292,36 @@ def older_positions_order(subject: Subject) -> None:
                     f"{position!r}, which does not compare with positions of this version: {failures[0]}",
                     f"convert the {name} in upgrade()",
                 )
+        _read_restored(subject, split, stored.get("v"))
+
+
+def _read_restored(subject: Subject, split: Split, version: object) -> None:
+    """Read a restored split from its position, beside the discovered one of the same id: the rows must be the same."""
+    trace = next((trace for trace in subject.traces if trace.split.id == split.id), None)
+    end = None if trace is None else trace.marks[-1][1]
+    if trace is None or end is None or split.position is None or not _is_before(subject.source, split.position, end):
+        return
+    how = f"stored by version {version!r}, restored, and read from {split.position!r}"
+    try:
+        expected = read(subject, [trace.split.slice(split.position, end)]).rows[split.id]
+    except (Finding, ForebayError):  # a position that the source refuses; other checks name it
+        return
+    try:
+        rows = read(subject, [split.slice(split.position, end)]).rows[split.id]
+    except ForebayError as error:
+        raise Broken(f"split {split.id!r}, {how}: {error.message}", _ALL_FIELDS, rule="SER-1") from error
+    subject.compare(split.id, rows, expected, how, _ALL_FIELDS, rule="SER-1")
+
+
+_ALL_FIELDS = "give every field of the class its value in upgrade(), for each older version: a default is another value"
+
+
+def _is_before(source: Source, position: Position, other: Position) -> bool:
+    """Return whether one position sorts before another; False if they cannot be compared."""
+    try:
+        return bool(source.order_key(position) < source.order_key(other))
+    except Exception:  # noqa: BLE001 - reported by the comparison with positions of this version
+        return False
 
 
 def _why_incomparable(source: Source, position: Position, other: Position) -> str:

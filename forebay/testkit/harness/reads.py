@@ -182,6 +182,9 @@ _NAMES = re.compile(r"page|batch|chunk|limit|fetch|size|rows|max|per_", re.IGNOR
 _OF_A_PAGE = re.compile(r"page", re.IGNORECASE)
 """Names of options that surely concern pages: none of them may pass over rows between two others."""
 
+_SIZE_OF_A_PAGE = re.compile(r"page_?(rows|size|length)|per_page", re.IGNORECASE)
+"""Names of options that surely set the size of a page: they decide nothing about where a read ends."""
+
 _SIZES = (1, 2, 3)
 
 
@@ -198,8 +201,12 @@ def marks_inside_pages(
     """
     known = subject.small_pages
     for option, size, source in _with_smaller_pages(subject.source) if known is None else _known_first(*known):
-        got, inner_marks = _read(subject.on(source), split, len(rows))
-        if _OF_A_PAGE.search(option) and _out_of_place(got, rows):
+        answer = _read(subject.on(source), split, len(rows))
+        if answer is None:
+            continue
+        got, inner_marks = answer
+        ends_early = _SIZE_OF_A_PAGE.search(option) and len(got) < len(rows)
+        if _OF_A_PAGE.search(option) and (ends_early or _out_of_place(got, rows)):
             subject.wrong_pages = WrongPages(option, size, split.id, tuple(got), tuple(rows))
         small = [marks[0], *inner_marks]
         positions = dict(small)
@@ -218,15 +225,15 @@ def _out_of_place(got: Sequence[str], rows: Sequence[str]) -> bool:
     return list(got) != list(rows[: len(got)]) and set(got) <= set(rows)
 
 
-def _read(subject: Subject, split: Split, count: int) -> tuple[list[str], list[Mark]]:
-    """Return the first rows of a split, and their marks; none if the source cannot read with this option."""
+def _read(subject: Subject, split: Split, count: int) -> tuple[list[str], list[Mark]] | None:
+    """Return the first rows of a split, and their marks; None if the source cannot read with this option."""
     try:
         with ReaderSession(subject, [split]) as session:
             session.run(lambda: session.caught_up() or len(session.rows[split.id]) >= count)
     except OutOfTime:
         raise
     except Exception:  # noqa: BLE001 - another option than the size of a page may break the source
-        return [], []
+        return None
     return session.rows[split.id][:count], [mark for mark in session.output.marks[split.id] if mark[0] <= count]
 
 

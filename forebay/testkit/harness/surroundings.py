@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Self
 
 from forebay.framework.source import Source
@@ -279,21 +280,23 @@ def read_elsewhere(source: Source, splits: Sequence[Split], seconds: float) -> l
 
 
 class _Importable(pickle.Pickler):
-    """Pickles a source whose class, and those of the sources in it, another process can import."""
+    """Pickles a source whose class, and those of the sources and functions in it, another process can import."""
 
     def reducer_override(self, obj: object) -> Any:  # noqa: ANN401 - as typeshed has it
-        if isinstance(obj, type) and issubclass(obj, Source):
+        if isinstance(obj, FunctionType) or (isinstance(obj, type) and issubclass(obj, Source)):
             _need_importable(obj)
         return NotImplemented
 
 
-def _need_importable(kind: type[Source]) -> None:
-    """Raise `NotApplicable` if another process cannot import the class, as one of a script, a test or a notebook."""
-    imported: object = sys.modules.get(kind.__module__)
-    for name in kind.__qualname__.split("."):
+def _need_importable(part: type[Source] | FunctionType) -> None:
+    """Raise `NotApplicable` if another process cannot import a part, as one of a script, a test or a notebook."""
+    imported: object = sys.modules.get(part.__module__)
+    for name in part.__qualname__.split("."):
         imported = getattr(imported, name, None)
-    if kind.__module__ == "__main__" or imported is not kind:
-        raise NotApplicable("the class of the source cannot be imported in another process: put it into a module")
+    if part.__module__ == "__main__" or imported is not part:
+        raise NotApplicable(
+            f"{part.__qualname__} of the source cannot be imported in another process: put it into a module"
+        )
 
 
 def main() -> None:

@@ -378,6 +378,64 @@ class AdvancesTooFar(Table):
         return min((split.position or 0) + rows + 1, split.end)
 
 
+@bug("advance() counts from the first row of the table", "DIS-3")
+class AdvancesFromTheStart(Table):
+    def advance(self, split, rows):
+        return min(rows, split.end)
+
+
+@bug("advance() goes beyond an end before the newest row", "DIS-3")
+class AdvancesBeyondTheEnd(Table):
+    def advance(self, split, rows):
+        return min((split.position or 0) + rows, self.rows)
+
+
+@bug("slices of a stream ignore the end", "DIS-2")
+class SlicesOfAllRows(Table):
+    def slices(self, split, count):
+        start = split.position or 0
+        step = max(1, -(-(self.rows - start) // count))
+        borders = [*range(start, self.rows, step), self.rows]
+        return [split.slice(*border) for border in itertools.pairwise(borders)] or [split]
+
+
+@bug("a page of which rows are left out is taken for the last one", "SR-2", options={"page_rows": 500})
+class EndsWithAShortPage(Backfill):
+    """All rows that there are fit into one page."""
+
+    def read(self, split):
+        at, end = split.position or 0, self.rows if split.end is None else split.end
+        while page := self.get(at, end):
+            at = page[-1]["n"] + 1
+            kept = [row for row in page if row["n"] % 7]
+            yield Batch(kept, at)
+            if len(kept) < self.page_rows:
+                return
+
+
+@bug("the last page is read only if it is full", "RDR-5", "SR-2", options={"page_rows": 100})
+class LastPageIsFull(Backfill):
+    """The number of rows that there are is a multiple of the page."""
+
+    def read(self, split):
+        at, end = split.position or 0, self.rows if split.end is None else split.end
+        while len(page := self.get(at, end)) == self.page_rows:
+            at = page[-1]["n"] + 1
+            yield Batch(page, at)
+
+
+@bug("rows before the end are counted from the start of the page", "SR-2", "RDR-5", options={"page_rows": 100})
+class CountsFromThePage(Table):
+    def read(self, split):
+        at = split.position or 0
+        while at < split.end:
+            page = self.get(at, self.rows)
+            same = at // self.page_rows == split.end // self.page_rows
+            kept = page[: split.end % self.page_rows if same else self.page_rows - at % self.page_rows]
+            at = min(kept[-1]["n"] + 1, split.end) if kept else split.end
+            yield Batch(kept, at)
+
+
 @bug("read() waits for more, and has an end")
 class Polls(Table):
     def read(self, split):
@@ -680,6 +738,40 @@ class UpgradeLeavesOldEnds(WithKeys):
     """Ends were texts, and are numbers now."""
 
     split_class = KeepsAll
+
+
+class ConvertsPositions(Keyed):
+    @classmethod
+    def upgrade(cls, version, fields):
+        return {**fields, "position": 10 * fields["position"]}
+
+
+@bug("upgrade() converts the position, and not the end", "SER-3", stored=[{**OLD[0], "end": 9}])
+class UpgradeLeavesEnds(WithKeys):
+    split_class = ConvertsPositions
+
+
+class ForgetsTheName(Keyed):
+    @classmethod
+    def upgrade(cls, version, fields):
+        return {"id": fields["id"], "position": fields["position"]}
+
+
+@bug("upgrade() forgets a renamed field", "SER-1", stored=[{"v": 1, "id": "all", "position": 3, "name": "k"}])
+class UpgradeForgetsAName(SimpleSource):
+    """The key, which version 1 called name, is in the rows."""
+
+    split_class = ForgetsTheName
+
+    def schema(self):
+        return COUNTING_SCHEMA
+
+    def splits(self):
+        return [ForgetsTheName("all", key="k")]
+
+    def read(self, split):
+        for n in range(split.position or 0, 60):
+            yield {"split": split.key, "n": n}
 
 
 # ---- a log of segments, with an enumerator and a split reader of its own
