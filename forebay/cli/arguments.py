@@ -13,8 +13,11 @@ import typer
 
 from forebay.errors import ConfigurationError, printable
 from forebay.framework.runtime.connector_errors import wrap_errors
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.inspection.describe import source_class
+from forebay.options.parsing import sort_out
+from forebay.options.spec import class_options
 
 # -- The source that a command names: a format, or `MODULE:Class`.
 
@@ -29,10 +32,19 @@ def target_source(target: str, options: Mapping[str, str]) -> Source:
     """Return the source of a format name or of `MODULE:Class`, with options as text.
 
     Raises:
-        ConfigurationError: There is no such source, or an option is unknown, missing or invalid.
+        ConfigurationError: There is no such source, or an option is unknown, missing, invalid or one of Spark's reads.
         ForebayError: The source's own `check()` failed.
     """
     cls = target_class(target)
+    others = {name: options[name] for name in sort_out(class_options(cls), options)[1]}
+    if host_options := sort_out(class_options(HostOptions), others)[0]:
+        name = next(iter(host_options.values()))[0].shown
+        raise ConfigurationError(
+            f"{name} is an option of reads on Spark, and this command reads without Spark",
+            source=cls.name,
+            option=name,
+            advice="leave it out, or try it in a read on Spark",
+        )
     with wrap_errors(cls.name, "check()"):
         return cls.from_options(options)
 

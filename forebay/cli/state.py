@@ -116,7 +116,9 @@ def reshard(
 
 
 def _state(location: str, name: str, option: list[str] | None) -> OperatorState:
-    return OperatorState(location, name, {key: Secret(value) for key, value in option_texts(option).items()})
+    # Errors name the settings as those of a stream.
+    settings = {key.removeprefix("stateStorage."): Secret(value) for key, value in option_texts(option).items()}
+    return OperatorState(location, name, settings)
 
 
 # ---- output

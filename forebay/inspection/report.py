@@ -201,6 +201,11 @@ def report(query_or_directory: object, file: str | os.PathLike[str] = "forebay-r
         refuse_password(query_or_directory, option="directory")
     all_histories = histories(query_or_directory)
     if not all_histories:
+        if isinstance(query_or_directory, (str, Path)) and not os.path.isdir(query_or_directory):
+            raise ConfigurationError(
+                f"there is no directory {str(query_or_directory)!r}",
+                advice="give a directory that forebay.record_progress wrote, or the checkpoint directory of a query",
+            )
         raise ConfigurationError(
             f"{query_or_directory!r} has no progress to report",
             advice="give a streaming query after its first micro-batch, a directory that forebay.record_progress "
@@ -210,7 +215,10 @@ def report(query_or_directory: object, file: str | os.PathLike[str] = "forebay-r
     try:
         path.write_text(page(all_histories), encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"the report cannot be written: {error}", advice="give another file") from error
+        raise ConfigurationError(
+            f"the report cannot be written to {str(path)!r}: {error.strerror}",
+            advice="give a file in a directory that exists and that you may write to",
+        ) from error
     return str(path)
 
 

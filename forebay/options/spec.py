@@ -196,7 +196,7 @@ class OptionSpec:
             f"{name!r} takes {kind.expects}{actual}",
             option=name,
             source=source,
-            advice=f"write for example {kind.example}",
+            advice=f"write for example {self.default if type(self.default) is int and not key else kind.example}",
         )
 
     def text(self, value: object, *, key: str = "", readable: bool = True) -> str:
