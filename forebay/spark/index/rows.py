@@ -274,15 +274,32 @@ def storable_columns(df: DataFrame) -> set[str]:
     storable = set()
     for field in df.schema:
         with suppress(ConfigurationError):
-            parse_type(field.dataType.simpleString())
+            parse_type(_type_text(field.dataType))
             _check_maps(field.dataType)
             storable.add(field.name)
     return storable
 
 
+def _type_text(data_type: DataType) -> str:
+    """Return a type as Spark's SQL writes it; `simpleString` does not quote the names of fields."""
+    match data_type:
+        case StructType():
+            fields = (f"{_quote(field.name)}:{_type_text(field.dataType)}" for field in data_type.fields)
+            return f"struct<{','.join(fields)}>"
+        case ArrayType():
+            return f"array<{_type_text(data_type.elementType)}>"
+        case MapType():
+            return f"map<{_type_text(data_type.keyType)},{_type_text(data_type.valueType)}>"
+    return data_type.simpleString()
+
+
+def _quote(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))
+
+
 def _refuse_unstorable(field: StructField, source: Datasource) -> None:
     try:
-        parse_type(field.dataType.simpleString())  # it knows neither variants nor collations
+        parse_type(_type_text(field.dataType))  # it knows neither variants nor collations
         _check_maps(field.dataType)
     except ConfigurationError as error:
         raise ConfigurationError(

@@ -268,7 +268,8 @@ def _check(object_type: ObjectType) -> None:
                 raise ConfigurationError(
                     f"the property {name!r} comes from the datasources {owners[name.lower()]!r} and {source.name!r}",
                     option="properties",
-                    advice="give a property one datasource; two columns are two properties, with names of their own",
+                    advice="give a property one datasource; two columns are two properties, with names of "
+                    "their own; upper and lower case are the same",
                 )
             owners[name.lower()] = source.name
         _check_source(object_type, source)

@@ -13,11 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.state.state_store import StateStore
@@ -198,6 +198,22 @@ def due(pending: Sequence[Edit], at: int | None = None) -> str | None:
     return None
 
 
+class EditedValue(NamedTuple):
+    """A value that a user gave a property.
+
+    Args:
+        name: The name that the property had then.
+        kind: Its type then.
+        value: The value as JSON.
+        at: The time of the edit, in microseconds since 1970.
+    """
+
+    name: str
+    kind: str
+    value: Any
+    at: int
+
+
 @dataclass(frozen=True)
 class KeyEdits:
     """The edits of a key, added up.
@@ -205,37 +221,29 @@ class KeyEdits:
     Args:
         deleted: When the object was deleted last; None: never.
         created: Whether the object exists without a row of a datasource.
-        values: The edited properties since then: each with its type, its value as JSON, and the time of the edit.
+        values: The edited values since then, in their order. A property has several if the last one does not fit the
+            definition that it was folded by: a later definition may take it, and until then the one before counts.
     """
 
     deleted: int | None = None
     created: bool = False
-    values: Mapping[str, tuple[str, Any, int]] = field(default_factory=dict)
-
-    def then(self, change: Change, at: int) -> KeyEdits:
-        """Return the edits with a later change."""
-        if change.values is None:
-            return KeyEdits(deleted=at)
-        values = {name: each for name, each in self.values.items() if name not in change.values}
-        values |= {name: (kind, value, at) for name, (kind, value) in change.values.items()}
-        return KeyEdits(self.deleted, self.created or change.creates, values)
+    values: tuple[EditedValue, ...] = ()
 
     def after(self, earlier: KeyEdits) -> KeyEdits:
         """Return earlier edits with these after them."""
         if self.deleted is not None:
             return self
-        values = {name: each for name, each in earlier.values.items() if name not in self.values}
-        return KeyEdits(earlier.deleted, earlier.created or self.created, {**values, **self.values})
+        return KeyEdits(earlier.deleted, earlier.created or self.created, earlier.values + self.values)
 
     def to_text(self) -> str:
         """Return the edits as JSON, as the state and the index keep them."""
-        return json.dumps([self.deleted, self.created, [[name, *each] for name, each in self.values.items()]])
+        return json.dumps([self.deleted, self.created, self.values])
 
     @classmethod
     def of_text(cls, text: str) -> Self:
         """Return the edits of `to_text`."""
         deleted, created, values = json.loads(text)
-        return cls(deleted, created, {name: (kind, value, at) for name, kind, value, at in values})
+        return cls(deleted, created, tuple(EditedValue(*each) for each in values))
 
 
 class EditRules:
@@ -258,8 +266,11 @@ class EditRules:
             self._sources.append(([columns.index(name) for name in source.properties], stamp))
             for name, each in source.properties.items():
                 self._properties[name] = columns.index(name), each.kind, stamp
+        self.taken_by = {name: name for name in self._properties}
+        """The property for which edits of a name count."""
         for name, each in definition.properties.items():
             for earlier in each.earlier_names:
+                self.taken_by.setdefault(earlier, name)
                 self._properties.setdefault(earlier, self._properties[name])
 
     def apply(self, key: Sequence[Any], row: Sequence[Any] | None, edits: KeyEdits) -> tuple[Any, ...] | None:
@@ -283,7 +294,7 @@ class EditRules:
                         columns[place] = None
         if not exists and not edits.created:
             return None
-        for name, (kind, value, at) in edits.values.items():
+        for name, kind, value, at in edits.values:
             if name in self._properties:
                 place, target, stamp = self._properties[name]
                 if not self._is_later(columns, stamp, at):
@@ -291,18 +302,25 @@ class EditRules:
                         columns[place] = target.encode(_migrated(kind, value, target))
         return tuple(columns)
 
-    def fitting(self, change: Change) -> tuple[Change, list[str]]:
-        """Return a change without the values that cannot have the types of this definition, and these as text.
+    def then(self, edits: KeyEdits, change: Change, at: int) -> tuple[KeyEdits, list[str]]:
+        """Return edits with a later change, and as text its values that do not count in this definition.
 
-        What nodes show and what a flush folds goes through it, so that such a value leaves earlier edits as they are.
+        Such a value leaves the one before as it is. It is kept: it may count in a later definition.
         """
-        values = change.values or {}
-        misfits = {name: problem for name, each in values.items() if (problem := self.misfit(name, *each)) is not None}
-        if not misfits:
-            return change, []
-        # A name of another definition may be one of a later definition again.
-        fitting = {name: each for name, each in values.items() if name not in misfits or name not in self._properties}
-        return replace(change, values=fitting), list(misfits.values())
+        if change.values is None:
+            return KeyEdits(deleted=at), []
+        misfits = {
+            name: problem for name, each in change.values.items() if (problem := self.misfit(name, *each)) is not None
+        }
+        before = (
+            each
+            for each in edits.values
+            if each.name not in change.values
+            or (each.name in misfits and self.misfit(each.name, each.kind, each.value) is None)
+        )
+        values = (EditedValue(name, kind, value, at) for name, (kind, value) in change.values.items())
+        made = KeyEdits(edits.deleted, edits.created or change.creates, (*before, *values))
+        return made, list(misfits.values())
 
     def misfit(self, name: str, kind: str, value: Any) -> str | None:  # noqa: ANN401 - JSON
         """Return as text why an edited value does not count in this definition; None if it does."""

@@ -121,7 +121,6 @@ def _fold(folded: dict[tuple[Any, ...], KeyEdits], definition: ObjectType, edits
     for edit in edits:
         for change in edit.changes:
             key = key_of(change, edit, definition)
-            fitting, problems = rules.fitting(change)
-            folded[key] = folded[key].then(fitting, edit.time)
+            folded[key], problems = rules.then(folded[key], change, edit.time)
             misfits += [f"edit {edit.offset}, ({definition.codec.shown(key)}): {problem}" for problem in problems]
     return misfits

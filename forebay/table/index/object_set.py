@@ -295,7 +295,7 @@ class View:
                 values = key_of(change, edit, self.definition)
                 encoded = codec.encode(values)
                 each = keys.get(encoded) or self._edited_key(values, encoded)
-                keys[encoded] = replace(each, edits=each.edits.then(rules.fitting(change)[0], edit.time))
+                keys[encoded] = replace(each, edits=rules.then(each.edits, change, edit.time)[0])
         rows: list[Row] = []
         for encoded, each in keys.items():
             made = each.object(rules)

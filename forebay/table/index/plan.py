@@ -91,6 +91,7 @@ def refused_edits(
     index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType, drop_edits: Collection[str]
 ) -> Iterator[str]:
     """Yield why a definition loses edits of users, with what to do; not of the properties in `drop_edits`."""
+    yield from _moved_edits(index, head, stored, new)
     for name, lost in lost_edits(index, head, stored, new, pending=True).items():
         if name in drop_edits:
             continue
@@ -105,6 +106,22 @@ def refused_edits(
             )
 
 
+def _moved_edits(index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType) -> Iterator[str]:
+    """Yield why edits of one property would count for another one, which has a name that the first one had."""
+    before, after = EditRules(stored).taken_by, EditRules(new).taken_by
+    moved = {
+        name
+        for name, taker in after.items()
+        if (was := before.get(name, taker)) != taker and was not in new.properties[taker].earlier_names
+    }
+    edited = {name for _, name, _, _ in _counting(index, head, stored, pending=True)} if moved else set()
+    for name in sorted(moved & edited):
+        yield (
+            f"edits of {before[name]!r} that were made as {name!r} would count for {after[name]!r}: keep "
+            f"Property(renamed_from={name!r}) of {before[name]!r}, and give {after[name]!r} a name that no property had"
+        )
+
+
 def lost_edits(
     index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType, *, pending: bool
 ) -> dict[str, list[str]]:
@@ -117,23 +134,28 @@ def lost_edits(
         new: The other one.
         pending: Whether to look at pending edits too.
     """
-    before, after = EditRules(stored), EditRules(new)
+    after = EditRules(new)
     lost: dict[str, list[str]] = {}
-    values = [
-        (stored.codec.shown(stored.codec.values(key)), name, kind, value)
-        for key, edits in _folded(index, head, stored)
-        for name, (kind, value, _) in edits.values.items()
-    ]
-    values += [
-        (stored.codec.shown(key_of(change, edit, stored)), name, kind, value)
-        for edit in (index.edits.after(head.edits.offset) if pending else ())
-        for change in edit.changes
-        for name, (kind, value) in (change.values or {}).items()
-    ]
-    for key, name, kind, value in values:
-        if before.misfit(name, kind, value) is None and (problem := after.misfit(name, kind, value)) is not None:
+    for key, name, kind, value in _counting(index, head, stored, pending=pending):
+        if (problem := after.misfit(name, kind, value)) is not None:
             lost.setdefault(name, []).append(f"({key}), {problem}")
     return lost
+
+
+def _counting(
+    index: IndexStore, head: Entry, definition: ObjectType, *, pending: bool
+) -> Iterator[tuple[str, str, str, object]]:
+    """Yield the edited values that count in a definition: the key as text, the edited name, the type and the value."""
+    rules, codec = EditRules(definition), definition.codec
+    for key, edits in _folded(index, head, definition):
+        fitting = [each for each in edits.values if rules.misfit(each.name, each.kind, each.value) is None]
+        for each in {each.name: each for each in fitting}.values():
+            yield codec.shown(codec.values(key)), each.name, each.kind, each.value
+    for edit in index.edits.after(head.edits.offset) if pending else ():
+        for change in edit.changes:
+            for name, (kind, value) in (change.values or {}).items():
+                if rules.misfit(name, kind, value) is None:
+                    yield codec.shown(key_of(change, edit, definition)), name, kind, value
 
 
 def _folded(index: IndexStore, head: Entry, definition: ObjectType) -> Iterator[tuple[dict[str, object], KeyEdits]]:

@@ -114,7 +114,7 @@ class Status:
         if self.edits.oldest is not None:
             edits[0] += f" since {self.edits.oldest}" + (f": {self.edits.due}" if self.edits.due else "")
         if self.edits.dead_letters:
-            edits.append(f"dead letters: {self.edits.dead_letters:,} values did not fit the definition")
+            edits.append(f"dead letters: {self.edits.dead_letters:,} values did not fit the definition of their time")
             edits += [f"  {text}" for text in self.edits.last_dead]
         header = ("pipeline", "version", "objects", "behind", "runs", "bytes", "last step")
         waits = [f"before {each.version.pipeline} can serve: {text}" for each in self.pipelines for text in each.waits]

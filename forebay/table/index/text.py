@@ -12,12 +12,13 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from forebay.errors import ConfigurationError
 
-UNICODE: Final = unicodedata.unidata_version
-"""The version of Unicode by which this Python folds text. It is stored in each segment."""
+UNICODE: Final = f"{unicodedata.unidata_version}, words with marks"
+"""By which version of Unicode this Python folds text, and what a word is. It is stored with each index."""
 
 LONGEST: Final = 32_767
 """Bytes up to which FTS5 tells words apart: it cuts them."""
@@ -34,7 +35,18 @@ _SPACELESS: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
     "\U00020000-\U0003ffff"  # rare ideographs
 )
-_RUN = re.compile(rf"([{_SPACELESS}]+)|([^\W_{_SPACELESS}](?:[^\W_{_SPACELESS}]|[\u0300-\u036f])*)")
+
+
+@cache
+def _runs() -> re.Pattern[str]:
+    r"""Return the pattern of a run: of a script without spaces, or a word, with the vowel signs and accents on it.
+
+    Python's `\w` has no marks, so that it would cut words of Hindi, Tamil or pointed Hebrew in pieces.
+    """
+    letters = rf"[^\W_{_SPACELESS}]"
+    marks = (chr(point) for point in range(0x300, 0x1F000) if unicodedata.category(chr(point)) in ("Mn", "Mc"))
+    on_letters = "".join(mark for mark in marks if not re.match(rf"[{_SPACELESS}\ufe00-\ufe0f]", mark))
+    return re.compile(rf"([{_SPACELESS}]+)|({letters}(?:{letters}|[{on_letters}])*)")
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,7 @@ def indexed_words(text: str) -> str:
 def folded_words(text: str) -> str:
     """Return the words of a text, joined by spaces: for an index that divides at spaces, and does not fold."""
     words: list[str] = []
-    for spaceless, word in _RUN.findall(_folded(text)):
+    for spaceless, word in _runs().findall(_folded(text)):
         if spaceless:
             words += _pairs(spaceless)
             words.append(spaceless[-1])
@@ -81,7 +93,7 @@ def search_phrases(searches: Sequence[tuple[str, bool]]) -> tuple[Phrase, ...] |
     found: list[tuple[list[tuple[str, str]], bool]] = []
     words = characters = 0
     for text, phrase in searches:
-        runs = _RUN.findall(_folded(text))
+        runs = _runs().findall(_folded(text))
         words += len(runs)
         characters += sum(len(spaceless) for spaceless, _ in runs)
         if longest := next((word for _, word in runs if len(word.encode()) > LONGEST), ""):

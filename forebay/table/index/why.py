@@ -91,7 +91,7 @@ class Explanation:
             lines += [f"    {name}: {source}.{column}" for name, (source, column) in self.sources.items()]
         elif _CREATED in self.edits:
             lines.append("  rule: an object that a user created exists without a row")
-        else:
+        elif not self.pending:
             lines.append("  rule: an object exists while a datasource has a row with its key; none has")
         return "\n".join(lines)
 
@@ -162,7 +162,7 @@ def _shown_edits(edits: KeyEdits) -> Iterator[str]:
         yield f"{_DELETED}{shown_time(edits.deleted)}"
     if edits.created:
         yield _CREATED
-    for name, (_, value, at) in edits.values.items():
+    for name, _, value, at in edits.values:
         yield f"{name}={'NULL' if value is None else repr(value)} at {shown_time(at)}"
 
 

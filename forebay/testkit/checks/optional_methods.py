@@ -43,8 +43,10 @@ def slices_are_the_split(subject: Subject) -> None:
                 remainder = split.at(trace.marks[half][1])
                 _check_slices(subject, remainder, rows[trace.marks[half][0] :], _cut(remainder, 3, enumerator))
                 if half:
-                    part = split.slice(split.position, trace.marks[half][1])
-                    _check_slices(subject, part, rows[: trace.marks[half][0]], _cut(part, 2, enumerator))
+                    for start in (trace.marks[0], trace.marks[half // 2]):
+                        part = split.slice(start[1], trace.marks[half][1])
+                        expected = rows[start[0] : trace.marks[half][0]]
+                        _check_slices(subject, part, expected, _cut(part, 2, enumerator))
             subject.need_time()
 
 
@@ -94,6 +96,8 @@ def advance_is_exact(subject: Subject) -> None:
             _advanced(subject, enumerator, trace, begin, max(1, (len(trace.rows) - begin[0]) // 2))
             if not subject.source.bounded and begin[1] is not None:  # the end of a micro-batch, before the newest row
                 _advanced(subject, enumerator, trace, (0, trace.split.position), begin[0] + 1, begin)
+                start = trace.marks[trace.marks.index(begin) // 2]
+                _advanced(subject, enumerator, trace, start, begin[0] - start[0] + 1, begin)
 
 
 def _advanced(

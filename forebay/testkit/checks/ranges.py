@@ -88,8 +88,8 @@ def resumes_in_gaps(subject: Subject) -> None:
     inside = [(trace, mark) for trace in subject.traces for mark in trace.between.inside]
     if not gaps and not inside:
         raise NotApplicable("the positions of the source have no gaps, or cannot be calculated from its rows")
-    chosen = [one for kind in (gaps, inside) for one in chance.sample(kind, min(_SAMPLES, len(kind)))]
-    taken = [_resumes_in_gap(subject, *one) for one in chosen]
+    starts = [start for kind in (gaps, inside) for start in chance.sample(kind, min(_SAMPLES, len(kind)))]
+    taken = [_resumes_in_gap(subject, *start) for start in starts]
     if not any(taken):
         raise NotApplicable("the source accepts only positions that it returned")
 

@@ -58,11 +58,22 @@ def interpolate(
     known = {count: at for count, at in after.items() if at is not None}
     if len(known) < len(after) or not _in_order(list(known.values()), order_key):
         return Interpolated()
+    if _is_unclear(parts, list(known.values())):
+        return Interpolated()
     borders = {count for count, _ in marks}
     inside = [(n, at) for n, at in known.items() if n not in borders and at != known.get(n + 1)]
     gaps = [(n, at) for n in range(1, end) if (at := _before(parts, known[n + 1])) is not None]
     gaps = [(n, at) for n, at in gaps if order_key(known[n]) < order_key(at) < order_key(known[n + 1])]
     return Interpolated(tuple(inside), tuple(gaps))
+
+
+def _is_unclear(parts: Sequence[Sequence[_Function]], positions: Sequence[Position]) -> bool:
+    """Return whether rows share a calculated position and a part of it was the same by chance.
+
+    An example is (time, number of rows of that time), with a 1 at the end of each page.
+    """
+    by_chance = len(parts) > 1 and any({kind for kind, _ in functions} == {"constant"} for functions in parts)
+    return by_chance and any(before == after for before, after in pairwise(positions))
 
 
 def _in_order(positions: Sequence[Position], order_key: Callable[[Position], Any]) -> bool:

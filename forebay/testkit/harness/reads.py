@@ -12,13 +12,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from forebay.errors import ContractError
+from forebay.errors import ContractError, ForebayError
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
-from forebay.testkit.harness.interpolation import Interpolated, interpolate
+from forebay.options.spec import class_options
+from forebay.testkit.harness.interpolation import Interpolated, KnownMark, interpolate
 from forebay.testkit.harness.sessions import ReaderSession
 from forebay.testkit.harness.subject import Hybrid, Mark, PlainRead, SmallPages, Subject, Trace, WrongPages, difference
-from forebay.testkit.outcomes import Broken, OutOfTime
+from forebay.testkit.outcomes import Broken, Finding, OutOfTime
 
 Written = dict[str, list[str]]
 """The rows of each split that a test has written, as text."""
@@ -95,6 +96,8 @@ def _read_trace(subject: Subject, split: Split) -> Trace:
         split = split.slice(split.position, last)
     values = [row for batch in session.output.record_batches for row in batch.to_pylist()]
     between = interpolate(pages, values, subject.source.order_key)
+    if between.gaps and not _are_positions(subject, split, between.gaps, rows):
+        between = Interpolated(between.inside)
     trace = Trace(split, tuple(rows), tuple(pages), whole, between, full)
     small = marks_inside_pages(subject, split, rows, pages) if trace.has_pages else None
     if small is None:
@@ -102,11 +105,22 @@ def _read_trace(subject: Subject, split: Split) -> Trace:
     known = {count for count, _ in pages}
     inside = tuple((count, at) for count, at in small if count not in known and at is not None)
     gaps = interpolate(small, values, subject.source.order_key).gaps
+    if gaps and not _are_positions(subject, split, gaps, rows):
+        gaps = ()
     between = Interpolated(inside, gaps or between.gaps)
     if trace.last > 1:
         return replace(trace, between=between)
     # Its few pages leave no position to stop at: those of the smaller pages count.
     return replace(trace, marks=tuple(sorted({*pages, *small})), between=between)
+
+
+def _are_positions(subject: Subject, split: Split, gaps: Sequence[KnownMark], rows: Sequence[str]) -> bool:
+    """Return whether a read from a gap has no other rows; from an address inside a record, such as a byte, it may."""
+    try:
+        got = read(subject, [split.slice(gaps[len(gaps) // 2][1], split.end)]).rows[split.id]
+    except (Finding, ForebayError):  # the source accepts only positions that it returned, or a check names it
+        return True
+    return set(got) <= set(rows)
 
 
 def check_range(subject: Subject, trace: Trace, start: Mark, stop: Mark, *, where: str = "") -> None:
@@ -179,8 +193,8 @@ _STOP = (
 _NAMES = re.compile(r"page|batch|chunk|limit|fetch|size|rows|max|per_", re.IGNORECASE)
 """Names of options that may set the size of a page. A wrong one changes the rows, and is not used."""
 
-_OF_A_PAGE = re.compile(r"page", re.IGNORECASE)
-"""Names of options that surely concern pages: none of them may pass over rows between two others."""
+_OF_A_PAGE = re.compile(r"page(?!s)", re.IGNORECASE)
+"""Names of options that surely concern pages, not their number: none of them may pass over rows between two others."""
 
 _SIZE_OF_A_PAGE = re.compile(r"page_?(rows|size|length)|per_page", re.IGNORECASE)
 """Names of options that surely set the size of a page: they decide nothing about where a read ends."""
@@ -205,16 +219,34 @@ def marks_inside_pages(
         if answer is None:
             continue
         got, inner_marks = answer
-        ends_early = _SIZE_OF_A_PAGE.search(option) and len(got) < len(rows)
-        if _OF_A_PAGE.search(option) and (ends_early or _out_of_place(got, rows)):
-            subject.wrong_pages = WrongPages(option, size, split.id, tuple(got), tuple(rows))
         small = [marks[0], *inner_marks]
+        ends_early = _SIZE_OF_A_PAGE.search(option) and len(got) < len(rows) and _same_scale(subject, small, marks)
+        if (ends_early or (_OF_A_PAGE.search(option) and _out_of_place(got, rows))) and _may_change(source, option):
+            subject.wrong_pages = WrongPages(option, size, split.id, tuple(got), tuple(rows))
         positions = dict(small)
         same = got == list(rows) and len(small) > len(marks)
         if same and all(positions.get(number, at) == at for number, at in marks):
             subject.small_pages = option, size, source
             return small
     return None
+
+
+def _same_scale(subject: Subject, small: Sequence[Mark], marks: Sequence[Mark]) -> bool:
+    """Return whether positions mean the same in pages of any size: fewer rows never have a later position.
+
+    Positions that count pages do not: with smaller pages, the same end of the split is reached after fewer rows.
+    """
+    key = subject.source.order_key
+    reached = [(count, key(at)) for count, at in small if at is not None]
+    return not any(
+        fewer < count and position >= key(at) for count, at in marks if at is not None for fewer, position in reached
+    )
+
+
+def _may_change(source: Source, option: str) -> bool:
+    """Return whether a query may be restarted with another value of an option."""
+    classes = [type(leg) for leg in source.legs] if isinstance(source, Hybrid) else [type(source)]
+    return all(spec.may_change for cls in classes for spec in class_options(cls) if spec.python_name == option)
 
 
 def _out_of_place(got: Sequence[str], rows: Sequence[str]) -> bool:

@@ -246,7 +246,10 @@ def read_elsewhere(source: Source, splits: Sequence[Split], seconds: float) -> l
             process.
     """
     pickled = io.BytesIO()
-    _Importable(pickled).dump((source, list(splits)))
+    try:
+        _Importable(pickled).dump((source, list(splits)))
+    except (AttributeError, TypeError, pickle.PicklingError) as error:  # such as an object of a local class
+        raise NotApplicable(f"the source cannot be sent to another process: {error}") from error
     job = {"path": [entry or os.getcwd() for entry in sys.path], "seconds": seconds}
     payload = pickle.dumps((job, pickled.getvalue()))
     code = f"from {__name__} import main; main()"

@@ -53,6 +53,14 @@ def test_times_that_python_cannot_show_are_refused_with_the_key(spark, location,
         keyed.commit("a", spark.sql(f"SELECT {far} id, 1 v"), kind="append")
 
 
+def test_fields_of_structs_may_have_any_name(spark, location, node_of):
+    kind = "struct<`größe`:int,`a.b`:array<struct<`first-name`:string>>,`x``y`:map<string,struct<`名前`:int>>>"
+    funnel = Funnel(location, one("Fields", "bigint", s=kind), shards=1)
+    value = {"größe": 1, "a.b": [{"first-name": "x"}], "x`y": {"k": {"名前": 2}}}
+    funnel.commit("a", spark.createDataFrame([(1, value)], f"id long, s {kind}"), kind="snapshot")
+    assert node_of(location, "Fields").get(1)["s"] == value
+
+
 @pytest.mark.soak
 def test_a_text_of_a_megabyte_nested_nulls_and_odd_names_return_whole(spark, location, node_of):
     nested = "array<struct<a:int,m:map<string,array<double>>>>"

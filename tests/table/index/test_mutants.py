@@ -24,7 +24,7 @@ from forebay.table.index import (
     transactions,
 )
 from forebay.table.index import node as node_module
-from forebay.table.index.edits import EditLog, EditRules, KeyEdits
+from forebay.table.index.edits import EditLog, EditRules
 from forebay.table.index.follower import FullRule
 from forebay.table.index.gc import collect
 from forebay.table.index.log import Log
@@ -153,15 +153,15 @@ def acknowledged(log, edit, facts, head):
 
 
 ACKNOWLEDGED = EditLog.put
-THEN = KeyEdits.then
+THEN = EditRules.then
 EDIT_MUTANTS = {
     "an edit is acknowledged after its offset was collected": (f"{__name__}.ACKNOWLEDGED", acknowledged),
     "the row that comes last wins": (EditRules, "_is_later", lambda rules, columns, stamp, at: stamp is not None),
     "the edit wins always": (EditRules, "_is_later", lambda rules, columns, stamp, at: False),
     "a deletion is forgotten": (
-        KeyEdits,
+        EditRules,
         "then",
-        lambda edits, change, at: THEN(edits, change, at) if change.values else edits,
+        lambda rules, edits, change, at: THEN(rules, edits, change, at) if change.values else (edits, []),
     ),
     "an overlay shows deleted objects": (
         object_set.EditedKey,
@@ -170,9 +170,9 @@ EDIT_MUTANTS = {
     ),
     "a flush loses what was folded before": (flush, "_folded_before", lambda *arguments: {}),
     "an edit loses the properties of earlier ones": (
-        KeyEdits,
+        EditRules,
         "then",
-        lambda edits, change, at: THEN(replace(edits, values={}), change, at),
+        lambda rules, edits, change, at: THEN(rules, replace(edits, values=()), change, at),
     ),
     "flushed keys are not merged again": (merge.RowEncoder, "_edited", lambda encoder, row, edits: row),
 }
