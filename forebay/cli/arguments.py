@@ -17,6 +17,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.inspection.describe import source_class
 from forebay.options.parsing import sort_out
+from forebay.options.secret import Secret
 from forebay.options.spec import class_options
 
 # -- The source that a command names: a format, or `MODULE:Class`.
@@ -112,6 +113,12 @@ def option_texts(assignments: Iterable[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{name} is given twice", param_hint="-o")
         options[name] = value
     return options
+
+
+def storage_settings(assignments: Iterable[str] | None, prefix: str) -> dict[str, Secret]:
+    """Return settings of S3 by name; they may be written with the prefix that errors show, such as `stateStorage.`."""
+    texts = option_texts(text.removeprefix(prefix) for text in assignments or ())
+    return {name: Secret(text) for name, text in texts.items()}
 
 
 def say(text: str, *, err: bool = False) -> None:

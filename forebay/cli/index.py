@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from forebay.cli.arguments import Json, imported, option_texts, say
+from forebay.cli.arguments import Json, imported, option_texts, say, storage_settings
 from forebay.errors import ConfigurationError
 from forebay.inspection.index_report import RUN_HEADER, index_page, run_cells
 from forebay.inspection.metrics import alert_metrics
@@ -299,9 +299,9 @@ def run_daemon(  # noqa: PLR0913 - options of a command
     daemon = IndexDaemon(
         location,
         names or (),
-        storage=_storage(option),
+        storage=storage_settings(option, "storage."),
         key_hashes=_key_hashes,
-        followers=partial(_open_search, location, opensearch or [], _storage(option)),
+        followers=partial(_open_search, location, opensearch or [], storage_settings(option, "storage.")),
         limits=Limits(delay=delay, duration=duration, edits=edits),
         alerts=[_say_alert],
         each_round=alert_metrics() if metrics else None,
@@ -399,12 +399,8 @@ def _say_alert(alert: Alert) -> None:
     say(f"{alert.at} {alert}", err=True)
 
 
-def _storage(option: list[str] | None) -> dict[str, object]:
-    return {key: Secret(value) for key, value in option_texts(option).items()}
-
-
 def _index(location: str, name: str, option: list[str] | None) -> IndexStore:
-    return IndexStore(location, name, _storage(option))
+    return IndexStore(location, name, storage_settings(option, "storage."))
 
 
 def _definition(target: str, name: str) -> ObjectType:

@@ -12,9 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from forebay.cli.arguments import Json, option_texts, say
+from forebay.cli.arguments import Json, option_texts, say, storage_settings
 from forebay.errors import ConfigurationError, printable
-from forebay.options.secret import Secret
 from forebay.table.changelog.state.inspection import (
     OperatorReport,
     ShardReport,
@@ -116,9 +115,7 @@ def reshard(
 
 
 def _state(location: str, name: str, option: list[str] | None) -> OperatorState:
-    # Errors name the settings as those of a stream.
-    settings = {key.removeprefix("stateStorage."): Secret(value) for key, value in option_texts(option).items()}
-    return OperatorState(location, name, settings)
+    return OperatorState(location, name, storage_settings(option, "stateStorage."))
 
 
 # ---- output

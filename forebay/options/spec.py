@@ -191,7 +191,7 @@ class OptionSpec:
             hidden = self.hides(key) or self.kind.holds_secret
             why = f" ({error})" if str(error) else ""
             actual = "" if hidden else f", not {_shown(value)}{why}"
-        # Raised outside the handler, because the error there may contain a secret.
+        # Raised outside the handler, because the error there may contain a secret. A default has the option's unit.
         raise ConfigurationError(
             f"{name!r} takes {kind.expects}{actual}",
             option=name,

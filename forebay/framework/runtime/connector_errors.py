@@ -17,7 +17,7 @@ from forebay.options import redact
 MISSING_MODULE: Final = (
     "install it on every worker (without Spark: on this machine), or send it with spark.addArtifacts or --py-files; "
     "import your own modules at the top of the source's module, not inside functions, so that they are sent with it: "
-    "a module that holds what cannot be pickled, such as a lock, is not sent, so let @forebay.cached make that"
+    "a module that holds what cannot be pickled, such as a lock, is not sent"
 )
 """The next step in the error for a missing module, in any process."""
 

@@ -36,7 +36,7 @@ from forebay.table.index.columns import arrow_type
 from forebay.table.index.definition import Datasource, ObjectType, check_key_type
 from forebay.table.index.states import KEY, LANE, SEQUENCE, VALUE
 from forebay.table.index.transactions import Incoming
-from forebay.table.index.types import SparkType, parse_type
+from forebay.table.index.types import SparkType, parse_type, quoted_name
 
 SHARD: Final = f"{PREFIX}shard"
 """The column with the shard of a row."""
@@ -284,17 +284,13 @@ def _type_text(data_type: DataType) -> str:
     """Return a type as Spark's SQL writes it; `simpleString` does not quote the names of fields."""
     match data_type:
         case StructType():
-            fields = (f"{_quote(field.name)}:{_type_text(field.dataType)}" for field in data_type.fields)
+            fields = (f"{quoted_name(field.name)}:{_type_text(field.dataType)}" for field in data_type.fields)
             return f"struct<{','.join(fields)}>"
         case ArrayType():
             return f"array<{_type_text(data_type.elementType)}>"
         case MapType():
             return f"map<{_type_text(data_type.keyType)},{_type_text(data_type.valueType)}>"
     return data_type.simpleString()
-
-
-def _quote(name: str) -> str:
-    return "`{}`".format(name.replace("`", "``"))
 
 
 def _refuse_unstorable(field: StructField, source: Datasource) -> None:

@@ -221,8 +221,8 @@ class KeyEdits:
     Args:
         deleted: When the object was deleted last; None: never.
         created: Whether the object exists without a row of a datasource.
-        values: The edited values since then, in their order. A property has several if the last one does not fit the
-            definition that it was folded by: a later definition may take it, and until then the one before counts.
+        values: The edited values since then, in their order. The last one that fits the definition counts; later ones
+            are kept, as they may fit a later definition.
     """
 
     deleted: int | None = None
@@ -305,19 +305,14 @@ class EditRules:
     def then(self, edits: KeyEdits, change: Change, at: int) -> tuple[KeyEdits, list[str]]:
         """Return edits with a later change, and as text its values that do not count in this definition.
 
-        Such a value leaves the one before as it is. It is kept: it may count in a later definition.
+        Such a value leaves those before as they are. It is kept: it may count in a later definition.
         """
         if change.values is None:
             return KeyEdits(deleted=at), []
         misfits = {
             name: problem for name, each in change.values.items() if (problem := self.misfit(name, *each)) is not None
         }
-        before = (
-            each
-            for each in edits.values
-            if each.name not in change.values
-            or (each.name in misfits and self.misfit(each.name, each.kind, each.value) is None)
-        )
+        before = (each for each in edits.values if each.name not in change.values or each.name in misfits)
         values = (EditedValue(name, kind, value, at) for name, (kind, value) in change.values.items())
         made = KeyEdits(edits.deleted, edits.created or change.creates, (*before, *values))
         return made, list(misfits.values())

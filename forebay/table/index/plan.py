@@ -114,11 +114,20 @@ def _moved_edits(index: IndexStore, head: Entry, stored: ObjectType, new: Object
         for name, taker in after.items()
         if (was := before.get(name, taker)) != taker and was not in new.properties[taker].earlier_names
     }
-    edited = {name for _, name, _, _ in _counting(index, head, stored, pending=True)} if moved else set()
+    edited = {each.name for _, edits in _folded(index, head, stored) for each in edits.values} if moved else set()
+    edited |= {
+        name
+        for edit in (index.edits.after(head.edits.offset) if moved else ())
+        for change in edit.changes
+        for name in change.values or ()
+    }
     for name in sorted(moved & edited):
+        was, taker = before[name], after[name]
+        kept = f"keep Property(renamed_from={name!r}) of {was!r}, and " if was in new.properties else ""
+        names = [was, name] if was != name else [was]
         yield (
-            f"edits of {before[name]!r} that were made as {name!r} would count for {after[name]!r}: keep "
-            f"Property(renamed_from={name!r}) of {before[name]!r}, and give {after[name]!r} a name that no property had"
+            f"edits of {was!r} that were made as {name!r} would count for {taker!r}: {kept}give {taker!r} a name that "
+            f"no property had; or, if it is {was!r} under another name, write Property(renamed_from={names!r})"
         )
 
 

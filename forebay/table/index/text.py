@@ -36,6 +36,9 @@ _SPACELESS: Final = (
     "\U00020000-\U0003ffff"  # rare ideographs
 )
 
+_JOINERS: Final = {0x200C: None, 0x200D: None}
+"""Characters without a width that join or part letters of one word."""
+
 
 @cache
 def _runs() -> re.Pattern[str]:
@@ -136,7 +139,7 @@ def _phrase(before: Sequence[str], spaceless: str, word: str) -> Phrase:
 
 
 def _folded(text: str) -> str:
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).translate(_JOINERS)
 
 
 def _pairs(run: str) -> list[str]:

@@ -82,7 +82,7 @@ class SparkType:
         if self.name == "decimal":
             return f"decimal({self.precision},{self.scale})"
         if self.name == "struct":
-            inner = ",".join(f"{_quoted(name)}:{kind.text}" for name, kind in self.fields)
+            inner = ",".join(f"{quoted_name(name)}:{kind.text}" for name, kind in self.fields)
             return f"struct<{inner}>"
         if self.fields:
             return f"{self.name}<{','.join(kind.text for _, kind in self.fields)}>"
@@ -317,7 +317,8 @@ def _expect(tokens: list[str], expected: str, text: str) -> None:
         raise _unknown(text)
 
 
-def _quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
+    """Return the name of a field as the text of a type has it."""
     return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name.replace('`', '``')}`"
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from forebay.table.changelog.state.segments import PREFIX, Ints
 from forebay.table.index.compaction import opened_copies
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.edits import EDITS, Edit, KeyEdits, shown_time
+from forebay.table.index.edits import EDITS, Edit, EditRules, KeyEdits, shown_time
 from forebay.table.index.log import Entry, Run
 from forebay.table.index.merge import Merge
 from forebay.table.index.object_set import OpenedSegment, View
@@ -89,9 +89,9 @@ class Explanation:
         if any(row is not None for row in self.rows.values()):
             lines.append("  rule: a property comes from the row of its datasource; without a row it is NULL")
             lines += [f"    {name}: {source}.{column}" for name, (source, column) in self.sources.items()]
-        elif _CREATED in self.edits:
+        elif any(text.endswith(_CREATED) for text in (*self.edits, *self.pending)):
             lines.append("  rule: an object that a user created exists without a row")
-        elif not self.pending:
+        else:
             lines.append("  rule: an object exists while a datasource has a row with its key; none has")
         return "\n".join(lines)
 
@@ -128,7 +128,7 @@ def explain(index: IndexStore, key: object) -> Explanation:
             for source in definition.datasources
             for name, each in source.properties.items()
         },
-        edits=() if edits is None else tuple(_shown_edits(KeyEdits.of_text(edits["edits"]))),
+        edits=() if edits is None else tuple(_shown_edits(KeyEdits.of_text(edits["edits"]), EditRules(definition))),
         pending=tuple(_shown_pending(index.edits.after(version.edits), definition.codec.to_json(values))),
         segment=None if segment is None else segment.name,
         run=_place(version, segment),
@@ -157,13 +157,15 @@ def _replacement(index: IndexStore, head: Entry, key: object) -> str | None:
     return f"{place}: {'no object' if columns is None else _shown(columns)}"
 
 
-def _shown_edits(edits: KeyEdits) -> Iterator[str]:
+def _shown_edits(edits: KeyEdits, rules: EditRules) -> Iterator[str]:
     if edits.deleted is not None:
         yield f"{_DELETED}{shown_time(edits.deleted)}"
     if edits.created:
         yield _CREATED
-    for name, _, value, at in edits.values:
-        yield f"{name}={'NULL' if value is None else repr(value)} at {shown_time(at)}"
+    for name, kind, value, at in edits.values:
+        problem = rules.misfit(name, kind, value)
+        why = "" if problem is None else f", does not count: {problem}"
+        yield f"{name}={'NULL' if value is None else repr(value)} at {shown_time(at)}{why}"
 
 
 def _shown_pending(edits: Sequence[Edit], key: tuple[Any, ...]) -> Iterator[str]:
@@ -172,7 +174,8 @@ def _shown_pending(edits: Sequence[Edit], key: tuple[Any, ...]) -> Iterator[str]
             if change.key == key:
                 values = {name: value for name, (_, value) in (change.values or {}).items()}
                 what = "deleted" if change.values is None else _shown(values)
-                yield f"edit {edit.offset}, of {shown_time(edit.time)}: {what}"
+                created = f", {_CREATED}" if change.creates else ""
+                yield f"edit {edit.offset}, of {shown_time(edit.time)}: {what}{created}"
 
 
 def _place(version: IndexVersion, segment: object) -> int:

@@ -13,8 +13,7 @@ from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.harness.guarded_calls import calling
-from forebay.testkit.harness.reads import read
-from forebay.testkit.harness.sessions import ReaderSession
+from forebay.testkit.harness.reads import first_rows, read
 from forebay.testkit.harness.subject import Mark, Subject, Trace
 from forebay.testkit.outcomes import Broken, NotApplicable
 from forebay.watermarks.event_time import ColumnTimestamps
@@ -43,9 +42,9 @@ def slices_are_the_split(subject: Subject) -> None:
                 remainder = split.at(trace.marks[half][1])
                 _check_slices(subject, remainder, rows[trace.marks[half][0] :], _cut(remainder, 3, enumerator))
                 if half:
-                    for start in (trace.marks[0], trace.marks[half // 2]):
-                        part = split.slice(start[1], trace.marks[half][1])
-                        expected = rows[start[0] : trace.marks[half][0]]
+                    for start in {0, half // 2}:
+                        part = split.slice(trace.marks[start][1], trace.marks[half][1])
+                        expected = rows[trace.marks[start][0] : trace.marks[half][0]]
                         _check_slices(subject, part, expected, _cut(part, 2, enumerator))
             subject.need_time()
 
@@ -67,15 +66,9 @@ def _check_slices(subject: Subject, split: Split, rows: Sequence[str], slices: S
 def _check_last_slice(subject: Subject, split: Split, enumerator: DiscoveryEnumerator) -> None:
     """Check the end of a split that is too large to read: its last slice must have the rows up to the split's end."""
     last = _cut(split, _SMALL_SLICES, enumerator)[-1]
-    got, wanted = (_first_rows(subject, part) for part in (last, last.slice(last.position, split.end)))
+    got, wanted = (first_rows(subject, part, _MANY_ROWS + 1) for part in (last, last.slice(last.position, split.end)))
     if max(len(got), len(wanted)) <= _MANY_ROWS:
         subject.compare(split.id, got, wanted, f"cut into about {_SMALL_SLICES}, its last slice", _SLICES)
-
-
-def _first_rows(subject: Subject, split: Split) -> list[str]:
-    with ReaderSession(subject, [split], rows=_MANY_ROWS) as session:
-        session.run(lambda: session.caught_up() or len(session.rows[split.id]) > _MANY_ROWS)
-    return session.rows[split.id]
 
 
 @check_into(OPTIONAL_METHODS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of reads whose start or end is a position that the plain read did not return (rules SR-2, RDR-5).
 
-Such positions are ends that latest() returned before the input grew, and positions in the gaps of ids.
+Such positions are ends that latest() returned before the input grew, and positions inside pages and in the gaps of ids.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _read_to_old_ends(subject: Subject, trace: Trace, chance: random.Random) -> 
     grown = _has_grown(subject, trace)
     if grown:
         check_range(subject, trace, trace.marks[0], (len(trace.rows), trace.split.end), where=OLD_END)
-    ends = [*trace.between.inside, *trace.between.gaps]
+    ends = sorted((*trace.between.inside, *trace.between.gaps), key=lambda mark: mark[0])
     for rows, end in sorted(chance.sample(ends, min(_SAMPLES, len(ends)))):
         starts = [mark for mark in trace.marks if mark[0] <= rows]
         near = [mark for mark in ends if mark[0] < rows]  # a micro-batch may also begin inside the page of its end
@@ -85,9 +85,11 @@ def resumes_in_gaps(subject: Subject) -> None:
     """RDR-5: from a position inside a page or in a gap of the ids, a new reader returns exactly the rows after it."""
     chance = subject.random("gaps")
     gaps = [(trace, mark) for trace in subject.traces for mark in trace.between.gaps]
-    inside = [(trace, mark) for trace in subject.traces for mark in trace.between.inside]
+    # A bounded split is never stopped at a calculated position: its pages may be all that it can begin with.
+    returned = subject.small_pages is not None or not subject.source.bounded
+    inside = [(trace, mark) for trace in subject.traces for mark in trace.between.inside if returned]
     if not gaps and not inside:
-        raise NotApplicable("the positions of the source have no gaps, or cannot be calculated from its rows")
+        raise NotApplicable("there are no positions inside pages or between ids, or they are unknown")
     starts = [start for kind in (gaps, inside) for start in chance.sample(kind, min(_SAMPLES, len(kind)))]
     taken = [_resumes_in_gap(subject, *start) for start in starts]
     if not any(taken):
@@ -95,7 +97,7 @@ def resumes_in_gaps(subject: Subject) -> None:
 
 
 def _resumes_in_gap(subject: Subject, trace: Trace, start: KnownMark) -> bool:
-    """Read from a position in a gap. Return whether the source accepts a position that it never returned."""
+    """Read from such a position. Return whether the source accepts a position that it never returned."""
     how = f"started at position {start[1]!r}, inside a page or between two ids, after {start[0]} rows"
     try:
         session = read(subject, [trace.split.slice(start[1], trace.marks[-1][1])])

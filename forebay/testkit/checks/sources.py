@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
-from forebay.errors import ContractError, ForebayError
+from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.harness.guarded_calls import calling
-from forebay.testkit.harness.reads import misordered, read
+from forebay.testkit.harness.reads import first_rows, misordered, read
 from forebay.testkit.harness.sessions import ReaderSession
 from forebay.testkit.harness.subject import Hybrid, Subject, Trace, through_json
-from forebay.testkit.outcomes import AuthorMistake, Broken, Finding, NotApplicable, Skip
+from forebay.testkit.outcomes import AuthorMistake, Broken, Finding, NotApplicable, OutOfTime, Skip
 
 FACTORY: Checks = []
 """Checks that need no reading."""
@@ -302,14 +302,19 @@ def _read_restored(subject: Subject, split: Split, stored: Mapping[str, Any]) ->
         return
     how = f"stored by version {stored.get('v')!r}, restored, and read from {split.position!r}"
     try:
-        expected = _first_rows(subject, discovered.at(split.position))
+        expected = first_rows(subject, discovered.at(split.position), _RESTORED_ROWS)
+    except OutOfTime:
+        raise
     except (Finding, ForebayError):  # a position that the source refuses; other checks name it
         return
     try:
-        rows = _first_rows(subject, split.slice(split.position, discovered.end))
+        rows = first_rows(subject, split.slice(split.position, discovered.end), _RESTORED_ROWS)
+    except RetriableError:
+        raise
     except ForebayError as error:
         raise Broken(f"split {split.id!r}, {how}: {error.message}", _ALL_FIELDS, rule="SER-1") from error
-    subject.compare(split.id, rows, expected, how, _ALL_FIELDS, rule="SER-1")
+    whole = discovered.end is None and len(expected) < _RESTORED_ROWS
+    subject.compare(split.id, rows, expected, how, _ALL_FIELDS, open_ended=whole, rule="SER-1")
 
 
 def _has_new_value(split: Split, discovered: Split, stored: Mapping[str, Any]) -> bool:
@@ -324,12 +329,6 @@ def _has_new_value(split: Split, discovered: Split, stored: Mapping[str, Any]) -
         for name, value in split.to_json().items()
         if name not in ("v", "id", "position", "end")
     )
-
-
-def _first_rows(subject: Subject, split: Split) -> list[str]:
-    with ReaderSession(subject, [split], rows=_RESTORED_ROWS) as session:
-        session.run(lambda: session.caught_up() or len(session.rows[split.id]) >= _RESTORED_ROWS)
-    return session.rows[split.id][:_RESTORED_ROWS]
 
 
 _RESTORED_ROWS = 100

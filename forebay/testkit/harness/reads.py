@@ -114,10 +114,19 @@ def _read_trace(subject: Subject, split: Split) -> Trace:
     return replace(trace, marks=tuple(sorted({*pages, *small})), between=between)
 
 
+def first_rows(subject: Subject, split: Split, most: int) -> list[str]:
+    """Return the first rows of a split, at most `most`."""
+    with ReaderSession(subject, [split], rows=most) as session:
+        session.run(lambda: session.caught_up() or len(session.rows[split.id]) >= most)
+    return session.rows[split.id][:most]
+
+
 def _are_positions(subject: Subject, split: Split, gaps: Sequence[KnownMark], rows: Sequence[str]) -> bool:
     """Return whether a read from a gap has no other rows; from an address inside a record, such as a byte, it may."""
     try:
         got = read(subject, [split.slice(gaps[len(gaps) // 2][1], split.end)]).rows[split.id]
+    except OutOfTime:
+        raise
     except (Finding, ForebayError):  # the source accepts only positions that it returned, or a check names it
         return True
     return set(got) <= set(rows)
@@ -199,6 +208,9 @@ _OF_A_PAGE = re.compile(r"page(?!s)", re.IGNORECASE)
 _SIZE_OF_A_PAGE = re.compile(r"page_?(rows|size|length)|per_page", re.IGNORECASE)
 """Names of options that surely set the size of a page: they decide nothing about where a read ends."""
 
+_NUMBER_OF_PAGES = re.compile(r"pages", re.IGNORECASE)
+"""Names of options that may limit the number of pages: smaller pages then end a read earlier."""
+
 _SIZES = (1, 2, 3)
 
 
@@ -221,7 +233,7 @@ def marks_inside_pages(
         got, inner_marks = answer
         small = [marks[0], *inner_marks]
         ends_early = _SIZE_OF_A_PAGE.search(option) and len(got) < len(rows) and _same_scale(subject, small, marks)
-        if (ends_early or (_OF_A_PAGE.search(option) and _out_of_place(got, rows))) and _may_change(source, option):
+        if (ends_early or (_OF_A_PAGE.search(option) and _out_of_place(got, rows))) and _is_free(source, option):
             subject.wrong_pages = WrongPages(option, size, split.id, tuple(got), tuple(rows))
         positions = dict(small)
         same = got == list(rows) and len(small) > len(marks)
@@ -243,10 +255,14 @@ def _same_scale(subject: Subject, small: Sequence[Mark], marks: Sequence[Mark]) 
     )
 
 
-def _may_change(source: Source, option: str) -> bool:
-    """Return whether a query may be restarted with another value of an option."""
-    classes = [type(leg) for leg in source.legs] if isinstance(source, Hybrid) else [type(source)]
-    return all(spec.may_change for cls in classes for spec in class_options(cls) if spec.python_name == option)
+def _is_free(source: Source, option: str) -> bool:
+    """Return whether an option may have another value in each run, and no option limits the number of pages."""
+    legs = source.legs if isinstance(source, Hybrid) else [source]
+    options = [spec for leg in legs for spec in class_options(type(leg))]
+    return all(
+        spec.may_change if spec.python_name == option else not _NUMBER_OF_PAGES.search(spec.python_name)
+        for spec in options
+    )
 
 
 def _out_of_place(got: Sequence[str], rows: Sequence[str]) -> bool:

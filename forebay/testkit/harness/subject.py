@@ -416,7 +416,7 @@ _BATCHES = 60
 
 @dataclass(frozen=True, slots=True)
 class WrongPages:
-    """A read in smaller pages that left out, doubled or moved rows.
+    """A read in smaller pages that left out, doubled or moved rows, or ended early.
 
     Args:
         option: The option that sets the size of a page.
@@ -457,7 +457,7 @@ class Subject(SourceCalls):
         self.small_pages: SmallPages | None = None
         """The smaller pages that fitted; None if no option sets the size of a page."""
         self.wrong_pages: WrongPages | None = None
-        """A read in smaller pages that left out, doubled or moved rows."""
+        """A read in smaller pages that left out, doubled or moved rows, or ended early."""
 
     def on(self, source: Source, *, patience: float | None = None) -> Subject:
         """Return a subject for another source of the same input, with the deadline of this one and no plain read.
