@@ -15,7 +15,7 @@ from typing import Any
 from forebay.errors import ContractError, ForebayError
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
-from forebay.options.spec import class_options
+from forebay.options.spec import OptionSpec, class_options
 from forebay.testkit.harness.interpolation import Interpolated, KnownMark, interpolate
 from forebay.testkit.harness.sessions import ReaderSession
 from forebay.testkit.harness.subject import Hybrid, Mark, PlainRead, SmallPages, Subject, Trace, WrongPages, difference
@@ -226,14 +226,18 @@ def marks_inside_pages(
         marks: The marks of that read; the read in smaller pages must have the same positions there.
     """
     known = subject.small_pages
+    specs = _specs(subject.source)
+    limited = any(_NUMBER_OF_PAGES.search(spec.python_name) for spec in specs)
     for option, size, source in _with_smaller_pages(subject.source) if known is None else _known_first(*known):
         answer = _read(subject.on(source), split, len(rows))
         if answer is None:
             continue
         got, inner_marks = answer
         small = [marks[0], *inner_marks]
-        ends_early = _SIZE_OF_A_PAGE.search(option) and len(got) < len(rows) and _same_scale(subject, small, marks)
-        if (ends_early or (_OF_A_PAGE.search(option) and _out_of_place(got, rows))) and _is_free(source, option):
+        fixed = any(spec.python_name == option and not spec.may_change for spec in specs)
+        ends_early = _SIZE_OF_A_PAGE.search(option) and len(got) < len(rows) and not limited
+        ends_early = ends_early and _same_scale(subject, small, marks)
+        if not fixed and (ends_early or (_OF_A_PAGE.search(option) and _out_of_place(got, rows))):
             subject.wrong_pages = WrongPages(option, size, split.id, tuple(got), tuple(rows))
         positions = dict(small)
         same = got == list(rows) and len(small) > len(marks)
@@ -255,14 +259,11 @@ def _same_scale(subject: Subject, small: Sequence[Mark], marks: Sequence[Mark]) 
     )
 
 
-def _is_free(source: Source, option: str) -> bool:
-    """Return whether an option may have another value in each run, and no option limits the number of pages."""
-    legs = source.legs if isinstance(source, Hybrid) else [source]
-    options = [spec for leg in legs for spec in class_options(type(leg))]
-    return all(
-        spec.may_change if spec.python_name == option else not _NUMBER_OF_PAGES.search(spec.python_name)
-        for spec in options
-    )
+def _specs(source: Source) -> list[OptionSpec]:
+    """Return the options of a source, or of all legs of a hybrid."""
+    return [
+        spec for leg in (source.legs if isinstance(source, Hybrid) else [source]) for spec in class_options(type(leg))
+    ]
 
 
 def _out_of_place(got: Sequence[str], rows: Sequence[str]) -> bool:
