@@ -318,7 +318,13 @@ class SourceContract(ABC):
 
     def _write(self, split_id: str, n: int) -> Sequence[Row]:
         """Call `write` and return its rows. Refuse a wrong result, which would look like a defect of the source."""
-        written: object = self.write(split_id, n)
+        try:
+            written: object = self.write(split_id, n)
+        except Exception as error:  # of the author's test, whatever it is
+            raise AuthorMistake(
+                f"write() failed with {type(error).__name__}: {error}; it runs on other threads than setup_method(), "
+                "for which a connection of SQLite needs check_same_thread=False"
+            ) from error
         if not isinstance(written, Iterable):
             raise unfit_rows(f"it returned {written!r:.80}")
         rows = list(written)

@@ -170,6 +170,18 @@ def test_what_write_returns_is_checked_before_the_source_is_blamed(returned, why
     assert not isinstance(caught.value, ConformanceError)
 
 
+def test_an_error_of_write_is_one_of_the_test():
+    class Failing(OfLists):
+        def write(self, split_id, n):
+            raise OSError("the thread is another one")
+
+    author = Failing()
+    author.setup_method()
+    with pytest.raises(AssertionError, match=r"write\(\) failed with OSError: the thread is another one") as caught:
+        author.test_sr_2_rows_are_those_written()
+    assert not isinstance(caught.value, ConformanceError)
+
+
 class OneSplit(OfLists):
     """An author who does not say that there is only one split."""
 

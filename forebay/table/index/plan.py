@@ -218,9 +218,11 @@ def waits_for(head: Entry, stored: ObjectType, new: ObjectType) -> Iterator[str]
         stored: The definition that serves.
         new: The definition that is to serve.
     """
+    built = None if head.building is None else ObjectType.from_facts(head.building.definition)
     for source in new.datasources:
         state = head.states.get(source.name)
-        if state is None:
+        of_built = built is not None and built.feeds(source.name) and same_rows(built, source)
+        if state is None or not (stored.feeds(source.name) or of_built):
             if not stored.feeds(source.name):
                 yield f"commit the datasource {source.name!r}, which is new"
             continue

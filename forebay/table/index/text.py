@@ -49,7 +49,8 @@ def _runs() -> re.Pattern[str]:
     letters = rf"[^\W_{_SPACELESS}]"
     marks = (chr(point) for point in range(0x300, 0x1F000) if unicodedata.category(chr(point)) in ("Mn", "Mc"))
     on_letters = "".join(mark for mark in marks if not re.match(rf"[{_SPACELESS}\ufe00-\ufe0f]", mark))
-    return re.compile(rf"([{_SPACELESS}]+)|({letters}(?:{letters}|[{on_letters}])*)")
+    # The set of marks is slow to look into: no mark is below U+0300, and most texts have none.
+    return re.compile(rf"([{_SPACELESS}]+)|({letters}+(?:(?![\x00-\u02ff])[{on_letters}]+{letters}*)*)")
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,8 @@ def _phrase(before: Sequence[str], spaceless: str, word: str) -> Phrase:
 
 
 def _folded(text: str) -> str:
+    if text.isascii():
+        return text.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).translate(_JOINERS)
 
 

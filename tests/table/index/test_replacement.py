@@ -374,6 +374,19 @@ def test_the_newest_edit_counts_whenever_it_fits_and_a_flush_changes_no_answer(o
         assert verify(objects.index, objects.node().view()).is_equal
 
 
+def test_a_plan_says_that_another_replacement_cannot_have_the_rows_of_the_one_before(live):
+    new = live.defined(
+        ObjectType("O", {"id": "bigint"}, [*changed().datasources, Datasource("c", {"z": Property("int")})])
+    )
+    assert new.replace().waits == ("commit the datasource 'c', which is new",)
+    new.commit("c", [{"id": 1, "z": 2}])
+    flagged = Datasource("c", {"z": Property("int")}, deleted="d")
+    other = live.defined(ObjectType("O", {"id": "bigint"}, [*changed().datasources, flagged]))
+    assert other.plan().waits == ("commit the datasource 'c', which is new",) == other.replace().waits
+    same = live.defined(new.definition)
+    assert same.plan().waits == same.replace().waits != ()
+
+
 def test_edits_never_count_for_another_property_that_takes_the_old_name(live):
     live.node().edit(1, name="mine")
     renamed = {"title": Property("string", column="name", renamed_from="name"), "note": A["note"]}
