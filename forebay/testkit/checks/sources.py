@@ -264,7 +264,7 @@ def older_versions_restored(subject: Subject) -> None:
 
 @check_into(POSITIONS)
 def older_positions_order(subject: Subject) -> None:
-    """SER-3, SER-1: a split that an older version stored has positions that compare, and gives the rows of now."""
+    """SER-3, SER-1: a split that an older version stored has positions that compare, and no made-up fields."""
     source = subject.source
     known = {trace.split.id: [at for _, at in trace.marks if at is not None] for trace in subject.traces}
     everywhere = [position for positions in known.values() for position in positions]
@@ -313,8 +313,8 @@ def _read_restored(subject: Subject, split: Split, stored: Mapping[str, Any]) ->
         raise
     except ForebayError as error:
         raise Broken(f"split {split.id!r}, {how}: {error.message}", _ALL_FIELDS, rule="SER-1") from error
-    whole = discovered.end is None and len(expected) < _RESTORED_ROWS
-    subject.compare(split.id, rows, expected, how, _ALL_FIELDS, open_ended=whole, rule="SER-1")
+    may_grow = discovered.end is None and len(expected) < _RESTORED_ROWS
+    subject.compare(split.id, rows, expected, how, _ALL_FIELDS, open_ended=may_grow, rule="SER-1")
 
 
 def _has_new_value(split: Split, discovered: Split, stored: Mapping[str, Any]) -> bool:
