@@ -185,17 +185,19 @@ class Bench:
         full = median(self._of("build", "forebay").cpu)
         for size in (each for each in CHANGES if each <= self.size // 4):
             cell = f"{size:,} changed"
-            for number in range(rounds + 1):
+            # A JVM compiles for long: a process that commits little, and often, is warm after a while.
+            warming = 20 if size == CHANGES[0] else 1
+            for number in range(warming + rounds):
                 changed = rows(np.random.default_rng(number).choice(self.size, size, replace=False), number + 1)
-                # Bodies of peers are made before; the first turn of each size warms up, and does not count.
-                with (self._of(cell, "forebay") if number else Took()).turn(self.server):
+                # Bodies of peers are made before; the first turns of each size warm up, and do not count.
+                with (self._of(cell, "forebay") if number >= warming else Took()).turn(self.server):
                     self.funnel.commit("orders", self.spark.createDataFrame(changed), kind="update")
                     self.node.refresh()
                 for peer in self.peers:
                     if self._rows(peer) < self.size:
                         changed = changed.filter(pc.less(changed["id"], self._rows(peer)))
                     bodies = peer.prepared(changed)
-                    with (self._of(cell, peer.name) if number else Took()).turn(root=peer.process):
+                    with (self._of(cell, peer.name) if number >= warming else Took()).turn(root=peer.process):
                         peer.change(bodies)
             for name, took in self._all(cell):
                 self.figures.append([cell, name, took.shown(), ""])

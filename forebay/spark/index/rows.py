@@ -127,23 +127,28 @@ def prepare(
     """
     keys = key_columns(df, definition, source)
     kinds = {name: parse_type(kind) for name, kind in definition.keys.items()}
-    columns = {f"{KEY}{name}": _key(column, name, kinds[name], source) for name, column in keys.items()}
     fields = {} if delete else {name: field_of(df, name, source, "properties") for name in source.columns}
     for field in fields.values():
         _refuse_unstorable(field, source)
     if source.timestamp is not None and fields:
         _check_time(field_of(df, source.timestamp, source, "timestamp"), source)
-    columns |= {f"{VALUE}{name}": _canonical(quoted(field.name), field.dataType) for name, field in fields.items()}
-    deleted = F.lit(True) if delete else _flag(df, source) if deletes is None else deletes
-    of_row = {DELETED: deleted, **dict(zip((SEQUENCE, LANE), sequence or (), strict=False)), **columns}
-    hashed = [DELETED, *(f"{KEY}{name}" for name in keys), *((SEQUENCE, LANE) if sequence else ())]
-    hashed = [_sql(name) for name in hashed]
-    texts = {}
+    made = {} if deletes is None else {DELETED: deletes}
+    made |= dict(zip((SEQUENCE, LANE), sequence or (), strict=False))
+    as_they_are = {} if deletes is not None else {DELETED: "true" if delete else _flag(df, source)}
+    hashed = [
+        _sql(name) for name in (DELETED, *(f"{KEY}{name}" for name in keys), *((SEQUENCE, LANE) if sequence else ()))
+    ]
+    for name, field in keys.items():
+        as_they_are[f"{KEY}{name}"] = _sql(field.name)
+        if (key := _key(field, name, kinds[name], source)) is not None:
+            made[f"{KEY}{name}"] = key
     for name, field in fields.items():
         column = f"{VALUE}{name}"
+        as_they_are[column] = _sql(field.name)
         if isinstance(field.dataType, ArrayType | MapType | StructType):
+            made[column] = _canonical(quoted(field.name), field.dataType)
             column = f"{_TEXT}{name}"
-            texts[column] = F.to_json(F.struct(columns[f"{VALUE}{name}"].alias("c")), EXACT_JSON)
+            made[column] = F.to_json(F.struct(made[f"{VALUE}{name}"].alias("c")), EXACT_JSON)
         # Hashes skip NULL, also within arrays and structs.
         hashed += [f"isnull({_sql(column)})", _sql(column)]
     payload = pa.schema(
@@ -153,12 +158,14 @@ def prepare(
         ]
     )
     # Each function that Python calls to make a column costs a message to the JVM; a text costs one for all.
-    selected = df.select(*(value.alias(name) for name, value in (of_row | texts).items())).selectExpr(
+    frame = df.select("*", *(value.alias(f"{PREFIX}{name}") for name, value in made.items())) if made else df
+    columns = as_they_are | {name: _sql(f"{PREFIX}{name}") for name in made}
+    selected = frame.selectExpr(*(f"{text} AS {_sql(name)}" for name, text in columns.items())).selectExpr(
         f"{_key_hash(f'{KEY}{name}' for name in keys)} AS {KEY_HASH}",
         f"xxhash64({', '.join(hashed)}) AS {DIGESTS[0]}",
         f"bigint(hash({', '.join(hashed)})) AS {DIGESTS[1]}",
         f"int(pmod(crc32({_key_text(kinds)}), {shards})) AS {SHARD}",
-        *map(_sql, of_row),
+        *(_sql(name) for name in columns if not name.startswith(_TEXT)),
     )
     sequence_type = _arrow(selected.schema[SEQUENCE].dataType) if sequence is not None else None
     # A stream cannot correct a row that it brings again and again: its rows are committed, and hold up the index.
@@ -225,15 +232,17 @@ def _widest(kind: DataType) -> str:
     return "string" if isinstance(kind, StringType) else kind.simpleString()
 
 
-def _key(field: StructField, name: str, kind: SparkType, source: Datasource) -> Column:
-    """Return a key column with the type of the key; a value that the type does not have is an error."""
-    column, data_type = quoted(field.name), field.dataType
-    if str(field.metadata.get(_CHAR, "")).startswith("char"):
-        column = F.rtrim(column)  # CHAR(5) and VARCHAR meet without the blanks that pad the first
-    if isinstance(data_type, StringType) and data_type.collation == "UTF8_BINARY" and kind.name == "string":
-        return column
-    if data_type.simpleString() == kind.text:
-        return column
+def _key(field: StructField, name: str, kind: SparkType, source: Datasource) -> Column | None:
+    """Return a key column with the type of the key; a value that the type does not have is an error.
+
+    None: the column is as it should be.
+    """
+    data_type = field.dataType
+    if data_type.simpleString() == kind.text or (
+        isinstance(data_type, StringType) and kind.name == "string" and data_type.collation == "UTF8_BINARY"
+    ):
+        # CHAR(5) and VARCHAR meet without the blanks that pad the first.
+        return F.rtrim(quoted(field.name)) if str(field.metadata.get(_CHAR, "")).startswith("char") else None
     numbers = (IntegralType, DecimalType)
     if not isinstance(data_type, numbers) or kind.name not in ("bigint", "decimal"):
         raise ConfigurationError(
@@ -243,6 +252,7 @@ def _key(field: StructField, name: str, kind: SparkType, source: Datasource) -> 
             advice=f"cast the column to {kind.text} first; or define the key with a type, as key={{{name!r}: "
             "'string'}, and cast the columns of all datasources to it",
         )
+    column = quoted(field.name)
     made = column.try_cast(kind.text)
     bad = failure(
         [f"the key {name!r} is {kind.text}, and the datasource {source.name!r} has the value ", column.cast("string")],
@@ -252,13 +262,13 @@ def _key(field: StructField, name: str, kind: SparkType, source: Datasource) -> 
     return F.when(exact, made).otherwise(bad.cast(kind.text))
 
 
-def _flag(df: DataFrame, source: Datasource) -> Column:
-    """Return whether a row counts as deleted; NULL is no."""
+def _flag(df: DataFrame, source: Datasource) -> str:
+    """Return as SQL whether a row counts as deleted; NULL is no."""
     name = source.deleted
     if name is None:
         name = keys_of(df).deleted
         if name is None:
-            return F.lit(False)
+            return "false"
     field = field_of(df, name, source, "deleted")
     if not isinstance(field.dataType, BooleanType):
         raise ConfigurationError(
@@ -266,7 +276,7 @@ def _flag(df: DataFrame, source: Datasource) -> Column:
             option="deleted",
             advice="make it a boolean column, as with df.withColumn",
         )
-    return F.coalesce(quoted(field.name), F.lit(False))
+    return f"coalesce({_sql(field.name)}, false)"
 
 
 def storable_columns(df: DataFrame) -> set[str]:
