@@ -129,7 +129,7 @@ format: $(STAMPS)/dev ## Write the code the way `make lint` wants it
 	@$(PY) -m ruff check --fix-only --quiet .
 	@$(PY) -m ruff format .
 
-bench: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's own sources; results go to build/bench (needs Java, minutes)
+bench: java $(STAMPS)/dev $(STAMPS)/installed ## Compare with Spark's own sources; results go to build/bench (needs Java, minutes)
 	@for name in $(BENCH); do PYTHONPATH=$(abspath benchmarks):$(abspath tests/servers) $(PY) -P benchmarks/$$name.py $(BENCH_ARGS) || exit 1; done
 
 bench-kafka: java $(STAMPS)/runtime $(STAMPS)/installed ## Compare with Spark's own Kafka source (needs Java, about twelve minutes)

@@ -71,6 +71,10 @@ def imported(target: str) -> object:
         ConfigurationError: There is no such name, or the module cannot be imported.
     """
     module, _, name = target.partition(":")
+    if not name:
+        raise ConfigurationError(
+            f"{target!r} names no object of a module", advice="write MODULE:NAME, such as shop.orders:Orders"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

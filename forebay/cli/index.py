@@ -29,7 +29,7 @@ from forebay.table.index.monitor import Alert, Limits
 from forebay.table.index.node import OWNER, SearchNode
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.plan import make_plan
-from forebay.table.index.runs import graph_text, runs
+from forebay.table.index.runs import JOBS, graph_text, runs
 from forebay.table.index.status import Status, status
 from forebay.table.index.types import SparkType
 from forebay.table.index.verify import verify
@@ -325,14 +325,16 @@ def show_runs(
     name: _Name,
     *,
     failed: Annotated[bool, typer.Option("--failed", help="Only runs that failed.")] = False,
-    job: Annotated[
-        str | None, typer.Option(help="Only of commit, flush, index, opensearch, replacement or gc.")
-    ] = None,
+    job: Annotated[str | None, typer.Option(help=f"Only of {', '.join(JOBS[:-1])} or {JOBS[-1]}.")] = None,
     option: _Storage = None,
     as_json: Json = False,
 ) -> None:
     """Show the last runs of the jobs of an object type, oldest first."""
-    matching = [run for run in runs(_index(location, name, option)) if job in (None, run.job)]
+    store = _index(location, name, option)
+    store.head()  # an error if there is no such object type
+    if job not in (None, *JOBS):
+        raise ConfigurationError(f"there is no job {job!r}", option="job", advice=f"give one of {', '.join(JOBS)}")
+    matching = [run for run in runs(store) if job in (None, run.job)]
     matching = [run for run in matching if run.error or not failed]
     if as_json:
         say(json.dumps([asdict(run) for run in matching], indent=2))
@@ -418,7 +420,7 @@ def _definition(target: str, name: str) -> ObjectType:
 def _key(texts: list[str], kinds: Mapping[str, SparkType]) -> Any:  # noqa: ANN401 - a value of any key type
     if len(kinds) == 1 and len(texts) == 1:
         ((name, kind),) = kinds.items()
-        return _value(texts[0].removeprefix(f"{name}="), kind)
+        return _value(texts[0].removeprefix(f"{name}="), name, kind)
     named = dict(text.partition("=")[::2] for text in texts if "=" in text)
     if len(named) != len(texts) or set(named) != set(kinds):
         columns = ", ".join(f"{name} {kind.text}" for name, kind in kinds.items())
@@ -427,14 +429,20 @@ def _key(texts: list[str], kinds: Mapping[str, SparkType]) -> Any:  # noqa: ANN4
             option="key",
             advice=f"write {' '.join(f'{name}=VALUE' for name in kinds)}",
         )
-    return {name: _value(text, kinds[name]) for name, text in named.items()}
+    return {name: _value(text, name, kinds[name]) for name, text in named.items()}
 
 
-def _value(text: str, kind: SparkType) -> Any:  # noqa: ANN401 - a value of any key type
+def _value(text: str, name: str, kind: SparkType) -> Any:  # noqa: ANN401 - a value of any key type
     try:
-        return kind.parse(text)
-    except (ValueError, ArithmeticError) as error:
-        raise ConfigurationError(f"{text!r} is no {kind.text}", option="key") from error
+        value = kind.parse(text)
+        kind.encode(value)  # an error for a number that the type does not have
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ConfigurationError(
+            f"{text!r} is no {kind.text}",
+            option="key",
+            advice=f"write a value of the column {name!r} as Spark's SQL shows it",
+        ) from error
+    return value
 
 
 def _status_json(index_status: Status) -> str:

@@ -120,6 +120,15 @@ def test_errors_are_paragraphs(location, capsys):
     for arguments, text in (
         (["status", where, "Nothing"], "nothing of 'Nothing' is below"),
         (["why", where, "Thing", "id=one", "code=x"], "'one' is no bigint"),
+        (
+            ["why", where, "Thing", f"id={1 << 64}", "code=x"],
+            "is no bigint option: key next step: write a value of the column 'id'",
+        ),
+        (["why", where, "Thing", "id=1_0", "code=x"], "'1_0' is no bigint"),
+        (["status", where, "Thing/"], "the name 'Thing/' of the object type cannot be used"),
+        (["runs", where, "Nothing"], "nothing of 'Nothing' is below"),
+        (["runs", where, "Thing", "--job", "sync"], "there is no job 'sync'"),
+        (["plan", where, "Thing", "things"], "'things' names no object of a module"),
         (["why", where, "Thing", "id=1"], "is no key: the key is (id bigint, code string)"),
         (["why", where, "Thing", "1"], "write id=VALUE code=VALUE"),
         (["commit", where, "Thing", "a", "/nowhere", "--kind", "append"], "Spark cannot read '/nowhere' as parquet"),

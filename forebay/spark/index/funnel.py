@@ -319,8 +319,9 @@ class Funnel:
         if plan.kind == "REFUSED":
             raise ConfigurationError(
                 f"the definition of {self.object_type.name!r} cannot replace the one that serves below "
-                f"{self.index.location!r}: {'; '.join(plan.reasons)}",
+                f"{self.index.location!r}",
                 option="object_type",
+                advice="; ".join(plan.reasons),
             )
         if plan.kind != "REPLACEMENT":
             begin_replacement(self.index, None, head.serving)

@@ -255,7 +255,7 @@ class _Incoming:
             if batch.column(name).null_count:
                 place = int(np.flatnonzero(batch.column(name).is_null().to_numpy(zero_copy_only=False))[0])
                 row = {each[2:]: batch.column(each)[place].as_py() for each in self._task.payload.names[:_SHOWN]}
-                shown = ", ".join(f"{column}={value!r:.40}" for column, value in row.items())
+                shown = ", ".join(f"{column}={value!s:.40}" for column, value in row.items())
                 raise DataError(
                     f"the key {name.removeprefix(KEY)!r} of the datasource {self._task.datasource!r} is NULL in the "
                     f"row ({shown}); nothing was committed",

@@ -242,7 +242,7 @@ def check_key_type(name: str, kind: SparkType) -> None:
 
 
 def _check(object_type: ObjectType) -> None:
-    _check_name(object_type.name, "object type")
+    check_name(object_type.name, "object type")
     if not object_type.keys or not object_type.datasources:
         raise ConfigurationError(
             f"the object type {object_type.name!r} has no {'datasource' if object_type.keys else 'key'}",
@@ -250,7 +250,7 @@ def _check(object_type: ObjectType) -> None:
         )
     _check_keys(object_type)
     for source in object_type.datasources:
-        _check_name(source.name, "datasource")
+        check_name(source.name, "datasource")
     owners: dict[str, str] = {}
     for source in object_type.datasources:
         _check_mappings(source)
@@ -395,7 +395,12 @@ def _check_texts(option: str, *texts: object) -> None:
             raise ConfigurationError(f"{each!r:.200} cannot be used for {option}", option=option, advice="give a text")
 
 
-def _check_name(name: object, what: str) -> None:
+def check_name(name: object, what: str) -> None:
+    """Check the name of an object type or of a datasource, which is part of names of files.
+
+    Raises:
+        ConfigurationError: It cannot be used.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"the name {name!r} of the {what} cannot be used",

@@ -66,7 +66,7 @@ class Edit:
     Args:
         offset: Its place in the log, from 1 on.
         id: A random id of the edit.
-        time: When it was made, in microseconds since 1970; not before the edits with lower offsets.
+        time: When it was made, in microseconds since 1970; after the edits with lower offsets.
         definition: The pipeline whose definition it was made for.
         data: The number of the fact of the log that the editor saw.
         changes: The changes.
@@ -294,7 +294,9 @@ class EditRules:
                         columns[place] = None
         if not exists and not edits.created:
             return None
-        for name, kind, value, at in edits.values:
+        # If one edit gave two properties that are one now, that with the name of now counts.
+        in_order = sorted(edits.values, key=lambda each: (each.at, each.name == self.taken_by.get(each.name)))
+        for name, kind, value, at in in_order:
             if name in self._properties:
                 place, target, stamp = self._properties[name]
                 if not self._is_later(columns, stamp, at):
@@ -355,7 +357,7 @@ def _migrated(kind: str, value: Any, target: SparkType) -> Any:  # noqa: ANN401 
                 return str(typed)
         raise TypeError
     if before.name == "string":
-        if target.name == "binary" or "_" in typed or not typed.isascii():  # Python's numbers may have these
+        if target.name == "binary":
             raise ValueError
         typed = target.parse(typed)
     elif isinstance(typed, Decimal) and target.name in INTEGERS and typed == typed.to_integral_value():
@@ -401,7 +403,7 @@ def edited_values(definition: ObjectType, values: Mapping[str, object]) -> dict[
     if not values:
         raise ConfigurationError("the edit names no property", option="properties", advice="give one, as status='open'")
     encoded = {}
-    for name, value in values.items():
+    for name, value in sorted(values.items(), key=lambda item: str(item[0])):  # as the log has them
         if name not in definition.properties:
             what = "is the key" if name in definition.keys else "is no property"
             raise ConfigurationError(

@@ -57,7 +57,11 @@ def flush(index: IndexStore, key_hashes: KeyHashes) -> Committed:
                     done = _flushed(index, head, edits, key_hashes)
             except MovedError:  # another process flushes too, or another definition serves
                 continue
-            run.did(since=done.number - 1, to=done.number, counts={"edits": len(edits)})
+            run.did(
+                since=done.number - 1,
+                to=done.number,
+                counts={"edits": len(edits), "changes": sum(len(edit.changes) for edit in edits)},
+            )
             return done
 
 

@@ -338,7 +338,7 @@ class View:
             raise ConfigurationError(
                 f"the edit has {len(changes):,} changes", option="edits", advice=f"give 1 to {PENDING:,} at once"
             )
-        at = max([now(), last, *(edit.time for edit in self.overlay.edits[-1:])])
+        at = max([now(), last + 1, *(edit.time + 1 for edit in self.overlay.edits[-1:])])
         pipeline, data = self.version.pipeline, self.version.data
         return Edit(self.offset + 1, uuid.uuid4().hex, at, pipeline, data, tuple(changes))
 

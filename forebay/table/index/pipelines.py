@@ -17,7 +17,7 @@ from forebay.state.state_store import Purpose, RetryingStateStore, StateStore
 from forebay.stores.store import StorageOptions
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.changelog.state.typed_values import Whole
-from forebay.table.index.definition import Datasource, ObjectType
+from forebay.table.index.definition import Datasource, ObjectType, check_name
 from forebay.table.index.edits import EditLog
 from forebay.table.index.facts import damaged_fact, numbers_of, stored_object
 from forebay.table.index.log import Building, Entry, Log
@@ -107,6 +107,7 @@ class IndexStore:
     def __init__(
         self, location: str | PathLike[str], object_type: str, storage: Mapping[str, object] | None = None
     ) -> None:
+        check_name(object_type, "object type")
         self.location = fspath(location)
         self.object_type = object_type
         self.storage = dict(storage or {})

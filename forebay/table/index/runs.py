@@ -27,6 +27,9 @@ _Record = TypeVar("_Record")
 KEPT: Final = 200
 """Facts of a journal that are kept at least."""
 
+JOBS: Final = ("commit", "flush", "index", "opensearch", "replacement", "gc")
+"""What is done with an object type; see `Run`."""
+
 _SOURCES: Final = ("commit", "flush")
 """Jobs that put facts of the log. Each of the others but `gc` follows them."""
 
@@ -88,7 +91,7 @@ class Run:
     """A run of a job.
 
     Args:
-        job: What it did: `commit`, `flush`, `index`, `opensearch`, `replacement` or `gc`.
+        job: What it did, one of `JOBS`.
         name: The datasource, the pipeline, or the alias of the other database.
         begin: When it began, in seconds since 1970.
         seconds: How long it took.

@@ -116,12 +116,14 @@ class Status:
         if self.edits.dead_letters:
             edits.append(f"dead letters: {self.edits.dead_letters:,} values did not fit the definition of their time")
             edits += [f"  {text}" for text in self.edits.last_dead]
-        header = ("pipeline", "version", "objects", "behind", "runs", "bytes", "last step")
+        header = ("pipeline", "version", "objects", "behind", "segment runs", "bytes", "last step")
         waits = [f"before {each.version.pipeline} can serve: {text}" for each in self.pipelines for text in each.waits]
         return "\n".join(
             [
                 f"{self.object_type}: fact {self.head.number:,} of the log{last}; {self.head.shards} shards",
-                text_table(("datasource", "rows", "last fact", "fed by", "runs", "bytes"), sources, right={1, 2, 4, 5}),
+                text_table(
+                    ("datasource", "rows", "last fact", "fed by", "segment runs", "bytes"), sources, right={1, 2, 4, 5}
+                ),
                 text_table(header, pipelines, right=range(1, 6)),
                 *waits,
                 *(edits if self.edits.folded or self.edits.pending else []),

@@ -131,6 +131,10 @@ class SparkType:
             ValueError: The text is no value of the type.
             ArithmeticError: The same, for a decimal.
         """
+        if self.name == "string":
+            return text
+        if "_" in text or not text.isascii():  # Python's numbers may have these
+            raise ValueError(text)
         if self.name in INTEGERS:
             return int(text)
         match self.name:
@@ -144,8 +148,6 @@ class SparkType:
                 return date.fromisoformat(text)
             case "timestamp" | "timestamp_ntz":
                 return datetime.fromisoformat(text)
-            case "string":
-                return text
         raise ValueError(text)
 
     def unscaled(self, number: int) -> Any:  # noqa: ANN401 - int or bytes

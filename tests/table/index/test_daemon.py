@@ -119,7 +119,7 @@ def test_edits_are_flushed_when_that_is_due(objects, daemon_of, clock):
     clock.passed += 6 * HOUR
     clock.offset -= 24 * HOUR  # the clock of the computer does not count
     assert daemon.step() and objects.index.head().edits.offset == 1
-    assert [run.counts for run in runs(objects.index) if run.job == "flush"] == [{"edits": 1}]
+    assert [run.counts for run in runs(objects.index) if run.job == "flush"] == [{"edits": 1, "changes": 1}]
     node.edit_many([(number, {"name": "many"}) for number in range(1000)])
     assert daemon.step() and objects.index.head().edits.offset == 2
     assert objects.node().where(name="many").count() == 1000 and verify(objects.index).is_equal

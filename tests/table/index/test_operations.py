@@ -215,7 +215,7 @@ def test_status_is_a_table(objects):
     assert shown.startswith("O: fact 1 of the log, ") and "1 are pending since" in shown
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
     assert ["a", "3", "1", "Funnel.commit", "1"] in [each[:5] for each in cells]
-    assert ["pipeline", "version", "objects", "behind", "runs", "bytes", "last step"] in cells
+    assert ["pipeline", "version", "objects", "behind", "segment runs", "bytes", "last step"] in cells
     assert ["000001 (serves)", "1", "3", "0", "1"] in [each[:5] for each in cells]
 
 

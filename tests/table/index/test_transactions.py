@@ -134,7 +134,7 @@ def test_more_duplicates_than_an_error_names_are_counted(objects):
 
 def test_a_key_that_is_null_is_refused(objects):
     shown = (
-        r"the key 'id' of the datasource 'a' is NULL in the row \(id=None, name='x', note=None\); nothing was committed"
+        r"the key 'id' of the datasource 'a' is NULL in the row \(id=None, name=x, note=None\); nothing was committed"
     )
     with pytest.raises(DataError, match=shown):
         objects.commit("a", [{"id": 1}, {"id": None, "name": "x"}])
