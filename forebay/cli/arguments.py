@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.errors import ConfigurationError, printable
+from forebay.errors import ConfigurationError, ForebayError, printable
 from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
@@ -79,6 +79,8 @@ def imported(target: str) -> object:
         sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module), name)
+    except ForebayError:  # what the module defines is refused, which says why
+        raise
     except Exception as error:  # a module may raise anything when it is imported
         raise ConfigurationError(
             f"{target} cannot be imported: {error}",

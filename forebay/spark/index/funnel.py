@@ -212,8 +212,8 @@ class Funnel:
                 results = run_transaction(rows, tasks, self._small)
             return commit(self.index, head, transaction, tasks, results)
 
-        head, definition = self.index.begin(self.object_type, self._shards, types)
         with recorded(self.index, "commit", transaction.datasource) as run:
+            head, definition = self.index.begin(self.object_type, self._shards, types)
             run.did(since=head.number)
             for _ in range(_TRIES - 1):
                 with suppress(MovedError):

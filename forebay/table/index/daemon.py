@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -65,7 +66,7 @@ class _Retry:
 
 @dataclass(frozen=True)
 class _Job:
-    """A job of a round. `run` returns whether nothing is left to do.
+    """A job of a round.
 
     Args:
         subject: See `Run.subject`.
@@ -76,7 +77,7 @@ class _Job:
 
     subject: str
     facts: object
-    run: Callable[[], bool]
+    run: Callable[[], object]
     aside: bool = False
 
 
@@ -161,12 +162,18 @@ class IndexDaemon:
 
     def _step(self, *, wait: bool) -> bool:
         names = self._names or [each.removesuffix("/") for each in self._store.directories("")]
+        for name in self._types.keys() - set(names):
+            self._types[name].begin()
         if not names:
-            raise ConfigurationError(
+            error = ConfigurationError(
                 f"no object type is below {self.location!r}",
                 option="location",
                 advice="commit a datasource first, or check the location",
             )
+            if not self._types:
+                raise error
+            _log.error("the round failed, and the next one follows: %s", error)  # as if a mount were away
+            return False
         well = True
         for name in names:
             if self.stopping:
@@ -213,18 +220,25 @@ class _TypeRounds:
         self._daemon, self._clock = daemon, daemon.clock
         self._index = IndexStore(daemon.location, name, daemon.storage)
         self._followers = list(daemon.followers(name))
-        self._alerts = Alerts(alert_journal(self._index), name, daemon.alerts, daemon.clock)
-        self._retries: dict[str, _Retry] = {}
         self._random = Random()
         self._collect_at = self._clock.monotonic()
+        self._thread = ThreadPoolExecutor(1, f"forebay {name}")
+        self._aside: tuple[_Job, Future[object]] | None = None
+        self._is_new = True
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with what is there: at first, and when the object type was removed."""
+        index, daemon = self._index, self._daemon
+        self._alerts = Alerts(alert_journal(index), index.object_type, daemon.alerts, daemon.clock)
+        self._retries: dict[str, _Retry] = {}
+        self._head = 0
         self._edits: list[Edit] = []
         self._entries: dict[int, float | None] = {}
         self._newest: dict[str, IndexVersion] = {}
         self._runs: dict[str, Run] = {}
         self._last_run = 0
         self._ages: dict[str, Ages] = {}
-        self._thread = ThreadPoolExecutor(1, f"forebay {name}")
-        self._aside: tuple[_Job, Future[bool]] | None = None
 
     def finish(self) -> None:
         """Wait for the replacement that is built."""
@@ -236,14 +250,18 @@ class _TypeRounds:
         well = True
         try:
             head = self._index.log.head()
+            if head is None or head.number < self._head:
+                self.begin()
             if head is None:
                 return True
+            self._head = head.number
             for job in self._jobs(head):
                 if self._daemon.stopping:
                     return well
                 well = self._attempt(job, wait=wait) and well
-            self._read_runs()
+            well = self._runs_are_read() and well
             broken = self._alerts.update(self._observed(self._index.log.head(head) or head), self._daemon.limits)
+            self._is_new = False
             self._each_round(broken)
         except ForebayError as error:
             _log.error("%s: the round failed, and the next one follows: %s", self._index.object_type, error)
@@ -258,21 +276,28 @@ class _TypeRounds:
             _log.exception("%s: each_round failed; the next round calls it again", self._index.object_type)
 
     def _jobs(self, head: Entry) -> Iterator[_Job]:
-        """Yield the jobs of a round, each with the facts that the ones before have put."""
+        """Yield the jobs of a round, each with the facts that the ones before have put.
+
+        What is read here for a job, and cannot be, is an error of that job.
+        """
         daemon = self._daemon
         if daemon.key_hashes is not None:
-            edits = self._pending_edits(head)
-            last = edits[-1].offset if edits else 0
-            yield _Job("flush edits", (head.number, head.serving, last), partial(self._flush, edits))
+            with suppress(ForebayError):
+                self._pending_edits(head)
+            last = self._edits[-1].offset if self._edits else 0
+            yield _Job("flush edits", (head.number, head.serving, last), partial(self._flush, head))
         head = self._index.log.head(head) or head
         facts = (head.number, head.serving)
         yield _Job(f"index {head.serving}", facts, partial(self._follow, head))
         for follower in self._followers:
-            yield _Job(f"opensearch {follower.name}", facts, partial(_catch_up, follower))
-        for pipeline in self._watched(head)[1:]:
+            yield _Job(f"opensearch {follower.name}", facts, follower.catch_up)
+        try:
             # A daemon that stays builds it beside its rounds; the one round of `step` ends when it is done.
-            todo = partial(self._replace, head, unserved=bool(self._unserved(pipeline, head)))
-            yield _Job(f"replacement {pipeline}", facts, todo, aside=True)
+            for pipeline in self._watched(head)[1:]:
+                todo = partial(self._replace, head, unserved=bool(self._unserved(pipeline, head)))
+                yield _Job(f"replacement {pipeline}", facts, todo, aside=True)
+        except ForebayError as error:
+            yield _Job(f"replacement {head.pipelines[-1]}", facts, partial(_fail, error))
         if daemon.gc_every is not None and self._clock.monotonic() >= self._collect_at:
             yield _Job("gc", head.number, self._collect)
 
@@ -286,6 +311,7 @@ class _TypeRounds:
             and (now < retry.due if retry.blocked_at is None else retry.blocked_at == job.facts)
         ):
             return False
+        last = self._last_run
         try:
             if job.aside:
                 if self._aside is None or (self._aside[0].subject != job.subject and self._aside[1].done()):
@@ -294,9 +320,9 @@ class _TypeRounds:
                 if not wait and not future.done():
                     return not retry.failures
                 self._aside, job, retry = None, begun, self._retries[begun.subject]
-                done = future.result()
+                future.result()
             else:
-                done = job.run()
+                job.run()
         except StoppedError:  # another one serves since, or it was dropped
             return True
         except Exception as error:  # noqa: BLE001 - of any library; it is recorded, and shown
@@ -308,44 +334,55 @@ class _TypeRounds:
             again = f"again in {pause:,.0f} s" if passing else "again when there are new facts"
             log = _log.exception if typed is None else _log.error
             log("%s: %s failed, %s: %s", self._index.object_type, job.subject, again, typed or error)
+            self._record(job.subject, error, last)
             return False
         retry.failures = 0
         name = job.subject.partition(" ")[2]
-        for subject in {job.subject, f"index {name}"} if done else ():
+        for subject in {job.subject, f"index {name}"}:
             failed = self._runs.get(subject)
             if failed is not None and failed.error and self._last_run_of(subject).error:
                 with recorded(self._index, failed.job, name, self._clock) as run:  # it is well, with nothing to do
                     run.did(since=failed.to, to=self._index.head().number)
         return True
 
-    def _flush(self, edits: Sequence[Edit]) -> bool:
-        oldest = self._age("edits", {edit.offset: edit.time / 1e6 for edit in edits})
-        if oldest is None:
-            return True
-        at = edits[0].time + int(oldest.seconds * 1e6)
-        if due(edits, at) is None or self._daemon.key_hashes is None:
-            return False
-        flush(self._index, self._daemon.key_hashes)
-        return True
+    def _record(self, subject: str, error: Exception, last: int) -> None:
+        """Record that a job failed, if it had not begun, so that it has not recorded that itself.
 
-    def _follow(self, head: Entry) -> bool:
+        Args:
+            subject: The job.
+            error: The error.
+            last: The number of the last run before.
+        """
+        if not self._runs_are_read() or any(run.number > last and run.error for run in self._runs.values()):
+            return
+        job, _, name = subject.partition(" ")
+        with suppress(Exception), recorded(self._index, job, name, self._clock):
+            raise error
+
+    def _flush(self, head: Entry) -> None:
+        edits = self._pending_edits(head)
+        oldest = self._age("edits", {edit.offset: edit.time / 1e6 for edit in edits})
+        if oldest is None or self._daemon.key_hashes is None:
+            return
+        if due(edits, edits[0].time + int(oldest.seconds * 1e6)) is not None:
+            flush(self._index, self._daemon.key_hashes)
+
+    def _follow(self, head: Entry) -> None:
         if self._unserved(head.serving, head):
             self._follower(head.serving).follow()
-        return True
 
     def _follower(self, pipeline: str) -> Follower:
         return Follower(self._index, pipeline, launch=self._daemon.launch)
 
-    def _replace(self, head: Entry, *, unserved: bool) -> bool:
+    def _replace(self, head: Entry, *, unserved: bool) -> None:
         """Go on with the replacement. In its thread: it reads nothing that a round changes."""
         assert head.building is not None  # noqa: S101 - see `_watched`
         if head.building.swap:
             run_replacement(self._index, head, self._follower)
         elif unserved:
             self._follower(head.building.pipeline).follow()
-        return True
 
-    def _collect(self) -> bool:
+    def _collect(self) -> None:
         self._collect_at = self._clock.monotonic() + (self._daemon.gc_every or 0.0)
         with recorded(self._index, "gc", "", self._clock) as run:
             head = self._index.head().number
@@ -353,7 +390,6 @@ class _TypeRounds:
             garbage = collect(self._index)
             if garbage.facts or garbage.files:
                 run.did(to=head, counts={"facts": len(garbage.facts), "files": len(garbage.files)})
-        return True
 
     def _watched(self, head: Entry) -> list[str]:
         """Return the pipelines that are kept up to date and watched: not a replacement that waits for a commit."""
@@ -364,14 +400,23 @@ class _TypeRounds:
         return [head.serving] if waits else [*head.pipelines]
 
     def _observed(self, head: Entry) -> Observed:
-        pipelines = {each: self._age(each, self._unserved(each, head)) for each in self._watched(head)}
-        self._ages = {name: ages for name, ages in self._ages.items() if name in pipelines or name == "edits"}
-        self._newest = {name: version for name, version in self._newest.items() if name in pipelines}
-        edits = self._age("edits", {edit.offset: edit.time / 1e6 for edit in self._pending_edits(head)})
-        return Observed(pipelines, edits, self._runs, "".join([*pipelines][1:]))
+        unknown: set[str] = set()
+        pipelines: dict[str, Pending | None] = {}
+        edits, watched = None, list(head.pipelines)
+        with _unless_unreadable(unknown, *watched[1:]):
+            watched = self._watched(head)
+        for each in watched:
+            with _unless_unreadable(unknown, each):
+                # How long a replacement that waited could have been built already, no fact says.
+                pipelines[each] = self._age(each, self._unserved(each, head), new=each == head.serving)
+        with _unless_unreadable(unknown, "edits"):
+            edits = self._age("edits", {edit.offset: edit.time / 1e6 for edit in self._pending_edits(head)})
+        self._ages = {name: ages for name, ages in self._ages.items() if name in (*watched, "edits")}
+        self._newest = {name: version for name, version in self._newest.items() if name in watched}
+        return Observed(pipelines, edits, self._runs, "".join(watched[1:]), unknown)
 
-    def _age(self, name: str, times: Mapping[int, float]) -> Pending | None:
-        return self._ages.setdefault(name, Ages(self._clock)).oldest(times)
+    def _age(self, name: str, times: Mapping[int, float], *, new: bool = True) -> Pending | None:
+        return self._ages.setdefault(name, Ages(self._clock, new=new and self._is_new)).oldest(times)
 
     def _unserved(self, pipeline: str, head: Entry) -> dict[int, float]:
         """Return the facts with changes that the index of a pipeline does not have, and when they were put."""
@@ -409,6 +454,15 @@ class _TypeRounds:
         self._edits += self._index.edits.after(max(folded, *(edit.offset for edit in self._edits), 0))
         return self._edits
 
+    def _runs_are_read(self) -> bool:
+        """Read the runs that are new; return whether they could be read: nothing but a rule needs them."""
+        try:
+            self._read_runs()
+        except ForebayError as error:
+            _log.error("%s: the runs cannot be read: %s", self._index.object_type, error)
+            return False
+        return True
+
     def _read_runs(self) -> None:
         for run in runs(self._index, self._last_run):
             self._runs[run.subject] = run
@@ -423,6 +477,14 @@ def _time_of(entry: Entry) -> float:
     return datetime.fromisoformat(entry.time).timestamp()
 
 
-def _catch_up(follower: CatchUp) -> bool:
-    follower.catch_up()
-    return True
+@contextmanager
+def _unless_unreadable(unknown: set[str], *names: str) -> Iterator[None]:
+    """Note in `unknown` what could not be read. The job that needs it fails, which is an alert."""
+    try:
+        yield
+    except ForebayError:
+        unknown.update(names)
+
+
+def _fail(error: ForebayError) -> None:
+    raise error

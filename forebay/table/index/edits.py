@@ -322,7 +322,8 @@ class EditRules:
     def misfit(self, name: str, kind: str, value: Any) -> str | None:  # noqa: ANN401 - JSON
         """Return as text why an edited value does not count in this definition; None if it does."""
         if name not in self._properties:
-            return f"{name}: there is no such property for the {kind} {value!r:.200}"
+            shown = "NULL" if value is None else f"the {kind} {value!r:.200}"
+            return f"{name}: there is no such property for {shown}"
         target = self._properties[name][1]
         try:
             target.encode(_migrated(kind, value, target))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
@@ -130,17 +130,23 @@ class Observed:
         edits: The oldest edit that no flush has folded.
         runs: The last run of each job, by its subject.
         building: The pipeline of the replacement that is built; empty: none is, or it waits for a commit.
+        unknown: The pipelines of which nothing could be read, and `edits`, if those could not. Their alerts stay.
     """
 
     pipelines: Mapping[str, Pending | None] = field(default_factory=dict)
     edits: Pending | None = None
     runs: Mapping[str, Run] = field(default_factory=dict)
     building: str = ""
+    unknown: Collection[str] = ()
 
     def has(self, subject: str) -> bool:
         """Return whether a job is watched: those of a pipeline are not, once it was replaced or dropped."""
         job, _, name = subject.partition(" ")
-        return name == self.building if job == "replacement" else job != "index" or name in self.pipelines
+        return (
+            name == self.building
+            if job == "replacement"
+            else job != "index" or name in self.pipelines or name in self.unknown
+        )
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,8 @@ def findings(observed: Observed, limits: Limits) -> list[Finding]:
         results.append(Finding("duration", run.subject, run.number, _over(run.seconds, limits.duration, "it took")))
     for pipeline, oldest in observed.pipelines.items():
         results.append(_waiting("delay", f"index {pipeline}", oldest, limits.delay, "fact {} of the log waits"))
-    results.append(_waiting("edits", "users", observed.edits, limits.edits, "edit {} is pending"))
+    if "edits" not in observed.unknown:
+        results.append(_waiting("edits", "users", observed.edits, limits.edits, "edit {} is pending"))
     return [each for each in results if limits.watches(each.rule)]
 
 
@@ -209,11 +216,12 @@ class Ages:
 
     Args:
         clock: The clock.
+        new: Whether the process is new.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, new: bool = True) -> None:
         self._clock = clock
-        self._began: dict[int, float] | None = None
+        self._began: dict[int, float] | None = None if new else {}
 
     def oldest(self, times: Mapping[int, float]) -> Pending | None:
         """Return what has the lowest number.

@@ -11,7 +11,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Self
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, RetriableError
 from forebay.state.open_state_store import open_state_store
 from forebay.state.state_store import Purpose, RetryingStateStore, StateStore
 from forebay.stores.store import StorageOptions
@@ -168,8 +168,13 @@ class IndexStore:
 
         Raises:
             ConfigurationError: There is none yet.
+            RetriableError: Another pipeline serves since, and this one was collected.
         """
-        return self.built(head.serving)
+        try:
+            return self.built(head.serving)
+        except ConfigurationError:
+            self._refuse_collected(head.serving)
+            raise
 
     def built(self, pipeline: str, known: IndexVersion | None = None) -> IndexVersion:
         """Return the newest version of a pipeline that answers can come from.
@@ -262,12 +267,24 @@ class IndexStore:
         """Return the definition of a pipeline.
 
         Raises:
+            RetriableError: Another one was begun, and this one was collected.
             FatalError: It is gone.
         """
         first = self.version(pipeline, 0)
         if first is None:
+            self._refuse_collected(pipeline)
             raise damaged_fact(self.version_name(pipeline, 0), "it does not exist")
         return first.definition
+
+    def _refuse_collected(self, pipeline: str) -> None:
+        head = self.log.head()
+        if head is not None and pipeline not in head.pipelines:
+            raise RetriableError(
+                f"the pipeline {pipeline} of {self.object_type!r} was replaced or dropped, and collected; "
+                f"{head.serving} serves",
+                option="location",
+                advice="do it again: it begins with the one that serves",
+            )
 
 
 def first_version(building: Building) -> IndexVersion:

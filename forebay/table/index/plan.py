@@ -124,10 +124,11 @@ def _moved_edits(index: IndexStore, head: Entry, stored: ObjectType, new: Object
     for name in sorted(moved & edited):
         was, taker = before[name], after[name]
         kept = f"keep Property(renamed_from={name!r}) of {was!r}, and " if was in new.properties else ""
-        names = [was, name] if was != name else [was]
+        names = [each for each in dict.fromkeys((was, name)) if each != taker]
+        earlier = names[0] if len(names) == 1 else names
         yield (
             f"edits of {was!r} that were made as {name!r} would count for {taker!r}: {kept}give {taker!r} a name that "
-            f"no property had; or, if it is {was!r} under another name, write Property(renamed_from={names!r})"
+            f"no property had; or, if it is {was!r} under another name, write Property(renamed_from={earlier!r})"
         )
 
 
@@ -178,15 +179,24 @@ def _folded(index: IndexStore, head: Entry, definition: ObjectType) -> Iterator[
                 yield {name: row[f"{KEY}{name}"] for name in definition.keys}, KeyEdits.of_text(row[EDITS_COLUMN])
 
 
-def _changes(stored: ObjectType, new: ObjectType) -> Iterator[str]:
+def _property_changes(stored: ObjectType, new: ObjectType) -> Iterator[str]:
+    renamed = _renamed(stored, new)
+    for earlier, name in renamed.items():
+        yield f"the property {name!r} was {earlier!r}, and takes its edits"
     for name in dict.fromkeys([*stored.properties, *new.properties]):
         before, after = stored.properties.get(name), new.properties.get(name)
+        if name in (*renamed, *renamed.values()):
+            continue
         if before is None or after is None:
             yield f"the property {name!r} is {'new' if before is None else 'gone'}"
         elif difference := _difference(name, before, after):
             yield f"the property {name!r} has another {difference}"
         elif _source_of(stored, name) != _source_of(new, name):
             yield f"the property {name!r} comes from another datasource"
+
+
+def _changes(stored: ObjectType, new: ObjectType) -> Iterator[str]:
+    yield from _property_changes(stored, new)
     for name in dict.fromkeys(each.name for each in (*stored.datasources, *new.datasources)):
         if not (stored.feeds(name) and new.feeds(name)):
             yield f"the datasource {name!r} is {'gone' if stored.feeds(name) else 'new'}"
@@ -196,6 +206,16 @@ def _changes(stored: ObjectType, new: ObjectType) -> Iterator[str]:
             yield f"the datasource {name!r} has another rule for edits"
         if sorted(stored_source.keep) != sorted(new_source.keep):
             yield f"the datasource {name!r} keeps other columns"
+
+
+def _renamed(stored: ObjectType, new: ObjectType) -> dict[str, str]:
+    """Return the properties that have another name now: that of now, by that of before."""
+    return {
+        earlier: name
+        for name, each in new.properties.items()
+        for earlier in each.earlier_names
+        if name not in stored.properties and earlier in stored.properties and earlier not in new.properties
+    }
 
 
 def _difference(name: str, before: Property, after: Property) -> str:

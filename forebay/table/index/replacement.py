@@ -144,6 +144,7 @@ def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], F
                 proof.check(head, version)
                 if not head.building.swap:
                     return Replacement(building.pipeline, serves=False, version=version)
+                _refuse_lost_edits(index, head, stored, new)  # a proof takes as long as a copy of the whole index
                 if index.log.put(
                     _swapped(index, head, stored, new), lambda newest: newest.serving == building.pipeline
                 ):

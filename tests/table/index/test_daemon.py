@@ -25,6 +25,7 @@ from forebay.inspection.index_report import index_page
 from forebay.options.secret import Secret
 from forebay.retry import RetryPolicy
 from forebay.state.local_state_store import LocalStateStore
+from forebay.state.state_store import RetryingStateStore
 from forebay.table.index import follower as follower_module
 from forebay.table.index import monitor, pipelines
 from forebay.table.index import replacement as replacement_module
@@ -109,6 +110,80 @@ def test_it_serves_all_types_below_the_location_or_those_that_are_named(objects_
     assert (jobs(first), jobs(second)) == ([("index 000001", "")], [])
     assert daemon_of(first).step()
     assert jobs(second) == [("index 000001", "")]
+
+
+@pytest.mark.parametrize(
+    ("closed", "breaches"),
+    [
+        ("edits", [("failed", "flush edits")]),
+        ("pipelines", [("failed", "index 000001")]),
+        ("runs", []),
+    ],
+)
+def test_a_directory_that_cannot_be_read_holds_up_no_rule(
+    objects, daemon_of, clock, sent, monkeypatch, closed, breaches
+):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    daemon = daemon_of(objects, gc_every=None)
+    assert daemon.step() and sent == []
+    objects.commit("a", [{"id": 2, "name": "y"}], follow=False)
+    read, put = RetryingStateStore.get, RetryingStateStore.put_if_absent
+
+    def refused(self, name, *data):
+        if f"/{closed}/" in name:
+            raise RetriableError("no permission")
+        return (put if data else read)(self, name, *data)
+
+    monkeypatch.setattr(RetryingStateStore, "get", refused)
+    monkeypatch.setattr(RetryingStateStore, "put_if_absent", refused)
+    for _ in range(4):
+        daemon.step()
+        clock.passed += HOUR
+    assert sent == [(*each, True) for each in breaches]
+    monkeypatch.undo()
+    assert (objects.index.newest_version("000001").data == 2) is (closed != "pipelines")
+    clock.passed += 10 * HOUR
+    daemon.step()
+    assert daemon.step() and objects.node().count() == 2
+    assert sent == [(*each, breach) for breach in (True, False) for each in breaches]
+
+
+def test_a_replacement_is_late_from_the_round_on_that_sees_that_it_can_be_built(objects, daemon_of, clock, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    new = defined(objects, Property("string", column="title"))
+    assert new.replace().waits
+    clock.passed += 3 * HOUR
+    rounds = itertools.count(1)
+
+    def until():
+        number = next(rounds)
+        if number == 3:
+            clock.passed += 3 * HOUR
+            clock.offset += 24 * HOUR
+            new.frames = {"id", "name", "title", "note"}
+            new.commit("a", [{"id": 1, "name": "x", "title": "t"}], "snapshot", follow=False)
+        time.sleep(0.05)  # for the thread that builds
+        return objects.index.head().serving != "000001" and number > 5
+
+    daemon_of(objects).run(until, sleep=lambda seconds: setattr(clock, "passed", clock.passed + seconds))
+    assert sent == []
+
+
+def test_a_type_that_is_removed_and_made_anew_is_watched_from_its_beginning(objects, daemon_of, clock, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    objects.node().edit(1, name="e")
+    daemon = daemon_of(objects)
+    assert daemon.step()
+    with recorded(objects.index, "commit", "a") as run:
+        run.did(to=1)
+    assert daemon.step()
+    shutil.rmtree(Path(objects.location) / "O")
+    assert not daemon.step()  # nothing is below the location, which may be away
+    objects.commit("a", [{"id": 2, "name": "y"}])
+    with pytest.raises(DataError), recorded(objects.index, "commit", "a"):
+        raise DataError("a misfit")
+    clock.passed += 8 * HOUR
+    assert daemon.step() and sent == [("failed", "commit a", True)]
 
 
 def test_edits_are_flushed_when_that_is_due(objects, daemon_of, clock):

@@ -14,6 +14,7 @@ import pytest
 from forebay.errors import ConfigurationError, DataError, FatalError, RetriableError
 from forebay.index import Datasource, ObjectType, Property
 from forebay.state.local_state_store import LocalStateStore
+from forebay.table.index import replacement as replacement_module
 from forebay.table.index.follower import Follower
 from forebay.table.index.gc import collect
 from forebay.table.index.log import Log, StoppedError
@@ -399,6 +400,42 @@ def test_a_plan_says_that_another_replacement_cannot_have_the_rows_of_the_one_be
     assert other.plan().waits == ("commit the datasource 'c', which is new",) == other.replace().waits
     same = live.defined(new.definition)
     assert same.plan().waits == same.replace().waits != ()
+
+
+def test_an_edit_that_comes_while_a_replacement_is_proven_holds_up_the_swap(live, monkeypatch):
+    narrow = live.defined(changed({"name": A["name"]}))
+    check = replacement_module._Proof.check
+
+    def edited(*arguments):
+        check(*arguments)
+        live.node().edit(1, note="mine")
+
+    monkeypatch.setattr(replacement_module._Proof, "check", edited)
+    with pytest.raises(ConfigurationError, match="edited values of 'note' would not count any more"):
+        narrow.replace()
+    assert live.node().get(1)["note"] == "mine"
+
+
+def test_who_paused_over_a_swap_and_a_collection_is_told_to_do_it_again(live):
+    before = live.index.head()
+    assert live.defined(FILTERED).replace().serves
+    collect(live.index)
+    for paused in (lambda: live.index.definition(before.serving), lambda: live.index.serving(before)):
+        with pytest.raises(
+            RetriableError, match="000001 of 'O' was replaced or dropped, and collected; r000003 serves"
+        ):
+            paused()
+
+
+def test_a_plan_says_which_property_is_another_one_under_a_new_name(live):
+    live.node().edit(1, name="mine")
+    title = live.defined(changed({"title": Property("string", column="name", renamed_from="name"), "note": A["note"]}))
+    assert title.plan().reasons == ("the property 'title' was 'name', and takes its edits",)
+    assert title.replace().serves
+    plan = live.plan()
+    assert plan.kind == "REFUSED" and "write Property(renamed_from='title')" in str(plan)
+    back = live.defined(changed({"name": Property("string", renamed_from=["title"]), "note": A["note"]}))
+    assert back.replace().serves and live.node().get(1)["name"] == "mine"
 
 
 def test_edits_never_count_for_another_property_that_takes_the_old_name(live):
