@@ -24,6 +24,7 @@ from forebay.formats.filters import (
     Not,
     Operator,
     TimestampLiteral,
+    moment_text,
     parse_filter,
 )
 from forebay.formats.values.dates import Zone, parse_date, parse_timestamp, parse_timestamp_ntz
@@ -340,8 +341,9 @@ def _value(name: str, kind: SparkType, value: object) -> Any:  # noqa: ANN401 - 
                 return exact
         return kind.encode(value)
     except (TypeError, ValueError, ArithmeticError):
+        shown = moment_text(value) if isinstance(value, DateLiteral | TimestampLiteral) else repr(value)
         raise ConfigurationError(
-            f"the property {name!r} of type {kind.text} cannot be compared with {value!r:.200}",
+            f"the property {name!r} of type {kind.text} cannot be compared with {shown:.200}",
             option="where",
             advice=f"give a value of the type {kind.text}" + (", with a time zone" if kind.name == "timestamp" else ""),
         ) from None

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from forebay.clock import Clock, SystemClock
 from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
 from forebay.retry import RetryPolicy
-from forebay.table.index.definition import ObjectType
+from forebay.table.index.definition import ObjectType, is_name
 from forebay.table.index.edits import Edit, due
 from forebay.table.index.flush import KeyHashes, flush
 from forebay.table.index.follower import Follower, Launcher
@@ -161,7 +161,7 @@ class IndexDaemon:
         return self._step(wait=True)
 
     def _step(self, *, wait: bool) -> bool:
-        names = self._names or [each.removesuffix("/") for each in self._store.directories("")]
+        names = self._names or [*filter(is_name, (each.removesuffix("/") for each in self._store.directories("")))]
         for name in self._types.keys() - set(names):
             self._types[name].begin()
         if not names:
@@ -319,7 +319,8 @@ class _TypeRounds:
                 begun, future = self._aside
                 if not wait and not future.done():
                     return not retry.failures
-                self._aside, job, retry = None, begun, self._retries[begun.subject]
+                self._aside, job = None, begun
+                retry = self._retries.setdefault(begun.subject, _Retry())
                 future.result()
             else:
                 job.run()

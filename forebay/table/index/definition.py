@@ -395,13 +395,18 @@ def _check_texts(option: str, *texts: object) -> None:
             raise ConfigurationError(f"{each!r:.200} cannot be used for {option}", option=option, advice="give a text")
 
 
+def is_name(name: object) -> bool:
+    """Return whether an object type or a datasource can have a name: it is part of names of files."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def check_name(name: object, what: str) -> None:
-    """Check the name of an object type or of a datasource, which is part of names of files.
+    """Check the name of an object type or of a datasource.
 
     Raises:
         ConfigurationError: It cannot be used.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ConfigurationError(
             f"the name {name!r} of the {what} cannot be used",
             option="name",

@@ -289,7 +289,9 @@ class SearchNode(Queryable):
         """
         self._head = self._index.log.head(self._head) or self._index.head()
         known = None if self._view is None else self._view.version
-        return self._index.built(self._pipeline or self._head.serving, known)
+        if self._pipeline is not None:
+            return self._index.built(self._pipeline, known)
+        return self._index.serving(self._head, known)
 
     def _flip(self, version: IndexVersion) -> None:
         """Open the segments that are new, and let the version answer."""

@@ -163,15 +163,19 @@ class IndexStore:
             )
         return head, stored
 
-    def serving(self, head: Entry) -> IndexVersion:
+    def serving(self, head: Entry, known: IndexVersion | None = None) -> IndexVersion:
         """Return the newest version of the pipeline that serves.
+
+        Args:
+            head: The newest fact of the log that the caller knows.
+            known: See `newest_version`.
 
         Raises:
             ConfigurationError: There is none yet.
             RetriableError: Another pipeline serves since, and this one was collected.
         """
         try:
-            return self.built(head.serving)
+            return self.built(head.serving, known)
         except ConfigurationError:
             self._refuse_collected(head.serving)
             raise

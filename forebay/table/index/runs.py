@@ -181,9 +181,8 @@ def recorded(index: IndexStore, job: str, name: str, clock: Clock | None = None)
             content = asdict(recording.run)
             del content["number"]
             try:
-                if (
-                    recording.run.since >= 0 or index.log.head() is not None
-                ):  # a first commit that is refused leaves nothing
+                # A first commit that is refused leaves nothing.
+                if recording.run.since >= 0 or index.log.head() is not None:
                     run_journal(index).append(content)
             except ForebayError as error:  # what the job did stays done
                 _log.warning("%s: a run of %s is not in the list: %s", index.object_type, recording.run.subject, error)

@@ -78,12 +78,16 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
         RetriableError: They were while they were compared.
     """
     head = index.head()
-    if replacement and head.building is None:
+    if view is not None:
+        version = view.version
+    elif not replacement:
+        version = index.serving(head)
+    elif head.building is not None:
+        version = index.built(head.building.pipeline)
+    else:
         raise ConfigurationError(
             f"no replacement of {index.object_type!r} is built", option="replacement", advice="leave it out"
         )
-    pipeline = head.building.pipeline if replacement and head.building is not None else head.serving
-    version = view.version if view is not None else index.built(pipeline)
     entry = index.log.get(version.data)
     if entry is None:
         raise ConfigurationError(
