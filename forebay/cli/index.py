@@ -432,6 +432,10 @@ def _key(texts: list[str], kinds: Mapping[str, SparkType]) -> Any:  # noqa: ANN4
     return {name: _value(text, name, kinds[name]) for name, text in named.items()}
 
 
+_HINTS = {"timestamp": ", with a time zone, as 2026-11-28T10:00:00Z", "binary": " in hexadecimal digits"}
+"""How values of a key are written, where that is not as Spark shows them."""
+
+
 def _value(text: str, name: str, kind: SparkType) -> Any:  # noqa: ANN401 - a value of any key type
     try:
         value = kind.parse(text)
@@ -440,7 +444,7 @@ def _value(text: str, name: str, kind: SparkType) -> Any:  # noqa: ANN401 - a va
         raise ConfigurationError(
             f"{text!r} is no {kind.text}",
             option="key",
-            advice=f"write a value of the column {name!r} as Spark's SQL shows it",
+            advice=f"write a {kind.text} for {name!r}{_HINTS.get(kind.name, '')}",
         ) from error
     return value
 

@@ -322,8 +322,8 @@ class SourceContract(ABC):
             written: object = self.write(split_id, n)
         except Exception as error:  # of the author's test, whatever it is
             raise AuthorMistake(
-                f"write() failed with {type(error).__name__}: {error}; it runs on other threads than setup_method(), "
-                "for which a connection of SQLite needs check_same_thread=False"
+                f"write() failed with {type(error).__name__}: {error}; if that is about threads: it runs on others "
+                "than setup_method(), for which a connection of SQLite needs check_same_thread=False"
             ) from error
         if not isinstance(written, Iterable):
             raise unfit_rows(f"it returned {written!r:.80}")

@@ -122,7 +122,7 @@ def test_errors_are_paragraphs(location, capsys):
         (["why", where, "Thing", "id=one", "code=x"], "'one' is no bigint"),
         (
             ["why", where, "Thing", f"id={1 << 64}", "code=x"],
-            "is no bigint option: key next step: write a value of the column 'id'",
+            "is no bigint option: key next step: write a bigint for 'id'",
         ),
         (["why", where, "Thing", "id=1_0", "code=x"], "'1_0' is no bigint"),
         (["status", where, "Thing/"], "the name 'Thing/' of the object type cannot be used"),

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 
-from forebay.errors import ConfigurationError, DataError, unwrap
+from forebay.errors import ConfigurationError, DataError, ForebayError, unwrap
 from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.targets.changes import DELETED, LANE, SEQUENCE, ChangeOptions, Changes
 from forebay.spark.changelog.targets.target import Target
@@ -212,8 +212,12 @@ class Funnel:
                 results = run_transaction(rows, tasks, self._small)
             return commit(self.index, head, transaction, tasks, results)
 
-        with recorded(self.index, "commit", transaction.datasource) as run:
+        try:
             head, definition = self.index.begin(self.object_type, self._shards, types)
+        except ForebayError as error:
+            self._record_refused(transaction, error)
+            raise
+        with recorded(self.index, "commit", transaction.datasource) as run:
             run.did(since=head.number)
             for _ in range(_TRIES - 1):
                 with suppress(MovedError):
@@ -236,6 +240,15 @@ class Funnel:
             )
             raise
         return committed
+
+    def _record_refused(self, transaction: Transaction, error: ForebayError) -> None:
+        """Record a commit that was refused before it began, as by another definition, if others may be well again."""
+        with suppress(ForebayError):
+            head = self.index.head()
+            if self.index.definition(head.serving).feeds(transaction.datasource):
+                with recorded(self.index, "commit", transaction.datasource) as run:
+                    run.did(since=head.number)
+                    raise error
 
     def flush(self, spark: SparkSession | None = None) -> Committed:
         """Fold the edits of users that are pending into the state of edits, and bring the index up to date.

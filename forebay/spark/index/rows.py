@@ -134,7 +134,7 @@ def prepare(
         _check_time(field_of(df, source.timestamp, source, "timestamp"), source)
     made = {} if deletes is None else {DELETED: deletes}
     made |= dict(zip((SEQUENCE, LANE), sequence or (), strict=False))
-    as_they_are = {} if deletes is not None else {DELETED: "true" if delete else _flag(df, source)}
+    as_they_are = {DELETED: "true" if delete or deletes is not None else _flag(df, source)}
     hashed = [
         _sql(name) for name in (DELETED, *(f"{KEY}{name}" for name in keys), *((SEQUENCE, LANE) if sequence else ()))
     ]

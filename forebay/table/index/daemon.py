@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -155,15 +154,15 @@ class IndexDaemon:
         """Do a round; return whether all jobs are well. An error of a job is recorded, and not raised.
 
         Raises:
-            ConfigurationError: Nothing is below the location, or nothing of an object type that was named.
+            ConfigurationError: In the first round: nothing is below the location, or nothing of a type that was named.
             RetriableError: The store does not answer.
         """
         return self._step(wait=True)
 
     def _step(self, *, wait: bool) -> bool:
-        names = self._names or [*filter(is_name, (each.removesuffix("/") for each in self._store.directories("")))]
+        names = self._names or [name for each in self._store.directories("") if is_name(name := each.removesuffix("/"))]
         for name in self._types.keys() - set(names):
-            self._types[name].begin()
+            self._types[name].forget()
         if not names:
             error = ConfigurationError(
                 f"no object type is below {self.location!r}",
@@ -223,13 +222,14 @@ class _TypeRounds:
         self._random = Random()
         self._collect_at = self._clock.monotonic()
         self._thread = ThreadPoolExecutor(1, f"forebay {name}")
-        self._aside: tuple[_Job, Future[object]] | None = None
         self._is_new = True
         self.begin()
 
     def begin(self) -> None:
         """Begin with what is there: at first, and when the object type was removed."""
         index, daemon = self._index, self._daemon
+        self._aside: tuple[_Job, Future[object], int] | None = None
+        """The job in the thread, and the number of the last run before it."""
         self._alerts = Alerts(alert_journal(index), index.object_type, daemon.alerts, daemon.clock)
         self._retries: dict[str, _Retry] = {}
         self._head = 0
@@ -242,31 +242,44 @@ class _TypeRounds:
 
     def finish(self) -> None:
         """Wait for the replacement that is built."""
-        if self._aside is not None:
-            wait_for([self._aside[1]])
+        self._thread.submit(int).result()
 
     def step(self, *, wait: bool) -> bool:
         """Do a round; return whether all jobs are well. Wait for the replacement that is built, or look at it."""
         well = True
         try:
             head = self._index.log.head()
-            if head is None or head.number < self._head:
-                self.begin()
             if head is None:
-                return True
+                return self._is_gone()
+            if head.number < self._head:
+                self.begin()
             self._head = head.number
             for job in self._jobs(head):
                 if self._daemon.stopping:
                     return well
                 well = self._attempt(job, wait=wait) and well
             well = self._runs_are_read() and well
-            broken = self._alerts.update(self._observed(self._index.log.head(head) or head), self._daemon.limits)
-            self._is_new = False
+            observed = self._observed(self._index.log.head(head) or head)
+            broken = self._alerts.update(observed, self._daemon.limits)
+            self._is_new = self._is_new and bool(observed.unknown)
             self._each_round(broken)
         except ForebayError as error:
             _log.error("%s: the round failed, and the next one follows: %s", self._index.object_type, error)
             return False
         return well
+
+    def _is_gone(self) -> bool:
+        """Forget what was there, if there was something; return whether all is well."""
+        if not self._head:
+            return True
+        _log.error("%s: nothing is there any more", self._index.object_type)  # as if a mount were away
+        self.forget()
+        return False
+
+    def forget(self) -> None:
+        """Forget the object type, which is not there."""
+        self.begin()
+        self._each_round(())
 
     def _each_round(self, broken: Sequence[Alert]) -> None:
         try:
@@ -315,8 +328,8 @@ class _TypeRounds:
         try:
             if job.aside:
                 if self._aside is None or (self._aside[0].subject != job.subject and self._aside[1].done()):
-                    self._aside = job, self._thread.submit(job.run)
-                begun, future = self._aside
+                    self._aside = job, self._thread.submit(job.run), last
+                begun, future, last = self._aside
                 if not wait and not future.done():
                     return not retry.failures
                 self._aside, job = None, begun
@@ -341,9 +354,9 @@ class _TypeRounds:
         name = job.subject.partition(" ")[2]
         for subject in {job.subject, f"index {name}"}:
             failed = self._runs.get(subject)
-            if failed is not None and failed.error and self._last_run_of(subject).error:
+            if failed is not None and failed.error and self._runs_are_read() and self._runs[subject].error:
                 with recorded(self._index, failed.job, name, self._clock) as run:  # it is well, with nothing to do
-                    run.did(since=failed.to, to=self._index.head().number)
+                    run.did(since=failed.to, to=self._head)
         return True
 
     def _record(self, subject: str, error: Exception, last: int) -> None:
@@ -354,10 +367,14 @@ class _TypeRounds:
             error: The error.
             last: The number of the last run before.
         """
-        if not self._runs_are_read() or any(run.number > last and run.error for run in self._runs.values()):
-            return
         job, _, name = subject.partition(" ")
-        with suppress(Exception), recorded(self._index, job, name, self._clock):
+        if not self._runs_are_read():
+            return
+        own = (self._runs.get(each) for each in (subject, f"index {name}"))
+        if any(run is not None and run.number > last and run.error for run in own):
+            return
+        with suppress(Exception), recorded(self._index, job, name, self._clock) as run:
+            run.did(since=self._head - 1, to=self._head)
             raise error
 
     def _flush(self, head: Entry) -> None:
@@ -406,7 +423,7 @@ class _TypeRounds:
         edits, watched = None, list(head.pipelines)
         with _unless_unreadable(unknown, *watched[1:]):
             watched = self._watched(head)
-        for each in watched:
+        for each in (name for name in watched if name not in unknown):
             with _unless_unreadable(unknown, each):
                 # How long a replacement that waited could have been built already, no fact says.
                 pipelines[each] = self._age(each, self._unserved(each, head), new=each == head.serving)
@@ -468,10 +485,6 @@ class _TypeRounds:
         for run in runs(self._index, self._last_run):
             self._runs[run.subject] = run
             self._last_run = run.number
-
-    def _last_run_of(self, subject: str) -> Run:
-        self._read_runs()
-        return self._runs[subject]
 
 
 def _time_of(entry: Entry) -> float:

@@ -10,13 +10,13 @@ import json
 import math
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from forebay.errors import ConfigurationError, RetriableError
@@ -294,9 +294,7 @@ class EditRules:
                         columns[place] = None
         if not exists and not edits.created:
             return None
-        # If one edit gave two properties that are one now, that with the name of now counts.
-        in_order = sorted(edits.values, key=lambda each: (each.at, each.name == self.taken_by.get(each.name)))
-        for name, kind, value, at in in_order:
+        for name, kind, value, at in self._in_order(edits.values):
             if name in self._properties:
                 place, target, stamp = self._properties[name]
                 if not self._is_later(columns, stamp, at):
@@ -330,6 +328,11 @@ class EditRules:
         except _MISFIT:
             return f"{name}: the {kind} {value!r:.200} cannot be {target.text}"
         return None
+
+    def _in_order(self, values: Iterable[EditedValue]) -> Iterator[EditedValue]:
+        """Yield values; of those of one edit for one property, that with the name of now last, so that it counts."""
+        for _, of_edit in groupby(values, key=lambda each: each.at):
+            yield from sorted(of_edit, key=lambda each: self.taken_by.get(each.name) == each.name)
 
     @staticmethod
     def _is_later(columns: Sequence[Any], stamp: int | None, at: int) -> bool:

@@ -142,11 +142,9 @@ class Observed:
     def has(self, subject: str) -> bool:
         """Return whether a job is watched: those of a pipeline are not, once it was replaced or dropped."""
         job, _, name = subject.partition(" ")
-        return (
-            name == self.building
-            if job == "replacement"
-            else job != "index" or name in self.pipelines or name in self.unknown
-        )
+        if job == "replacement":
+            return name == self.building
+        return job != "index" or name in (*self.pipelines, *self.unknown)
 
 
 @dataclass(frozen=True)

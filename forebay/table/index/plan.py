@@ -124,8 +124,7 @@ def _moved_edits(index: IndexStore, head: Entry, stored: ObjectType, new: Object
     for name in sorted(moved & edited):
         was, taker = before[name], after[name]
         kept = f"keep Property(renamed_from={name!r}) of {was!r}, and " if was in new.properties else ""
-        names = [each for each in dict.fromkeys((was, name)) if each != taker]
-        earlier = names[0] if len(names) == 1 else names
+        earlier = was if name in (was, taker) else [was, name]
         yield (
             f"edits of {was!r} that were made as {name!r} would count for {taker!r}: {kept}give {taker!r} a name that "
             f"no property had; or, if it is {was!r} under another name, write Property(renamed_from={earlier!r})"

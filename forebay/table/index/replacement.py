@@ -144,10 +144,11 @@ def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], F
                 proof.check(head, version)
                 if not head.building.swap:
                     return Replacement(building.pipeline, serves=False, version=version)
+                swapped = _swapped(index, head, stored, new)
+                if index.head().number != head.number:
+                    continue
                 _refuse_lost_edits(index, head, stored, new)  # a proof takes as long as a copy of the whole index
-                if index.log.put(
-                    _swapped(index, head, stored, new), lambda newest: newest.serving == building.pipeline
-                ):
+                if index.log.put(swapped, lambda newest: newest.serving == building.pipeline):
                     _log.info("%s: %s serves from fact %d on", index.object_type, building.pipeline, head.number + 1)
                     run.did(to=head.number + 1, reason="it serves", counts={"objects": version.count})
                     break

@@ -181,9 +181,7 @@ def recorded(index: IndexStore, job: str, name: str, clock: Clock | None = None)
             content = asdict(recording.run)
             del content["number"]
             try:
-                # A first commit that is refused leaves nothing.
-                if recording.run.since >= 0 or index.log.head() is not None:
-                    run_journal(index).append(content)
+                run_journal(index).append(content)
             except ForebayError as error:  # what the job did stays done
                 _log.warning("%s: a run of %s is not in the list: %s", index.object_type, recording.run.subject, error)
 
@@ -203,7 +201,7 @@ def graph_text(shown: Run, all_runs: list[Run], object_type: str) -> str:
         commits = [run for run in all_runs if run.job in _SOURCES and not run.error and first <= run.to <= last]
         later = [run for run in all_runs if run.job not in (*_SOURCES, "gc") and run.since < last and run.to >= first]
     newest = {run.subject: run for run in later}
-    if shown.subject in newest:
+    if shown.job not in (*_SOURCES, "gc"):
         newest[shown.subject] = shown
     facts = f"facts {first:,} to {last:,}" if last > first else f"fact {last:,}"
     lines = [f"{object_type}: {facts} of the log"]

@@ -78,16 +78,16 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
         RetriableError: They were while they were compared.
     """
     head = index.head()
-    if view is not None:
-        version = view.version
-    elif not replacement:
-        version = index.serving(head)
-    elif head.building is not None:
-        version = index.built(head.building.pipeline)
-    else:
+    if replacement and head.building is None:
         raise ConfigurationError(
             f"no replacement of {index.object_type!r} is built", option="replacement", advice="leave it out"
         )
+    if view is not None:
+        version = view.version
+    elif replacement and head.building is not None:
+        version = index.built(head.building.pipeline)
+    else:
+        version = index.serving(head)
     entry = index.log.get(version.data)
     if entry is None:
         raise ConfigurationError(

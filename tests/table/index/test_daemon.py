@@ -113,40 +113,71 @@ def test_it_serves_all_types_below_the_location_or_those_that_are_named(objects_
     assert jobs(second) == [("index 000001", "")]
 
 
+@pytest.fixture
+def closed(monkeypatch):
+    """Parts of names of files that cannot be read or written."""
+    names: list[str] = []
+    get, put, listed = (getattr(RetryingStateStore, name) for name in ("get", "put_if_absent", "names"))
+
+    def unless_closed(call):
+        def refused(self, name, *data):
+            if any(each in f"{name}/" for each in names):
+                raise RetriableError("no permission")
+            return call(self, name, *data)
+
+        return refused
+
+    for name, call in (("get", get), ("put_if_absent", put), ("names", listed)):
+        monkeypatch.setattr(RetryingStateStore, name, unless_closed(call))
+    return names
+
+
 @pytest.mark.parametrize(
-    ("closed", "breaches"),
+    ("names", "breaches"),
     [
-        ("edits", [("failed", "flush edits")]),
-        ("pipelines", [("failed", "index 000001")]),
-        ("runs", []),
+        (["/edits/"], [("failed", "flush edits")]),
+        (["/pipelines/"], [("failed", "index 000001"), ("edits", "users")]),
+        (["/edits/", "/pipelines/"], [("failed", "flush edits"), ("failed", "index 000001")]),
+        (["/runs/"], [("edits", "users")]),
+        (["/runs/", "/segments/"], [("delay", "index 000001"), ("edits", "users")]),
     ],
 )
-def test_a_directory_that_cannot_be_read_holds_up_no_rule(
-    objects, daemon_of, clock, sent, monkeypatch, closed, breaches
-):
+def test_a_directory_that_cannot_be_read_holds_up_no_rule(objects, daemon_of, clock, sent, closed, names, breaches):
     objects.commit("a", [{"id": 1, "name": "x"}])
-    daemon = daemon_of(objects, gc_every=None)
+    objects.node().edit(1, name="mine")
+    daemon = daemon_of(objects, gc_every=None, limits=Limits(edits=HOUR, delay=HOUR))
     assert daemon.step() and sent == []
     objects.commit("a", [{"id": 2, "name": "y"}], follow=False)
-    read, put = RetryingStateStore.get, RetryingStateStore.put_if_absent
-
-    def refused(self, name, *data):
-        if f"/{closed}/" in name:
-            raise RetriableError("no permission")
-        return (put if data else read)(self, name, *data)
-
-    monkeypatch.setattr(RetryingStateStore, "get", refused)
-    monkeypatch.setattr(RetryingStateStore, "put_if_absent", refused)
+    closed += names
     for _ in range(4):
         daemon.step()
         clock.passed += HOUR
-    assert sent == [(*each, True) for each in breaches]
-    monkeypatch.undo()
-    assert (objects.index.newest_version("000001").data == 2) is (closed != "pipelines")
+    assert sorted(sent) == sorted((*each, True) for each in breaches)
+    served = not {"/pipelines/", "/segments/"} & {*names}
+    closed.clear()
+    assert (objects.index.newest_version("000001").data == 2) is served
     clock.passed += 10 * HOUR
+    for _ in range(3):
+        daemon.step()
+    assert objects.node().count() == 2 and objects.index.head().edits.offset == 1
+    if len(names) == 1:
+        (failed, *_) = [run for run in runs(objects.index) if run.error] or [None]
+        assert failed is None or "no permission" in graph_text(failed, runs(objects.index), "O")
+    ended = {each[:2] for each in sent if not each[2]}
+    assert ended == {each[:2] for each in sent if each[2]} >= {*breaches}
+
+
+def test_a_daemon_whose_first_round_could_not_read_believes_the_times_later(objects, daemon_of, clock, sent, closed):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    objects.node().edit(1, name="mine")
+    clock.offset += 5 * HOUR
+    daemon = daemon_of(objects, limits=Limits(failed=False, edits=4 * HOUR))
+    closed.append("/edits/")
     daemon.step()
-    assert daemon.step() and objects.node().count() == 2
-    assert sent == [(*each, breach) for breach in (True, False) for each in breaches]
+    closed.clear()
+    clock.passed += 600
+    daemon.step()
+    assert sent == [("edits", "users", True)]
 
 
 @pytest.mark.parametrize("seen_in", [1, 3])
@@ -167,6 +198,7 @@ def test_a_replacement_is_late_from_the_round_on_that_sees_that_it_can_be_built(
             new.frames = {"id", "name", "title", "note"}
             new.commit("a", [{"id": 1, "name": "x", "title": "t"}], "snapshot", follow=False)
         time.sleep(0.05)  # for the thread that builds
+        assert number < 100
         return objects.index.head().serving != "000001" and number > 5
 
     if seen_in == 1:
@@ -175,16 +207,58 @@ def test_a_replacement_is_late_from_the_round_on_that_sees_that_it_can_be_built(
     assert sent == []
 
 
-def test_a_type_that_is_removed_and_made_anew_is_watched_from_its_beginning(objects, daemon_of, clock, sent):
+def test_a_replacement_that_can_be_built_and_is_not_is_late(objects, daemon_of, clock, sent, closed):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    daemon = daemon_of(objects, limits=Limits(failed=False))
+    assert daemon.step()
+    new = defined(objects, Property("string", filter=False, text=True))
+    begin_replacement(objects.index, new.definition, "000001", swap=False)
+    closed.append("/segments/")
+    daemon.step()
+    clock.passed += 601
+    daemon.step()
+    assert sent == [("delay", "index r000002", True)]
+
+
+def test_a_replacement_whose_files_cannot_be_read_fails_and_its_alert_ends(objects, daemon_of, clock, sent, closed):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    new = defined(objects, Property("string", filter=False, text=True))
+    assert not new.replace(swap=False).serves
+    daemon = daemon_of(objects)
+    assert daemon.step()
+    objects.commit("a", [{"id": 2, "name": "x"}], follow=False)
+    closed.append("/pipelines/r")
+    assert not daemon.step() and objects.node().count() == 2
+    assert sent == [("failed", "replacement r000002", True)]
+    closed.clear()
+    clock.passed += HOUR
+    assert daemon.step() and sent[1:] == [("failed", "replacement r000002", False)]
+
+
+def test_a_build_that_fails_before_the_round_is_over_is_one_alert(objects, daemon_of, clock, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    new = defined(objects, Property("int"))
+    begin_replacement(objects.index, new.definition, "000001")
+    rounds = itertools.count(1)
+    slow = lambda names: time.sleep(0.3)  # noqa: E731 - a value
+    daemon = daemon_of(objects, each_round=lambda name, broken: slow(name))
+    daemon.run(lambda: next(rounds) == 4, sleep=lambda seconds: setattr(clock, "passed", clock.passed + seconds))
+    assert [each for each in sent if each[0] == "failed"] == [("failed", "index r000002", True)]
+
+
+@pytest.mark.parametrize("names", [(), ("O",)])
+def test_a_type_that_is_removed_and_made_anew_is_watched_from_its_beginning(objects, daemon_of, clock, sent, names):
     objects.commit("a", [{"id": 1, "name": "x"}])
     objects.node().edit(1, name="e")
-    daemon = daemon_of(objects)
+    broken = []
+    daemon = daemon_of(objects, object_types=names, each_round=lambda name, alerts: broken.append(len(alerts)))
     assert daemon.step()
     with recorded(objects.index, "commit", "a") as run:
         run.did(to=1)
     assert daemon.step()
     shutil.rmtree(Path(objects.location) / "O")
     assert not daemon.step()  # nothing is below the location, which may be away
+    assert broken == [0, 0, 0]
     objects.commit("a", [{"id": 2, "name": "y"}])
     with pytest.raises(DataError), recorded(objects.index, "commit", "a"):
         raise DataError("a misfit")
