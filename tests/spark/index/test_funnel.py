@@ -226,6 +226,13 @@ def test_each_commit_and_its_index_are_runs_and_failures_are_too(spark, funnel):
     ]
     assert found[0].counts["inserted"] == 1 and "occurs 2 times" in found[2].text
     assert "next step" in found[2].text
+    added = Datasource("new", {"x": Property("int")})
+    other = ObjectType("Order", "order_id", [*funnel.object_type.datasources, added])
+    for name in ("orders", "new"):
+        with pytest.raises(ConfigurationError, match="differs from the one that serves"):
+            Funnel(funnel.index.location, other).commit(name, frame, kind="update")
+    # Nothing would ever end an alert of what the definition that serves does not have.
+    assert [(run.subject, run.error) for run in runs(funnel.index)[4:]] == [("commit orders", "ConfigurationError")]
 
 
 def test_rows_that_spark_reads_more_than_once_are_refused(spark, funnel, location, monkeypatch):

@@ -26,6 +26,7 @@ from forebay.options.secret import Secret
 from forebay.retry import RetryPolicy
 from forebay.state.local_state_store import LocalStateStore
 from forebay.state.state_store import RetryingStateStore
+from forebay.table.index import daemon as daemon_module
 from forebay.table.index import follower as follower_module
 from forebay.table.index import monitor, pipelines
 from forebay.table.index import replacement as replacement_module
@@ -235,15 +236,30 @@ def test_a_replacement_whose_files_cannot_be_read_fails_and_its_alert_ends(objec
     assert daemon.step() and sent[1:] == [("failed", "replacement r000002", False)]
 
 
-def test_a_build_that_fails_before_the_round_is_over_is_one_alert(objects, daemon_of, clock, sent):
+def test_a_build_that_fails_before_the_round_is_over_is_one_alert(objects, daemon_of, clock, sent, monkeypatch):
     objects.commit("a", [{"id": 1, "name": "x"}])
     new = defined(objects, Property("int"))
     begin_replacement(objects.index, new.definition, "000001")
+    collect = daemon_module.collect
+    monkeypatch.setattr(daemon_module, "collect", lambda index: (time.sleep(0.3), collect(index))[1])
     rounds = itertools.count(1)
-    slow = lambda names: time.sleep(0.3)  # noqa: E731 - a value
-    daemon = daemon_of(objects, each_round=lambda name, broken: slow(name))
+    daemon = daemon_of(objects)
     daemon.run(lambda: next(rounds) == 4, sleep=lambda seconds: setattr(clock, "passed", clock.passed + seconds))
     assert [each for each in sent if each[0] == "failed"] == [("failed", "index r000002", True)]
+
+
+def test_runs_that_cannot_be_read_end_no_round_in_which_a_job_is_well_again(objects, daemon_of, sent, closed):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    with pytest.raises(DataError), recorded(objects.index, "index", "000001"):
+        raise DataError("a misfit")
+    broken = []
+    daemon = daemon_of(objects, each_round=lambda name, alerts: broken.append(len(alerts)))
+    assert daemon.step()
+    closed.append("/runs/")
+    assert not daemon.step()
+    closed.clear()
+    assert daemon.step() and daemon.step() and broken == [1, 1, 0, 0]
+    assert sent == [("failed", "index 000001", breach) for breach in (True, False)]
 
 
 @pytest.mark.parametrize("names", [(), ("O",)])

@@ -19,6 +19,7 @@ from forebay.table.index.follower import Follower
 from forebay.table.index.gc import collect
 from forebay.table.index.log import Log, StoppedError
 from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.runs import graph_text, runs
 from forebay.table.index.segment_cache import SegmentCache
 from forebay.table.index.status import status
 from forebay.table.index.verify import verify
@@ -414,6 +415,8 @@ def test_an_edit_that_comes_while_a_replacement_is_proven_holds_up_the_swap(live
     with pytest.raises(ConfigurationError, match="edited values of 'note' would not count any more"):
         narrow.replace()
     assert live.node().get(1)["note"] == "mine"
+    failed = runs(live.index)[-1]
+    assert "replacement r000003" in graph_text(failed, runs(live.index), "O").partition("FAILED")[0]
 
 
 def test_who_paused_over_a_swap_and_a_collection_is_told_to_do_it_again(live):
