@@ -330,11 +330,13 @@ def show_runs(
     as_json: Json = False,
 ) -> None:
     """Show the last runs of the jobs of an object type, oldest first."""
-    store = _index(location, name, option)
-    store.head()  # an error if there is no such object type
     if job not in (None, *JOBS):
         raise ConfigurationError(f"there is no job {job!r}", option="job", advice=f"give one of {', '.join(JOBS)}")
-    matching = [run for run in runs(store) if job in (None, run.job)]
+    store = _index(location, name, option)
+    known = runs(store)
+    if not known:
+        store.head()  # an error if there is no such object type
+    matching = [run for run in known if job in (None, run.job)]
     matching = [run for run in matching if run.error or not failed]
     if as_json:
         say(json.dumps([asdict(run) for run in matching], indent=2))

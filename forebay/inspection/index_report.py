@@ -25,7 +25,7 @@ _SHOWN: Final = 40
 
 def run_cells(run: Run) -> tuple[str, ...]:
     """Return a run as cells of a table; see `RUN_HEADER`."""
-    facts = f"{run.since + 1:,} to {run.to:,}" if 0 <= run.since < run.to - 1 else f"{run.to:,}"
+    facts = f"{run.since + 1:,} to {run.to:,}" if 0 <= run.since < run.to - 1 else f"{run.to:,}" if run.to >= 0 else ""
     counts = ", ".join(f"{count:,} {name}" for name, count in run.counts.items() if count)
     done = "; ".join(part for part in (f"{run.decision} {run.reason}".strip(), counts) if part)
     failed = f"FAILED, {run.error}: {' '.join(run.text.split())}" if run.error else ""

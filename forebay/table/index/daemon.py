@@ -61,11 +61,13 @@ class _Retry:
     due: float = 0.0
     blocked_at: object = None
     """The facts at which it failed for good; it may run at others."""
+    unbegun: bool = False
+    """Whether it failed before it began."""
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A job of a round.
+    """A job of a round. `run` returns whether nothing is left to do.
 
     Args:
         subject: See `Run.subject`.
@@ -76,7 +78,7 @@ class _Job:
 
     subject: str
     facts: object
-    run: Callable[[], object]
+    run: Callable[[], bool]
     aside: bool = False
 
 
@@ -149,6 +151,7 @@ class IndexDaemon:
         self._names = tuple(object_types)
         self._store = store_of(self.location, self.storage)
         self._types: dict[str, _TypeRounds] = {}
+        self._found = False
 
     def step(self) -> bool:
         """Do a round; return whether all jobs are well. An error of a job is recorded, and not raised.
@@ -162,17 +165,18 @@ class IndexDaemon:
     def _step(self, *, wait: bool) -> bool:
         names = self._names or [name for each in self._store.directories("") if is_name(name := each.removesuffix("/"))]
         for name in self._types.keys() - set(names):
-            self._types[name].forget()
+            self._types.pop(name).forget()
         if not names:
             error = ConfigurationError(
                 f"no object type is below {self.location!r}",
                 option="location",
                 advice="commit a datasource first, or check the location",
             )
-            if not self._types:
+            if not self._found:
                 raise error
             _log.error("the round failed, and the next one follows: %s", error)  # as if a mount were away
             return False
+        self._found = True
         well = True
         for name in names:
             if self.stopping:
@@ -222,17 +226,19 @@ class _TypeRounds:
         self._random = Random()
         self._collect_at = self._clock.monotonic()
         self._thread = ThreadPoolExecutor(1, f"forebay {name}")
-        self._is_new = True
+        self._was_there = False
         self.begin()
 
     def begin(self) -> None:
         """Begin with what is there: at first, and when the object type was removed."""
         index, daemon = self._index, self._daemon
-        self._aside: tuple[_Job, Future[object], int] | None = None
+        self._aside: tuple[_Job, Future[bool], int] | None = None
         """The job in the thread, and the number of the last run before it."""
         self._alerts = Alerts(alert_journal(index), index.object_type, daemon.alerts, daemon.clock)
         self._retries: dict[str, _Retry] = {}
-        self._head = 0
+        self._is_new = True
+        self._head = -1
+        self._known_definition: tuple[str, ObjectType] | None = None
         self._edits: list[Edit] = []
         self._entries: dict[int, float | None] = {}
         self._newest: dict[str, IndexVersion] = {}
@@ -253,7 +259,8 @@ class _TypeRounds:
                 return self._is_gone()
             if head.number < self._head:
                 self.begin()
-            self._head = head.number
+            self._head, self._was_there = head.number, True
+            well = self._runs_are_read()
             for job in self._jobs(head):
                 if self._daemon.stopping:
                     return well
@@ -269,12 +276,12 @@ class _TypeRounds:
         return well
 
     def _is_gone(self) -> bool:
-        """Forget what was there, if there was something; return whether all is well."""
-        if not self._head:
-            return True
-        _log.error("%s: nothing is there any more", self._index.object_type)  # as if a mount were away
-        self.forget()
-        return False
+        """Forget what was there, if there was something; return whether there never was."""
+        if self._head >= 0:
+            self.forget()
+        if self._was_there:
+            _log.error("%s: nothing is there any more", self._index.object_type)  # as if a mount were away
+        return not self._was_there
 
     def forget(self) -> None:
         """Forget the object type, which is not there."""
@@ -294,23 +301,23 @@ class _TypeRounds:
         What is read here for a job, and cannot be, is an error of that job.
         """
         daemon = self._daemon
-        if daemon.key_hashes is not None:
-            with suppress(ForebayError):
-                self._pending_edits(head)
-            last = self._edits[-1].offset if self._edits else 0
-            yield _Job("flush edits", (head.number, head.serving, last), partial(self._flush, head))
+        with suppress(ForebayError):
+            self._pending_edits(head)
+        last = self._edits[-1].offset if self._edits else 0
+        yield _Job("flush edits", (head.number, head.serving, last), partial(self._flush, head))
         head = self._index.log.head(head) or head
         facts = (head.number, head.serving)
         yield _Job(f"index {head.serving}", facts, partial(self._follow, head))
         for follower in self._followers:
-            yield _Job(f"opensearch {follower.name}", facts, follower.catch_up)
+            yield _Job(f"opensearch {follower.name}", facts, partial(_catch_up, follower))
         try:
             # A daemon that stays builds it beside its rounds; the one round of `step` ends when it is done.
             for pipeline in self._watched(head)[1:]:
                 todo = partial(self._replace, head, unserved=bool(self._unserved(pipeline, head)))
                 yield _Job(f"replacement {pipeline}", facts, todo, aside=True)
         except ForebayError as error:
-            yield _Job(f"replacement {head.pipelines[-1]}", facts, partial(_fail, error))
+            if self._aside is None:
+                yield _Job(f"replacement {head.pipelines[-1]}", facts, partial(_fail, error))
         if daemon.gc_every is not None and self._clock.monotonic() >= self._collect_at:
             yield _Job("gc", head.number, self._collect)
 
@@ -334,9 +341,9 @@ class _TypeRounds:
                     return not retry.failures
                 self._aside, job = None, begun
                 retry = self._retries.setdefault(begun.subject, _Retry())
-                future.result()
+                done = future.result()
             else:
-                job.run()
+                done = job.run()
         except StoppedError:  # another one serves since, or it was dropped
             return True
         except Exception as error:  # noqa: BLE001 - of any library; it is recorded, and shown
@@ -352,7 +359,8 @@ class _TypeRounds:
             return False
         retry.failures = 0
         name = job.subject.partition(" ")[2]
-        for subject in {job.subject, f"index {name}"}:
+        done, retry.unbegun = done or retry.unbegun, False
+        for subject in {job.subject, f"index {name}"} if done else ():
             failed = self._runs.get(subject)
             if failed is not None and failed.error and self._runs_are_read() and self._runs[subject].error:
                 with recorded(self._index, failed.job, name, self._clock) as run:  # it is well, with nothing to do
@@ -368,53 +376,59 @@ class _TypeRounds:
             last: The number of the last run before.
         """
         job, _, name = subject.partition(" ")
-        if not self._runs_are_read():
-            return
-        own = (self._runs.get(each) for each in (subject, f"index {name}"))
-        if any(run is not None and run.number > last and run.error for run in own):
-            return
+        with suppress(ForebayError):
+            since = [run.subject for run in runs(self._index, last) if run.error]
+            self._retries[subject].unbegun = subject not in since and f"index {name}" not in since
+            if not self._retries[subject].unbegun:
+                return
         with suppress(Exception), recorded(self._index, job, name, self._clock) as run:
             run.did(since=self._head - 1, to=self._head)
             raise error
 
-    def _flush(self, head: Entry) -> None:
+    def _flush(self, head: Entry) -> bool:
         edits = self._pending_edits(head)
         oldest = self._age("edits", {edit.offset: edit.time / 1e6 for edit in edits})
-        if oldest is None or self._daemon.key_hashes is None:
-            return
-        if due(edits, edits[0].time + int(oldest.seconds * 1e6)) is not None:
-            flush(self._index, self._daemon.key_hashes)
+        if oldest is None:
+            return True
+        at = edits[0].time + int(oldest.seconds * 1e6)
+        if due(edits, at) is None or self._daemon.key_hashes is None:
+            return False
+        flush(self._index, self._daemon.key_hashes)
+        return True
 
-    def _follow(self, head: Entry) -> None:
+    def _follow(self, head: Entry) -> bool:
         if self._unserved(head.serving, head):
             self._follower(head.serving).follow()
+        return True
 
     def _follower(self, pipeline: str) -> Follower:
         return Follower(self._index, pipeline, launch=self._daemon.launch)
 
-    def _replace(self, head: Entry, *, unserved: bool) -> None:
+    def _replace(self, head: Entry, *, unserved: bool) -> bool:
         """Go on with the replacement. In its thread: it reads nothing that a round changes."""
         assert head.building is not None  # noqa: S101 - see `_watched`
         if head.building.swap:
             run_replacement(self._index, head, self._follower)
         elif unserved:
             self._follower(head.building.pipeline).follow()
+        return head.building.swap  # else a proof that failed is not done again
 
-    def _collect(self) -> None:
-        self._collect_at = self._clock.monotonic() + (self._daemon.gc_every or 0.0)
+    def _collect(self) -> bool:
         with recorded(self._index, "gc", "", self._clock) as run:
             head = self._index.head().number
             run.did(since=head)
             garbage = collect(self._index)
             if garbage.facts or garbage.files:
                 run.did(to=head, counts={"facts": len(garbage.facts), "files": len(garbage.files)})
+        self._collect_at = self._clock.monotonic() + (self._daemon.gc_every or 0.0)
+        return True
 
     def _watched(self, head: Entry) -> list[str]:
         """Return the pipelines that are kept up to date and watched: not a replacement that waits for a commit."""
         if head.building is None:
             return [head.serving]
         new = ObjectType.from_facts(head.building.definition)
-        waits = any(waits_for(head, self._index.definition(head.serving), new))
+        waits = any(waits_for(head, self._definition(head.serving), new))
         return [head.serving] if waits else [*head.pipelines]
 
     def _observed(self, head: Entry) -> Observed:
@@ -427,11 +441,21 @@ class _TypeRounds:
             with _unless_unreadable(unknown, each):
                 # How long a replacement that waited could have been built already, no fact says.
                 pipelines[each] = self._age(each, self._unserved(each, head), new=each == head.serving)
+        datasources = None
+        with suppress(ForebayError):
+            definitions = [self._definition(head.serving)]
+            definitions += [] if head.building is None else [ObjectType.from_facts(head.building.definition)]
+            datasources = {source.name for each in definitions for source in each.datasources}
         with _unless_unreadable(unknown, "edits"):
             edits = self._age("edits", {edit.offset: edit.time / 1e6 for edit in self._pending_edits(head)})
         self._ages = {name: ages for name, ages in self._ages.items() if name in (*watched, "edits")}
         self._newest = {name: version for name, version in self._newest.items() if name in watched}
-        return Observed(pipelines, edits, self._runs, "".join(watched[1:]), unknown)
+        return Observed(pipelines, edits, self._runs, "".join(watched[1:]), unknown, datasources)
+
+    def _definition(self, pipeline: str) -> ObjectType:
+        if self._known_definition is None or self._known_definition[0] != pipeline:
+            self._known_definition = pipeline, self._index.definition(pipeline)
+        return self._known_definition[1]
 
     def _age(self, name: str, times: Mapping[int, float], *, new: bool = True) -> Pending | None:
         return self._ages.setdefault(name, Ages(self._clock, new=new and self._is_new)).oldest(times)
@@ -500,5 +524,10 @@ def _unless_unreadable(unknown: set[str], *names: str) -> Iterator[None]:
         unknown.update(names)
 
 
-def _fail(error: ForebayError) -> None:
+def _fail(error: ForebayError) -> bool:
     raise error
+
+
+def _catch_up(follower: CatchUp) -> bool:
+    follower.catch_up()
+    return True

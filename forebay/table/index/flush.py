@@ -45,6 +45,7 @@ def flush(index: IndexStore, key_hashes: KeyHashes) -> Committed:
         ConfigurationError: Nothing was committed to a datasource yet.
         RetriableError: The store does not answer.
     """
+    index.head()  # an error if nothing was committed: then nothing is written
     with recorded(index, "flush", "edits") as run:
         while True:
             head = index.head()

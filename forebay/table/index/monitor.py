@@ -131,6 +131,7 @@ class Observed:
         runs: The last run of each job, by its subject.
         building: The pipeline of the replacement that is built; empty: none is, or it waits for a commit.
         unknown: The pipelines of which nothing could be read, and `edits`, if those could not. Their alerts stay.
+        datasources: The datasources of the index and of the replacement; None: they could not be read.
     """
 
     pipelines: Mapping[str, Pending | None] = field(default_factory=dict)
@@ -138,12 +139,15 @@ class Observed:
     runs: Mapping[str, Run] = field(default_factory=dict)
     building: str = ""
     unknown: Collection[str] = ()
+    datasources: Collection[str] | None = None
 
     def has(self, subject: str) -> bool:
-        """Return whether a job is watched: those of a pipeline are not, once it was replaced or dropped."""
+        """Return whether a job is watched: those of a pipeline or a datasource that is gone are not."""
         job, _, name = subject.partition(" ")
         if job == "replacement":
             return name == self.building
+        if job == "commit":
+            return self.datasources is None or name in self.datasources
         return job != "index" or name in (*self.pipelines, *self.unknown)
 
 

@@ -181,14 +181,16 @@ def _folded(index: IndexStore, head: Entry, definition: ObjectType) -> Iterator[
 def _property_changes(stored: ObjectType, new: ObjectType) -> Iterator[str]:
     renamed = _renamed(stored, new)
     for earlier, name in renamed.items():
-        yield f"the property {name!r} was {earlier!r}, and takes its edits"
+        difference = _difference((earlier, stored.properties[earlier]), (name, new.properties[name]), "earlier name")
+        also = f"; it has another {difference}" if difference else ""
+        yield f"the property {name!r} was {earlier!r}, and takes its edits{also}"
     for name in dict.fromkeys([*stored.properties, *new.properties]):
         before, after = stored.properties.get(name), new.properties.get(name)
         if name in (*renamed, *renamed.values()):
             continue
         if before is None or after is None:
             yield f"the property {name!r} is {'new' if before is None else 'gone'}"
-        elif difference := _difference(name, before, after):
+        elif difference := _difference((name, before), (name, after)):
             yield f"the property {name!r} has another {difference}"
         elif _source_of(stored, name) != _source_of(new, name):
             yield f"the property {name!r} comes from another datasource"
@@ -217,12 +219,16 @@ def _renamed(stored: ObjectType, new: ObjectType) -> dict[str, str]:
     }
 
 
-def _difference(name: str, before: Property, after: Property) -> str:
+def _difference(before: tuple[str, Property], after: tuple[str, Property], but: str = "") -> str:
+    """Return as text what two properties, each with its name, have that differs."""
     names = ("type", "column", "filter", "text", "earlier name")
     old, new = (
-        (each.kind.text, each.column or name, each.filter, each.text, each.earlier_names) for each in (before, after)
+        (each.kind.text, each.column or name, each.filter, each.text, each.earlier_names)
+        for name, each in (before, after)
     )
-    return " and ".join(what for what, left, right in zip(names, old, new, strict=True) if left != right)
+    return " and ".join(
+        what for what, left, right in zip(names, old, new, strict=True) if left != right and what != but
+    )
 
 
 def _source_of(definition: ObjectType, name: str) -> str:

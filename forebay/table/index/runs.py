@@ -204,7 +204,7 @@ def graph_text(shown: Run, all_runs: list[Run], object_type: str) -> str:
     if shown.job not in (*_SOURCES, "gc"):
         newest[shown.subject] = shown
     facts = f"facts {first:,} to {last:,}" if last > first else f"fact {last:,}"
-    lines = [f"{object_type}: {facts} of the log"]
+    lines = [f"{object_type}: {facts} of the log" if last >= 0 else f"{object_type}: it failed before it read the log"]
     for run in commits:
         source = {"flush": "edits of users ─▶ ", "gc": ""}.get(run.job, f"datasource {run.name} ─▶ ")
         lines.append(source + _shown(run))

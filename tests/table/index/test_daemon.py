@@ -248,18 +248,99 @@ def test_a_build_that_fails_before_the_round_is_over_is_one_alert(objects, daemo
     assert [each for each in sent if each[0] == "failed"] == [("failed", "index r000002", True)]
 
 
-def test_runs_that_cannot_be_read_end_no_round_in_which_a_job_is_well_again(objects, daemon_of, sent, closed):
+def test_runs_that_cannot_be_read_end_no_round_in_which_a_job_is_well_again(objects, daemon_of, clock, sent, closed):
     objects.commit("a", [{"id": 1, "name": "x"}])
-    with pytest.raises(DataError), recorded(objects.index, "index", "000001"):
-        raise DataError("a misfit")
     broken = []
-    daemon = daemon_of(objects, each_round=lambda name, alerts: broken.append(len(alerts)))
-    assert daemon.step()
-    closed.append("/runs/")
+    daemon = daemon_of(objects, gc_every=None, each_round=lambda name, alerts: broken.append(len(alerts)))
+    closed.append("/pipelines/")
+    assert not daemon.step()
+    closed[:] = ["/runs/"]
+    clock.passed += HOUR
     assert not daemon.step()
     closed.clear()
     assert daemon.step() and daemon.step() and broken == [1, 1, 0, 0]
     assert sent == [("failed", "index 000001", breach) for breach in (True, False)]
+
+
+def failed(objects, job, name, error=None):
+    """Record that a job failed."""
+    error = error or RetriableError("down")
+    with pytest.raises(type(error)), recorded(objects.index, job, name) as run:
+        run.did(since=objects.index.head().number)
+        raise error
+
+
+def test_a_commit_to_a_datasource_that_is_gone_is_not_watched(objects, daemon_of, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    failed(objects, "commit", "c")
+    failed(objects, "commit", "b")
+    daemon = daemon_of(objects)
+    assert daemon.step() and sent == [("failed", "commit b", True)]
+    first, _ = objects.definition.datasources
+    assert objects.defined(replace(objects.definition, datasources=[first])).replace().serves
+    assert daemon.step() and sent[1:] == [("failed", "commit b", False)]
+
+
+def test_a_job_with_nothing_to_do_is_well_for_each_new_daemon(objects, daemon_of, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    failed(objects, "index", "000001")
+    assert daemon_of(objects).step() and sent == []
+    assert [run.error for run in runs(objects.index) if run.job == "index"][-2:] == ["RetriableError", ""]
+
+
+def test_what_was_not_done_again_is_not_well(objects, daemon_of, clock, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    new = defined(objects, Property("string", filter=False, text=True))
+    assert not new.replace(swap=False).serves
+    objects.node().edit(1, name="mine")
+    failed(objects, "flush", "edits")
+    failed(objects, "replacement", "r000002", FatalError("it is wrong"))
+    daemon = daemon_of(objects)
+    breaches = [("failed", "flush edits", True), ("failed", "replacement r000002", True)]
+    for _ in range(3):
+        assert daemon.step() and sent == breaches
+    clock.passed += 7 * HOUR
+    assert daemon.step() and sent[2:] == [("failed", "flush edits", False)]
+
+
+def test_edits_that_cannot_be_read_are_an_alert_of_a_daemon_that_flushes_none(objects, daemon_of, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    objects.index.store.put_if_absent(objects.index.edits.name(1), b"{")
+    daemon = daemon_of(objects, key_hashes=None)
+    assert [daemon.step(), daemon.step()] == [False, False] and sent == [("failed", "flush edits", True)]
+
+
+def test_a_collection_is_tried_again_in_minutes(objects, daemon_of, clock, sent, monkeypatch):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    calls = []
+
+    def collect(index):
+        calls.append(clock.passed)
+        raise RetriableError("down")
+
+    monkeypatch.setattr(daemon_module, "collect", collect)
+    daemon = daemon_of(objects)
+    for _ in range(4):
+        daemon.step()
+        clock.passed += 300
+    assert calls == [0, 300, 900] and sent == [("failed", "gc", True)]
+    monkeypatch.undo()
+    clock.passed += HOUR
+    assert daemon.step() and sent[1:] == [("failed", "gc", False)]
+
+
+def test_a_job_that_failed_before_it_read_the_log_is_shown_with_its_error(objects):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    with pytest.raises(RetriableError), recorded(objects.index, "opensearch", "o"):
+        raise RetriableError("no answer")
+    shown = graph_text(runs(objects.index)[-1], runs(objects.index), "O")
+    assert shown.startswith("O: it failed before it read the log\n") and "no answer" in shown
+
+
+def test_a_flush_of_nothing_writes_nothing(objects):
+    with pytest.raises(ConfigurationError, match="nothing of 'O' is below"):
+        flush(objects.index, lambda definition, keys: [])
+    assert objects.index.store.directories("") == []
 
 
 @pytest.mark.parametrize("names", [(), ("O",)])
@@ -273,7 +354,7 @@ def test_a_type_that_is_removed_and_made_anew_is_watched_from_its_beginning(obje
         run.did(to=1)
     assert daemon.step()
     shutil.rmtree(Path(objects.location) / "O")
-    assert not daemon.step()  # nothing is below the location, which may be away
+    assert [daemon.step() for _ in range(3)] == [False] * 3  # nothing is below the location, which may be away
     assert broken == [0, 0, 0]
     objects.commit("a", [{"id": 2, "name": "y"}])
     with pytest.raises(DataError), recorded(objects.index, "commit", "a"):

@@ -433,7 +433,7 @@ def test_who_paused_over_a_swap_and_a_collection_is_told_to_do_it_again(live):
 def test_a_plan_says_which_property_is_another_one_under_a_new_name(live):
     live.node().edit(1, name="mine")
     title = live.defined(changed({"title": Property("string", column="name", renamed_from="name"), "note": A["note"]}))
-    assert title.plan().reasons == ("the property 'title' was 'name', and takes its edits",)
+    assert title.plan().reasons == ("the property 'title' was 'name', and takes its edits; it has another filter",)
     assert title.replace().serves
     plan = live.plan()
     assert plan.kind == "REFUSED" and "write Property(renamed_from='title')" in str(plan)
