@@ -185,8 +185,8 @@ class Bench:
         full = median(self._of("build", "forebay").cpu)
         for size in (each for each in CHANGES if each <= self.size // 4):
             cell = f"{size:,} changed"
-            # A JVM compiles for long: a process that commits little, and often, is warm after a while.
-            warming = 20 if size == CHANGES[0] else 1
+            # A JVM compiles for long: after a hundred small commits, one takes half of the CPU of an early one.
+            warming = 100 if size == CHANGES[0] else 1
             for number in range(warming + rounds):
                 changed = rows(np.random.default_rng(number).choice(self.size, size, replace=False), number + 1)
                 # Bodies of peers are made before; the first turns of each size warm up, and do not count.
