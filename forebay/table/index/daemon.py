@@ -19,7 +19,7 @@ from random import Random
 from typing import Final, Protocol
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
+from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError, unwrap
 from forebay.retry import RetryPolicy
 from forebay.table.index.definition import ObjectType, is_name
 from forebay.table.index.edits import Edit, due
@@ -61,8 +61,6 @@ class _Retry:
     due: float = 0.0
     blocked_at: object = None
     """The facts at which it failed for good; it may run at others."""
-    unbegun: bool = False
-    """Whether it failed before it began."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +180,13 @@ class IndexDaemon:
             if self.stopping:
                 break
             if name not in self._types:
-                if self._names:
-                    IndexStore(self.location, name, self.storage).head()  # a name that is wrong is refused
+                try:
+                    if self._names:
+                        IndexStore(self.location, name, self.storage).head()  # a name that is wrong is refused
+                except (FatalError, RetriableError) as error:
+                    _log.error("%s: the round failed, and the next one follows: %s", name, error)
+                    well = False
+                    continue
                 self._types[name] = _TypeRounds(self, name)
             well = self._types[name].step(wait=wait) and well
         return well
@@ -240,7 +243,7 @@ class _TypeRounds:
         self._head = -1
         self._known_definition: tuple[str, ObjectType] | None = None
         self._edits: list[Edit] = []
-        self._entries: dict[int, float | None] = {}
+        self._entries: dict[int, tuple[float | None, str]] = {}
         self._newest: dict[str, IndexVersion] = {}
         self._runs: dict[str, Run] = {}
         self._last_run = 0
@@ -347,42 +350,52 @@ class _TypeRounds:
         except StoppedError:  # another one serves since, or it was dropped
             return True
         except Exception as error:  # noqa: BLE001 - of any library; it is recorded, and shown
-            retry.failures += 1
             typed = unwrap(error)
             passing = typed is None or isinstance(typed, RetriableError)
+            # The pauses of passing faults do not go on where an error that lasted has ended.
+            retry.failures = retry.failures + 1 if passing == (retry.blocked_at is None) else 1
             pause = self._daemon.retry.pause(retry.failures, self._random, typed)
             retry.blocked_at, retry.due = None if passing else job.facts, self._clock.monotonic() + pause
             again = f"again in {pause:,.0f} s" if passing else "again when there are new facts"
             log = _log.exception if typed is None else _log.error
             log("%s: %s failed, %s: %s", self._index.object_type, job.subject, again, typed or error)
-            self._record(job.subject, error, last)
+            if not self._is_recorded(job.subject, last):
+                self._record(job.subject, error)
+                if not self._is_recorded(job.subject, last):
+                    retry.blocked_at = None  # nobody knows of it: it fails again after the pause
             return False
         retry.failures = 0
-        name = job.subject.partition(" ")[2]
-        done, retry.unbegun = done or retry.unbegun, False
-        for subject in {job.subject, f"index {name}"} if done else ():
-            failed = self._runs.get(subject)
-            if failed is not None and failed.error and self._runs_are_read() and self._runs[subject].error:
-                with recorded(self._index, failed.job, name, self._clock) as run:  # it is well, with nothing to do
-                    run.did(since=failed.to, to=self._head)
+        self._note_well(job.subject, done=done)
         return True
 
-    def _record(self, subject: str, error: Exception, last: int) -> None:
-        """Record that a job failed, if it had not begun, so that it has not recorded that itself.
+    def _note_well(self, subject: str, *, done: bool) -> None:
+        """Record that a job is well that failed before, if it has not recorded that itself, as it had nothing to do.
 
         Args:
             subject: The job.
-            error: The error.
-            last: The number of the last run before.
+            done: Whether nothing is left to do. Else it can read again what it needs.
         """
-        job, _, name = subject.partition(" ")
+        name = subject.partition(" ")[2]
+        for each in {subject, f"index {name}"}:
+            failed = self._runs.get(each)
+            if failed is None or not failed.error or (failed.begun and not done):
+                continue
+            if self._runs_are_read() and self._runs[each].error:
+                with recorded(self._index, failed.job, name, self._clock) as run:
+                    run.did(since=failed.to, to=self._head)
+
+    def _is_recorded(self, subject: str, last: int) -> bool:
+        """Return whether a failure of a job is in the list of runs after a number."""
+        names = (subject, f"index {subject.partition(' ')[2]}")
         with suppress(ForebayError):
-            since = [run.subject for run in runs(self._index, last) if run.error]
-            self._retries[subject].unbegun = subject not in since and f"index {name}" not in since
-            if not self._retries[subject].unbegun:
-                return
+            return any(run.error and run.subject in names for run in runs(self._index, last))
+        return False
+
+    def _record(self, subject: str, error: Exception) -> None:
+        """Record that a job failed before it began."""
+        job, _, name = subject.partition(" ")
         with suppress(Exception), recorded(self._index, job, name, self._clock) as run:
-            run.did(since=self._head - 1, to=self._head)
+            run.did(since=self._head - 1, to=self._head, begun=False)
             raise error
 
     def _flush(self, head: Entry) -> bool:
@@ -427,8 +440,7 @@ class _TypeRounds:
         """Return the pipelines that are kept up to date and watched: not a replacement that waits for a commit."""
         if head.building is None:
             return [head.serving]
-        new = ObjectType.from_facts(head.building.definition)
-        waits = any(waits_for(head, self._definition(head.serving), new))
+        waits = any(waits_for(head, self._definition(head.serving), _building_definition(head)))
         return [head.serving] if waits else [*head.pipelines]
 
     def _observed(self, head: Entry) -> Observed:
@@ -444,7 +456,7 @@ class _TypeRounds:
         datasources = None
         with suppress(ForebayError):
             definitions = [self._definition(head.serving)]
-            definitions += [] if head.building is None else [ObjectType.from_facts(head.building.definition)]
+            definitions += [] if head.building is None else [_building_definition(head)]
             datasources = {source.name for each in definitions for source in each.datasources}
         with _unless_unreadable(unknown, "edits"):
             edits = self._age("edits", {edit.offset: edit.time / 1e6 for edit in self._pending_edits(head)})
@@ -470,24 +482,26 @@ class _TypeRounds:
             begun = self._index.log.get(building.since)  # it has nothing of what was committed before it
             unserved[building.since] = self._clock.now() if begun is None else _time_of(begun)
         if newest is None:
+            self._index.definition(pipeline)  # an error if the files are gone
             return {}
         self._newest[pipeline] = newest
+        definition = self._definition(pipeline) if pipeline == head.serving else _building_definition(head)
         for number in range(max(newest.data, 0) + 1, head.number + 1):
             if number not in self._entries:
                 entry = head if number == head.number else self._index.log.get(number)
                 self._entries[number] = self._put_at(entry)
-            at = self._entries[number]
-            if at is not None:
+            at, datasource = self._entries[number]
+            if at is not None and (not datasource or definition.feeds(datasource)):
                 unserved[number] = at
         served = min(version.data for version in self._newest.values())
-        self._entries = {number: at for number, at in self._entries.items() if number > served}
+        self._entries = {number: put for number, put in self._entries.items() if number > served}
         return unserved
 
-    def _put_at(self, entry: Entry | None) -> float | None:
-        """Return when a fact was put: None, if it changed nothing; now, if it was collected."""
+    def _put_at(self, entry: Entry | None) -> tuple[float | None, str]:
+        """Return when a fact was put, and to which datasource. None: it changed nothing; now: it was collected."""
         if entry is None:
-            return self._clock.now()
-        return _time_of(entry) if entry.changes_objects else None
+            return self._clock.now(), ""
+        return _time_of(entry) if entry.changes_objects else None, "" if entry.kind == "flush" else entry.datasource
 
     def _pending_edits(self, head: Entry) -> list[Edit]:
         """Return the edits that no flush has folded. Those that are known are not read again."""
@@ -509,6 +523,11 @@ class _TypeRounds:
         for run in runs(self._index, self._last_run):
             self._runs[run.subject] = run
             self._last_run = run.number
+
+
+def _building_definition(head: Entry) -> ObjectType:
+    assert head.building is not None  # noqa: S101 - of who knows that it is built
+    return ObjectType.from_facts(head.building.definition)
 
 
 def _time_of(entry: Entry) -> float:

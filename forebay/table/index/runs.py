@@ -103,6 +103,7 @@ class Run:
         counts: What it counted, by name.
         error: The class of the error with which it failed; empty: it did not fail.
         text: The error, with what to do.
+        begun: Whether the job had begun; else it could not read what it needs.
         number: Its number.
     """
 
@@ -118,6 +119,7 @@ class Run:
     counts: Mapping[str, int] = field(default_factory=dict)
     error: str = ""
     text: str = ""
+    begun: bool = True
     number: int = 0
 
     @property

@@ -20,7 +20,7 @@ from child_processes import Child
 
 from forebay.clock import SystemClock
 from forebay.errors import ConfigurationError, DataError, FatalError, RetriableError
-from forebay.index import IndexDaemon, Limits, ObjectType, Property
+from forebay.index import Datasource, IndexDaemon, Limits, ObjectType, Property
 from forebay.inspection.index_report import index_page
 from forebay.options.secret import Secret
 from forebay.retry import RetryPolicy
@@ -341,6 +341,122 @@ def test_a_flush_of_nothing_writes_nothing(objects):
     with pytest.raises(ConfigurationError, match="nothing of 'O' is below"):
         flush(objects.index, lambda definition, keys: [])
     assert objects.index.store.directories("") == []
+
+
+def with_datasources(objects, *names, but=""):
+    """The object type with more datasources, without one."""
+    kept = [each for each in objects.definition.datasources if each.name != but]
+    added = [Datasource(name, {f"p{name}": Property("string")}) for name in names]
+    return objects.defined(replace(objects.definition, datasources=[*kept, *added]))
+
+
+@pytest.mark.parametrize("swap", [True, False])
+def test_a_fact_of_a_datasource_that_an_index_does_not_have_is_not_late(objects, daemon_of, clock, sent, swap):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    new = with_datasources(objects, "c", "d", but="b")
+    assert new.replace(swap=swap).waits
+    daemon = daemon_of(objects)
+    assert daemon.step()
+    new.commit("c", [{"id": 1, "pc": "x"}], "snapshot", follow=False)
+    objects.commit("b", [{"id": 1, "city": "Oslo"}], follow=False)
+    if not swap:
+        new.commit("d", [{"id": 1, "pd": "x"}], "snapshot", follow=False)
+    for _ in range(6):
+        assert daemon.step()
+        clock.passed += HOUR
+    assert sent == [] and objects.node().get(1)["city"] == "Oslo"
+
+
+@pytest.mark.parametrize("place", ["/edits/", "/pipelines/r"])
+@pytest.mark.parametrize("runs_too", [False, True])
+def test_a_job_that_can_read_again_is_well_also_for_a_new_daemon(
+    objects, daemon_of, clock, sent, closed, place, runs_too
+):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    assert not defined(objects, Property("string", filter=False, text=True)).replace(swap=False).serves
+    objects.node().edit(1, name="mine")
+    objects.commit("a", [{"id": 2, "name": "x"}], follow=False)
+    daemon = daemon_of(objects, gc_every=None)
+    closed.append(place)
+    assert not daemon.step()
+    ((rule, subject, _),) = sent
+    closed[:] = ["/runs/"] if runs_too else []
+    clock.passed += 600
+    (daemon if runs_too else daemon_of(objects)).step()
+    closed.clear()
+    assert daemon_of(objects).step() and daemon_of(objects).step()
+    assert sent[1:] == [(rule, subject, False)]
+
+
+def test_a_failure_that_could_not_be_recorded_is_tried_again_until_it_is(objects, daemon_of, clock, sent, closed):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+
+    class Database:
+        name = "o"
+
+        def catch_up(self):
+            with recorded(objects.index, "opensearch", "o", clock) as run:
+                run.did(since=0)
+                raise DataError("a value does not fit")
+
+    daemon = daemon_of(objects, followers=lambda name: [Database()])
+    closed.append("/runs/")
+    assert not daemon.step()
+    closed.clear()
+    clock.passed += 600
+    assert not daemon.step() and sent == [("failed", "opensearch o", True)]
+
+
+def test_a_passing_fault_after_lasting_ones_is_tried_again_soon(objects, daemon_of, clock):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    errors: list[Exception] = [DataError("it does not fit")]
+    tried = []
+
+    class Database:
+        name = "o"
+
+        def catch_up(self):
+            tried.append(clock.passed)
+            if errors:
+                raise errors[0]
+
+    daemon = daemon_of(objects, followers=lambda name: [Database()])
+    for number in range(6):
+        objects.commit("a", [{"id": 1, "name": f"x{number}"}], follow=False)
+        assert not daemon.step()
+    errors[:] = [RetriableError("down")]
+    objects.commit("a", [{"id": 1, "name": "z"}], follow=False)
+    assert not daemon.step()
+    errors.clear()
+    clock.passed += 299
+    assert not daemon.step()
+    clock.passed += 1
+    assert daemon.step() and tried == [0.0] * 7 + [300.0]
+
+
+def test_a_named_type_whose_log_cannot_be_read_holds_up_no_other(objects_at, daemon_of, closed):
+    first = objects_at()
+    second = objects_at(ObjectType("P", {"id": "bigint"}, first.definition.datasources), first.location)
+    for each in (first, second):
+        each.commit("a", [{"id": 1, "name": "x"}], follow=False)
+    closed.append("O/log/")
+    daemon = daemon_of(first, object_types=["O", "P"])
+    assert not daemon.step() and second.node().count() == 1
+    closed.clear()
+    assert daemon.step() and first.node().count() == 1
+
+
+def test_an_index_whose_files_are_gone_is_an_alert(objects, daemon_of, sent):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    shutil.rmtree(Path(objects.location) / "O" / "pipelines" / "000001")
+    assert not daemon_of(objects).step() and sent[:1] == [("failed", "index 000001", True)]
+
+
+def test_a_commit_to_what_no_definition_has_is_not_watched_if_none_can_be_read(objects, daemon_of, sent, closed):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    failed(objects, "commit", "c")
+    closed.append("/pipelines/")
+    assert not daemon_of(objects, gc_every=None).step() and sent == [("failed", "index 000001", True)]
 
 
 @pytest.mark.parametrize("names", [(), ("O",)])

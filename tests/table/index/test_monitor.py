@@ -47,7 +47,7 @@ class Clocks:
 
 
 def seen(delay=None, edits=None, **runs):
-    return Observed({"live": delay}, edits, {run.subject: run for run in runs.values()})
+    return Observed({"live": delay}, edits, {run.subject: run for run in runs.values()}, datasources={"a", "b"})
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ class History:
             ages.oldest({number: wall for number, (wall, _) in waiting.items()})
             for ages, waiting in zip(self.ages, (self.facts, self.edits), strict=True)
         ]
-        return Observed({"live": pending[0]}, pending[1], dict(self.runs))
+        return Observed({"live": pending[0]}, pending[1], dict(self.runs), datasources={"a", "b"})
 
     def round(self):
         expected = self.model()
