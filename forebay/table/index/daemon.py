@@ -255,7 +255,6 @@ class _TypeRounds:
 
     def step(self, *, wait: bool) -> bool:
         """Do a round; return whether all jobs are well. Wait for the replacement that is built, or look at it."""
-        well = True
         try:
             head = self._index.log.head()
             if head is None:
@@ -304,10 +303,12 @@ class _TypeRounds:
         What is read here for a job, and cannot be, is an error of that job.
         """
         daemon = self._daemon
-        with suppress(ForebayError):
-            self._pending_edits(head)
+        try:
+            flush_edits = partial(self._flush, self._pending_edits(head))
+        except ForebayError as error:
+            flush_edits = partial(_fail, error)
         last = self._edits[-1].offset if self._edits else 0
-        yield _Job("flush edits", (head.number, head.serving, last), partial(self._flush, head))
+        yield _Job("flush edits", (head.number, head.serving, last), flush_edits)
         head = self._index.log.head(head) or head
         facts = (head.number, head.serving)
         yield _Job(f"index {head.serving}", facts, partial(self._follow, head))
@@ -355,14 +356,14 @@ class _TypeRounds:
             # The pauses of passing faults do not go on where an error that lasted has ended.
             retry.failures = retry.failures + 1 if passing == (retry.blocked_at is None) else 1
             pause = self._daemon.retry.pause(retry.failures, self._random, typed)
-            retry.blocked_at, retry.due = None if passing else job.facts, self._clock.monotonic() + pause
-            again = f"again in {pause:,.0f} s" if passing else "again when there are new facts"
-            log = _log.exception if typed is None else _log.error
-            log("%s: %s failed, %s: %s", self._index.object_type, job.subject, again, typed or error)
             if not self._is_recorded(job.subject, last):
                 self._record(job.subject, error)
-                if not self._is_recorded(job.subject, last):
-                    retry.blocked_at = None  # nobody knows of it: it fails again after the pause
+            # What nobody knows of fails again after the pause, to be recorded then.
+            waits = not passing and self._is_recorded(job.subject, last)
+            retry.blocked_at, retry.due = job.facts if waits else None, self._clock.monotonic() + pause
+            again = "again when there are new facts" if waits else f"again in {pause:,.0f} s"
+            log = _log.exception if typed is None else _log.error
+            log("%s: %s failed, %s: %s", self._index.object_type, job.subject, again, typed or error)
             return False
         retry.failures = 0
         self._note_well(job.subject, done=done)
@@ -398,8 +399,7 @@ class _TypeRounds:
             run.did(since=self._head - 1, to=self._head, begun=False)
             raise error
 
-    def _flush(self, head: Entry) -> bool:
-        edits = self._pending_edits(head)
+    def _flush(self, edits: Sequence[Edit]) -> bool:
         oldest = self._age("edits", {edit.offset: edit.time / 1e6 for edit in edits})
         if oldest is None:
             return True
@@ -513,16 +513,13 @@ class _TypeRounds:
     def _runs_are_read(self) -> bool:
         """Read the runs that are new; return whether they could be read: nothing but a rule needs them."""
         try:
-            self._read_runs()
+            for run in runs(self._index, self._last_run):
+                self._runs[run.subject] = run
+                self._last_run = run.number
         except ForebayError as error:
             _log.error("%s: the runs cannot be read: %s", self._index.object_type, error)
             return False
         return True
-
-    def _read_runs(self) -> None:
-        for run in runs(self._index, self._last_run):
-            self._runs[run.subject] = run
-            self._last_run = run.number
 
 
 def _building_definition(head: Entry) -> ObjectType:

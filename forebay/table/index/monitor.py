@@ -165,6 +165,7 @@ def findings(observed: Observed, limits: Limits) -> list[Finding]:
     """Apply the rules."""
     results = []
     for run in observed.runs.values():
+        # What may be gone keeps its alert, and begins none.
         if not observed.has(run.subject) or (run.job == "commit" and observed.datasources is None):
             continue
         failed = " ".join(run.text.split()) if run.error else None
