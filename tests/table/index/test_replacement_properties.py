@@ -148,6 +148,17 @@ class Run:
         edits.pop(name, None)
         edits[name] = value
 
+    @staticmethod
+    def counts_for_another(edited, stored, definition):
+        """Whether edits under a name count for a property that is not, and was not, the one that they count for now."""
+
+        def taker(properties):
+            renamed = [name for name, each in properties.items() if edited in each.earlier_names]
+            return edited if edited in properties else renamed[0]
+
+        now, then = taker(stored.properties), taker(definition.properties)
+        return now != then and now not in definition.properties[then].earlier_names
+
     def replace(self, definition, *, swap):
         new = self.live.defined(definition)
         plan = new.plan()
@@ -163,8 +174,10 @@ class Run:
             )
             names = {n for name, each in definition.properties.items() for n in (name, *each.earlier_names)}
             old = {n for name, each in stored.properties.items() for n in (name, *each.earlier_names)}
-            lost = {name for edits in self.model.edits.values() for name in edits} & old - names
-            assert definition.keys != stored.keys or other_rows or lost, plan
+            edited = {name for edits in self.model.edits.values() for name in edits}
+            lost = edited & old - names
+            moved = {name for name in edited & old & names if self.counts_for_another(name, stored, definition)}
+            assert definition.keys != stored.keys or other_rows or lost or moved, plan
             return
         for source in "ab":
             known = [each.definition for each in (self.live, self.wanted) if each and each.definition.feeds(source)]
