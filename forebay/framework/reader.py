@@ -105,6 +105,9 @@ class SourceReader(ABC):
 class SourceReaderContext(ABC):
     """What a host offers to a reader: its options, threads, clients and messages to the enumerator (RCX-1)."""
 
+    fetcher_factor: int = 1
+    """How many times `Source.fetchers` a reader should have fetchers: `parallelism` of `forebay.run`, else 1."""
+
     @property
     @abstractmethod
     def runtime(self) -> Runtime:

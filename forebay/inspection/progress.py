@@ -273,7 +273,7 @@ class QueryProgress:
         self.advice = ""
         """Advice on how to avoid dropped rows; empty if none were dropped."""
         self._stamp: object = None
-        self._backlogs: dict[int, _Backlog] = {}
+        self._backlogs: dict[int, _WorkLeft] = {}
 
     def update(self, name: str | None, report: Mapping[str, Any] | None, *, ended: bool = False) -> None:
         """Update the state from the query's last progress report.
@@ -295,7 +295,7 @@ class QueryProgress:
         if report is None:
             return SourceProgress(printable(_short_class(str(source.get("description")))), False, rate)
         unit, behind = _behind(report)
-        backlog = self._backlogs.setdefault(index, _Backlog())
+        backlog = self._backlogs.setdefault(index, _WorkLeft())
         backlog.add(now, behind, int((report.get("last") or {}).get(unit) or 0), unit)
         worst = [each for each in report["worst"] if each.get("behind") != 0]
         return SourceProgress(
@@ -313,7 +313,7 @@ class QueryProgress:
         )
 
 
-class _Backlog:
+class _WorkLeft:
     """The backlog of a source over time.
 
     The progress bar's length is all that there was to read since the source last caught up: what was read, and the

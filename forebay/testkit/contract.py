@@ -182,7 +182,7 @@ class SourceContract(ABC):
     @_with_rows(3, 1, unbounded=True)
     def test_rdr_5_rows_written_while_readers_run_come_once(self, subject: Subject, rows: Written) -> None:
         """RDR-5: running readers return the rows that are added to their splits, once."""
-        with SingleThreadHost(subject, 2) as host:
+        with SingleThreadHost(subject) as host:
             for _ in range(3):
                 host.run(lambda: host.has_read(rows))
                 self._grow(subject, rows, 2)
@@ -192,13 +192,13 @@ class SourceContract(ABC):
     @_with_rows(3, splits=3, unbounded=True)
     def test_ctx_7_splits_added_later_are_found_once(self, subject: Subject, rows: Written) -> None:
         """CTX-7: a later discovery finds new splits once, also after a crash."""
-        with SingleThreadHost(subject, 2) as host:
+        with SingleThreadHost(subject) as host:
             host.run(lambda: host.has_read(rows))
             self._grow(subject, rows, 4, [self._new_split()])
             host.run(lambda: host.has_read(rows))
             checkpoint = host.checkpoint()
         self._grow(subject, rows, 2, [self._new_split()])
-        with SingleThreadHost(subject, 3, restored=checkpoint) as host:
+        with SingleThreadHost(subject, restored=checkpoint) as host:
             host.run(lambda: host.has_read(rows))
         compare_written(subject, host.rows, rows, "with splits added while it was read, and after a crash")
 

@@ -338,6 +338,10 @@ class SourceOutputs:
             output.on_periodic_emit()
         self._combined.update()
 
+    def finish(self) -> None:
+        """Emit `MAX_WATERMARK` once. Called at the end of a bounded input (WM-1)."""
+        self._combined.finish()
+
     def report(self) -> int | None:
         """Return the watermark of the reader for alignment, which never falls while the reader is active (AL-1).
 

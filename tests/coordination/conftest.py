@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runtime with one thread and a manual clock, and an enumerator that records its calls."""
+"""A runtime with one thread and a manual clock, an enumerator that records its calls, a reader that obeys."""
 
 from __future__ import annotations
 
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +15,13 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.coordination.inbox import AddSplits, EnumeratorEvent, NoMoreSplits
+from forebay.framework.coordination.discovering import begin_enumerator
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator
+from forebay.framework.inprocess.engine import CheckpointPlan, Engine
+from forebay.framework.reader import InputStatus, SourceReader
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.runtime import Next, Runtime, WaitFor, run_job
+from forebay.framework.runtime.runtime import Runtime, run_job
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 from forebay.options import Duration
@@ -133,12 +136,15 @@ class Author(DiscoveryEnumerator):
         self.journal.append(("close",))
 
 
-def scripted(make, *, bounded=True):
-    """Return a source with a test's enumerator."""
+SCHEMA = pa.schema({"n": pa.int64()})
+
+
+def scripted(make, *, bounded=True, make_reader=lambda _context: None):
+    """Return a source with a test's enumerator, and its reader if it has one."""
 
     class Scripted(Source):
         def schema(self):
-            return pa.schema({"n": pa.int64()})
+            return SCHEMA
 
         def create_enumerator(self, context):
             return make(context)
@@ -146,65 +152,60 @@ def scripted(make, *, bounded=True):
         def create_split_reader(self, context):
             raise NotImplementedError
 
+        def create_reader(self, context):
+            return make_reader(context)
+
     Scripted.bounded = bounded
     return Scripted()
 
 
-@dataclass
 class Reader:
-    """The reader's end of a gateway."""
+    """What the coordinator assigns splits to."""
 
-    messages: list[Any] = field(default_factory=list)
+    def __init__(self):
+        self.splits: list[Split] = []
+        self.messages: list[Any] = []
+        """Ids of splits, events, and "no more", in order."""
 
-    def __call__(self, message):
-        self.messages.append(message)
+    def add_splits(self, splits):
+        self.splits += splits
+        self.messages += [split.id for split in splits]
 
-    @property
-    def splits(self):
-        return [split for message in self.messages if isinstance(message, AddSplits) for split in message.splits]
+    def notify_no_more_splits(self):
+        self.messages.append("no more")
+
+    def handle_source_event(self, event):
+        self.messages.append(event)
 
     @property
     def ids(self):
         return [split.id for split in self.splits]
 
-    @property
-    def no_more_signals(self):
-        return sum(isinstance(message, NoMoreSplits) for message in self.messages)
-
-    @property
-    def events(self):
-        return [message.event for message in self.messages if isinstance(message, EnumeratorEvent)]
-
 
 class Stage:
-    """A coordinator with its runtime, its enumerator and its readers."""
+    """A coordinator with its runtime, and its reader once it is registered."""
 
-    def __init__(self, make, *, parallelism=2, bounded=True, options=None):
-        self.runtime = ManualRuntime()
-        self.journal: list[Any] = []
-        self.options = options or HostOptions(discovery_interval=Duration(10), retries=2)
+    def __init__(self, make, *, bounded=True, runtime=None, **options):
+        self.runtime = runtime or ManualRuntime()
+        self.options = HostOptions(**{"discovery_interval": Duration(10), "retries": 2, **options})
         self.source = scripted(make, bounded=bounded)
-        self.coordinator = Coordinator(self.source, self.runtime, parallelism=parallelism, options=self.options)
-        self.readers: dict[int, Reader] = {}
+        self.coordinator = Coordinator(self.source.name, self.runtime)
+        self.discovering: Any = None
+        self.reader = Reader()
 
-    @property
-    def enumerator(self):
-        return self.coordinator._enumerator
-
-    @property
-    def context(self):
-        return self.coordinator._context
+    def begin(self, state=None, restored=()):
+        """Make and start the enumerator."""
+        self.discovering = begin_enumerator(
+            self.source, self.coordinator, self.options, self.runtime.random, state=state, splits=restored
+        )
 
     def run(self):
-        """Step until no action is left; raise the error of the run."""
-        while (outcome := self.coordinator.step()) is Next.AGAIN:
+        """Run all queued actions."""
+        while self.coordinator.run_next():
             pass
-        if self.coordinator.error is not None:
-            raise self.coordinator.error
-        return outcome
 
     def run_until_idle(self):
-        """Step and run submitted work until nothing is left at this time."""
+        """Run actions and submitted work until nothing is left at this time."""
         self.run()
         while self.runtime.run_submitted():
             self.run()
@@ -214,55 +215,144 @@ class Stage:
         self.run_until_idle()
 
     def wait(self):
-        """The seconds that the coordinator would wait; None = until signalled."""
-        outcome = self.run()
-        return outcome.seconds if isinstance(outcome, WaitFor) else None
+        """The seconds to the next asynchronous call."""
+        self.run()
+        return self.coordinator.due_in()
 
-    def register(self, *subtasks):
-        for subtask in subtasks:
-            self.readers[subtask] = Reader()
-            self.coordinator.register_reader(subtask, f"host-{subtask}", self.readers[subtask])
+    def register(self, host=None):
+        """Register a new reader."""
+        self.reader = Reader()
+        self.coordinator.register(self.reader, host)
+
+    def request(self, times=1):
+        for _ in range(times):
+            self.coordinator.request()
+
+    def replace(self, *held):
+        """The reader fails with these splits, and its replacement registers."""
+        self.coordinator.reader_failed(held)
+        self.register()
+
+    def finish(self, *splits):
+        self.coordinator.splits_finished([s if isinstance(s, Split) else Split(s) for s in splits])
         self.run()
 
-    def request(self, *subtasks):
-        for subtask in subtasks:
-            self.coordinator.handle_split_request(subtask, None)
-        self.run()
+    def complete(self, number, positions=None):
+        self.coordinator.checkpoint_complete(number)
+        if self.discovering is not None:
+            self.discovering.committed(positions or {})
 
-    def reset(self, subtask, checkpoint=-1, held=()):
-        self.coordinator.reader_failed(subtask)
-        self.coordinator.subtask_reset(subtask, checkpoint, held)
-        self.run()
-
-    def finish(self, subtask, *splits):
-        self.coordinator.handle_splits_finished(subtask, [s if isinstance(s, Split) else Split(s) for s in splits])
-        self.run()
-
-    def checkpoint(self, number, positions=None):
+    def checkpoint(self, number):
         """Make a checkpoint and complete it."""
-        state = self.snapshot(number)
-        self.coordinator.notify_checkpoint_complete(number, positions or {})
-        self.run()
+        state = self.coordinator.snapshot(number)
+        self.complete(number)
         return state
 
-    def snapshot(self, number):
-        box: list[Any] = []
-        self.coordinator.snapshot(number, lambda state, error: box.append((state, error)))
+
+class Obedient(SourceReader):
+    """Does at each poll what a test told it, and keeps no splits of its own."""
+
+    def __init__(self, context, commands):
+        self.context = context
+        self._commands = commands
+        self._available: Future[None] = Future()
+        self._available.set_result(None)
+
+    def poll_next(self, output):
+        if self._commands:
+            self._commands.popleft()(self, output)
+        return InputStatus.NOTHING_AVAILABLE
+
+    def is_available(self):
+        return self._available
+
+    def snapshot_state(self, checkpoint_id):
+        return []
+
+    def add_splits(self, splits):
+        pass
+
+    def notify_no_more_splits(self):
+        raise NotImplementedError
+
+    def pause_or_resume_splits(self, pause, resume):
+        raise NotImplementedError
+
+    def close(self):
+        self._commands.clear()
+
+
+class Store:
+    """Keeps checkpoints in memory."""
+
+    def __init__(self):
+        self.written: list[Any] = []
+        self.error: Exception | None = None
+
+    def open(self):
+        return None
+
+    def write(self, checkpoint):
+        if self.error is not None:
+            raise self.error
+        self.written.append(checkpoint)
+
+    def close(self):
+        pass
+
+
+class Driven:
+    """An engine whose reader does what a test says."""
+
+    def __init__(self, make, *, bounded=True):
+        self.runtime = ManualRuntime()
+        self.store = Store()
+        self.commands: deque[Callable[..., None]] = deque()
+        self.engine = Engine(
+            scripted(make, bounded=bounded, make_reader=lambda context: Obedient(context, self.commands)),
+            SCHEMA,
+            self.runtime,
+            HostOptions(discovery_interval=Duration(10)),
+            parallelism=1,
+            checkpoints=CheckpointPlan(self.store, interval=1e9),  # type: ignore[arg-type]
+        )
         self.run()
-        state, error = box[0]
-        if error is not None:
-            raise error
-        return state
+
+    def run(self):
+        """Do more steps than anything takes that happens at this time."""
+        for _ in range(10):
+            self.engine.ask()
+            self.engine.step()
+            self.engine.take()
+            self.runtime.run_submitted()
+
+    def reader_does(self, command):
+        self.commands.append(command)
+        self.run()
+
+    def deliver(self, split_id, position):
+        batch = pa.record_batch({"n": [position]}, schema=SCHEMA)
+        self.reader_does(lambda _reader, output: output.collect(split_id, batch, position))
+
+    def finish(self, split_id):
+        self.reader_does(lambda _reader, output: output.split_released(split_id))
+
+    def replace_reader(self):
+        """Let the reader fail, and its replacement start."""
+
+        def fail(_reader, _output):
+            raise OSError("gone")
+
+        self.reader_does(fail)
+        self.runtime.manual_clock.advance(60)
+        self.run()
 
 
 @pytest.fixture
-def recorded():
+def recorded(stage_of_recorder):
     """A started stage whose enumerator is a `Recorder`."""
-    journal: list[Any] = []
-    stage = Stage(lambda context: Recorder(context, journal))
-    stage.journal = journal
-    stage.coordinator.start()
-    stage.run()
+    stage = stage_of_recorder()
+    stage.begin()
     return stage
 
 
@@ -270,6 +360,25 @@ def recorded():
 def stage_of():
     """Makes a stage around any enumerator."""
     return Stage
+
+
+@pytest.fixture
+def stage_of_recorder():
+    """Makes a stage that is not begun; `on` are the callbacks of its recorder."""
+
+    def make(runtime=None, **on):
+        journal: list[Any] = []
+
+        def make_enumerator(context):
+            recorder = Recorder(context, journal)
+            recorder.on.update(on)
+            return recorder
+
+        stage: Any = Stage(make_enumerator, runtime=runtime)
+        stage.journal = journal
+        return stage
+
+    return make
 
 
 @pytest.fixture
@@ -281,18 +390,11 @@ def author():
 def discovering(author):
     """Makes and starts a stage around the author, with the splits of its first discovery."""
 
-    def make(*found, parallelism=2, bounded=True, state=None, restored=(), run=True, the_author=None, **options):
+    def make(*found, bounded=True, state=None, restored=(), run=True, the_author=None, **options):
         one = the_author or author
         one.found.extend(found)
-        stage = Stage(
-            lambda _context: one,
-            parallelism=parallelism,
-            bounded=bounded,
-            options=HostOptions(**{"discovery_interval": Duration(10), "retries": 2, **options}),
-        )
-        if state is not None:
-            stage.coordinator.reset_to_checkpoint(state)
-        stage.coordinator.start(restored)
+        stage = Stage(lambda _context: one, bounded=bounded, **options)
+        stage.begin(state, restored)
         if run:
             stage.run_until_idle()
         return stage
@@ -301,18 +403,14 @@ def discovering(author):
 
 
 @pytest.fixture
-def reader_class():
-    return Reader
+def driven():
+    """Makes an engine whose reader does what a test says, around any enumerator."""
+    return Driven
 
 
 @pytest.fixture
 def recorder_class():
     return Recorder
-
-
-@pytest.fixture
-def scripted_source():
-    return scripted
 
 
 @pytest.fixture

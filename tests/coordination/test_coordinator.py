@@ -4,31 +4,18 @@ from __future__ import annotations
 import threading
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from forebay.errors import ContractError, FatalError
-from forebay.framework.coordination.coordinator import Coordinator
+from forebay.errors import ContractError, FatalError, RetriableError
 from forebay.framework.enumerator import SourceEvent
-from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.runtime import Next, ThreadRuntime
+from forebay.framework.inprocess.engine import SnapshotError
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.split import Split
 
 
 class Ping(SourceEvent):
     pass
-
-
-def recorded_stage(stage_of, recorder_class, **on):
-    """A stage that is not started; `on` has the recorder's callbacks."""
-    journal = []
-
-    def make(context):
-        recorder = recorder_class(context, journal)
-        recorder.on.update(on)
-        return recorder
-
-    stage = stage_of(make)
-    stage.journal = journal
-    return stage
 
 
 def failing(error):
@@ -38,74 +25,66 @@ def failing(error):
     return fail
 
 
-def test_everything_the_enumerator_sees_runs_in_order_in_steps(recorded):
+def test_everything_the_enumerator_sees_runs_in_order_in_steps(stage_of_recorder):
     """ENU-1: queued from any thread, run one by one; start is the first."""
-    assert recorded.journal == [("start",)]
-    event = Ping()
-    recorded.coordinator.register_reader(0, "here", lambda _message: None)
-    recorded.coordinator.handle_split_request(0, "here")
-    recorded.coordinator.handle_source_event(0, event)
-    assert recorded.journal == [("start",)]
-    recorded.coordinator.step()
-    assert recorded.journal[1:] == [("add_reader", 0)]
-    recorded.run()
-    assert recorded.journal[2:] == [("handle_split_request", 0, "here"), ("handle_source_event", 0, event)]
+    stage, event = stage_of_recorder(), Ping()
+    coordinator = stage.coordinator
+    for action in (
+        stage.begin,
+        lambda: stage.register("here"),
+        coordinator.request,
+        lambda: coordinator.handle_source_event(event),
+    ):
+        coordinator.post(action)
+    assert stage.journal == []
+    assert coordinator.run_next()
+    assert stage.journal == [("start",)]
+    assert coordinator.run_next()
+    assert stage.journal[1:] == [("add_reader", 0)]
+    stage.run()
+    assert stage.journal[2:] == [("handle_split_request", 0, "here"), ("handle_source_event", 0, event)]
 
 
 def test_a_request_of_a_reader_that_failed_is_skipped(recorded):
     """ENU-2: its replacement requests a split again."""
-    recorded.register(0, 1)
-    recorded.journal.clear()
-    recorded.coordinator.reader_failed(0)
-    recorded.coordinator.handle_split_request(0, None)
-    recorded.request(1)
-    assert recorded.journal == [("handle_split_request", 1, None)]
+    recorded.register()
+    recorded.coordinator.post(recorded.request)
+    recorded.coordinator.reader_failed([])
+    recorded.run()
+    assert recorded.journal[1:] == [("add_reader", 0), ("add_splits_back", [], 0)]
 
 
 @pytest.mark.parametrize(
     "use",
     [
-        lambda c: c.register_reader(0, None, lambda _message: None),
-        lambda c: c.handle_split_request(0, None),
-        lambda c: c.handle_source_event(0, Ping()),
-        lambda c: c.handle_splits_finished(0, []),
-        lambda c: c.reader_failed(0),
-        lambda c: c.subtask_reset(0, 1),
-        lambda c: c.snapshot(1, lambda *_: None),
-        lambda c: c.notify_checkpoint_complete(1, {}),
+        lambda c: c.restore({}),
+        lambda c: c.begin(),
+        lambda c: c.register(None, None),
+        lambda c: c.handle_source_event(Ping()),
+        lambda c: c.splits_finished([]),
+        lambda c: c.reader_failed([]),
+        lambda c: c.snapshot(1),
+        lambda c: c.checkpoint_complete(1),
     ],
 )
-def test_any_use_before_start_is_an_error(stage_of, recorder_class, use):
+def test_any_use_before_start_is_an_error(stage_of_recorder, use):
     """COO-1: testThrowExceptionWhenNotStarted."""
     with pytest.raises(ContractError) as caught:
-        use(recorded_stage(stage_of, recorder_class).coordinator)
+        use(stage_of_recorder().coordinator)
     assert caught.value.rule == "COO-1"
 
 
-def test_a_reset_to_a_checkpoint_after_start_is_an_error(recorded):
-    """COO-1: testRestCheckpointAfterCoordinatorStarted."""
-    with pytest.raises(ContractError) as caught:
-        recorded.coordinator.reset_to_checkpoint({})
-    assert caught.value.rule == "COO-1"
-    with pytest.raises(ContractError):
-        recorded.coordinator.start()
-
-
-def test_no_checkpoint_data_makes_a_fresh_enumerator(stage_of, recorder_class):
+def test_no_checkpoint_data_makes_a_fresh_enumerator(recorded):
     """COO-2: None is a fresh start, not a restore."""
-    stage = recorded_stage(stage_of, recorder_class)
-    stage.coordinator.reset_to_checkpoint(None)
-    stage.coordinator.start()
-    stage.run()
-    assert stage.journal == [("start",)]
+    assert recorded.journal == [("start",)]
 
 
-def test_a_restore_gives_the_state_then_starts_then_gives_the_splits_of_readers_back(stage_of, recorder_class):
-    """ENU-6, COO-5: no reader is registered; what readers held goes through the enumerator."""
-    stage = recorded_stage(stage_of, recorder_class)
-    stage.coordinator.reset_to_checkpoint({"n": 4})
-    stage.coordinator.start([Split("a", 3)])
-    stage.register(0)
+def test_a_restore_gives_the_state_then_starts_then_gives_the_splits_of_readers_back(stage_of_recorder):
+    """ENU-6, COO-5: no reader is registered; what the reader held goes through the enumerator."""
+    stage = stage_of_recorder()
+    stage.begin({"n": 4}, [Split("a", 3)])
+    assert dict(stage.coordinator.registered_readers()) == {}
+    stage.register()
     assert stage.journal == [
         ("restore_state", {"n": 4}),
         ("start",),
@@ -114,19 +93,38 @@ def test_a_restore_gives_the_state_then_starts_then_gives_the_splits_of_readers_
     ]
 
 
-@pytest.mark.parametrize("where", ["start", "restore_state", "add_reader", "handle_split_request", "add_splits_back"])
-@pytest.mark.parametrize("error", [ValueError("no"), MemoryError("none"), KeyboardInterrupt()])
-def test_any_throwable_fails_the_run_with_that_object(stage_of, recorder_class, where, error):
-    """COO-3: testFailJobWhenExceptionThrownFromStart, testErrorThrownFromSplitEnumerator."""
-    stage = recorded_stage(stage_of, recorder_class, **{where: failing(error)})
-    stage.coordinator.reset_to_checkpoint({})
-    stage.coordinator.start([Split("a")])
-    stage.coordinator.register_reader(0, None, lambda _message: None)
-    stage.coordinator.handle_split_request(0, None)
-    with pytest.raises(type(error)):
+METHODS = [
+    "restore_state",
+    "start",
+    "add_splits_back",
+    "add_reader",
+    "handle_split_request",
+    "handle_source_event",
+    "handle_splits_finished",
+    "notify_checkpoint_complete",
+]
+
+
+@pytest.mark.parametrize("where", METHODS)
+@pytest.mark.parametrize("error", [ValueError("no"), MemoryError("none"), FatalError("no"), KeyboardInterrupt()])
+def test_any_throwable_fails_the_run_with_that_object(stage_of_recorder, where, error):
+    """COO-3: testFailJobWhenExceptionThrownFromStart, testErrorThrownFromSplitEnumerator; it is the cause."""
+    stage = stage_of_recorder(**{where: failing(error)})
+    for host_call in (
+        lambda: stage.begin({}, [Split("a")]),
+        stage.register,
+        stage.request,
+        lambda: stage.coordinator.handle_source_event(Ping()),
+        lambda: stage.finish("a"),
+        lambda: stage.coordinator.checkpoint_complete(1),
+    ):
+        stage.coordinator.post(host_call)
+    with pytest.raises((FatalError, KeyboardInterrupt)) as caught:
         stage.run()
-    assert stage.coordinator.error is error
-    assert stage.coordinator.signal.is_set()
+    raised = caught.value
+    assert stage.journal[-1][0] == where and error in (raised, raised.__cause__)
+    if isinstance(raised, FatalError):
+        assert raised.source == "scripted" and (raised is error or f"{where}() failed" in str(raised))
     stage.coordinator.close(1)
     assert stage.journal[-1] == ("close",)
 
@@ -135,135 +133,55 @@ def test_a_failing_creation_fails_the_run(stage_of):
     """COO-3, SRC-3: testFailJobWhenExceptionThrownFromEnumeratorCreation; nothing is there to close."""
     error = OSError("no")
     stage = stage_of(failing(error))
-    stage.coordinator.start()
-    with pytest.raises(OSError, match="no"):
-        stage.run()
-    assert stage.coordinator.error is error
+    with pytest.raises(FatalError, match=r"create_enumerator\(\) failed with OSError: no") as caught:
+        stage.begin()
+    assert caught.value.__cause__ is error
     stage.coordinator.close(1)
 
 
 def test_a_creation_that_makes_something_else_is_refused(stage_of):
     """SRC-1: named, not an attribute error later."""
-    stage = stage_of(lambda _context: object())
-    stage.coordinator.start()
     with pytest.raises(ContractError, match="create_enumerator"):
-        stage.run()
+        stage_of(lambda _context: object()).begin()
 
 
-def test_an_error_names_its_source(stage_of, recorder_class):
-    for error in (FatalError("broken"), ValueError("broken")):
-        stage = recorded_stage(stage_of, recorder_class, start=failing(error))
-        stage.coordinator.start()
-        with pytest.raises(type(error)):
-            stage.run()
-        text = str(error) + "".join(getattr(error, "__notes__", []))
-        assert "scripted" in text
-
-
-def test_a_failing_snapshot_fails_only_that_checkpoint(stage_of, recorder_class):
-    """COO-3: the exception to the rule."""
-    stage = recorded_stage(stage_of, recorder_class, snapshot_state=failing(ValueError("no")))
-    stage.coordinator.start()
-    stage.run()
+def test_a_failing_snapshot_fails_only_that_checkpoint(stage_of_recorder):
+    """COO-3: the exception to the rule; the host gets the error as it is."""
+    stage = stage_of_recorder(snapshot_state=failing(ValueError("no")))
+    stage.begin()
     with pytest.raises(ValueError, match="no"):
-        stage.snapshot(1)
-    assert stage.coordinator.error is None
-    stage.register(0)
+        stage.coordinator.snapshot(1)
+    stage.register()
     assert stage.journal[-1] == ("add_reader", 0)
 
 
-def test_a_failed_reader_is_only_unregistered(recorded):
-    """COO-4: its splits come back at the reset."""
-    recorded.register(0)
-    recorded.context.assign_splits({0: [Split("a")]})
-    recorded.journal.clear()
-    recorded.coordinator.reader_failed(0)
-    recorded.run()
-    assert recorded.journal == [] and not recorded.context.registered_readers()
-
-
-def test_a_reset_unregisters_clears_the_signal_then_returns_splits(stage_of, recorder_class):
+def test_a_failure_unregisters_clears_the_signal_then_returns_splits(stage_of_recorder):
     """COO-4: the order, as add_splits_back observes it."""
     observed = []
 
-    def back(_splits, _subtask):
-        observed.append((dict(stage.context.registered_readers()), sorted(stage.context._no_more_sent)))
+    def back(splits, _subtask):
+        observed.append((dict(stage.coordinator.registered_readers()), stage.coordinator.no_more, splits))
 
-    stage = recorded_stage(stage_of, recorder_class, add_splits_back=back)
-    stage.coordinator.start()
-    stage.register(0)
-    stage.context.signal_no_more_splits(0)
-    stage.reset(0)
-    assert observed == [({}, [])]
+    stage = stage_of_recorder(add_splits_back=back)
+    stage.begin()
+    stage.register()
+    stage.coordinator.signal_no_more_splits(0)
+    stage.coordinator.reader_failed([Split("a", 4)])
+    assert observed == [({}, False, [Split("a", 4)])]
 
 
-def test_uncompleted_assignments_come_back_once(recorded):
+def test_returned_splits_come_before_the_replacement_which_they_can_be_assigned_to(stage_of_recorder):
     """ENU-3: testSubtaskFailedAndRevertUncompletedAssignments."""
-    recorded.register(0, 1)
-    recorded.context.assign_splits({0: [Split("a")]})
-    recorded.checkpoint(1)
-    recorded.context.assign_splits({0: [Split("b")], 1: [Split("x")]})
-    recorded.snapshot(2)
-    recorded.context.assign_splits({0: [Split("c")]})
-    recorded.reset(0, checkpoint=1)
-    assert recorded.journal[-1] == ("add_splits_back", ["b", "c"], 0)
-    recorded.reset(0, checkpoint=1)
-    assert recorded.journal[-1] == ("add_splits_back", [], 0)
-
-
-def test_completed_assignments_do_not_come_back(recorded):
-    """ENU-3: testFailedSubtaskDoNotRevertCompletedCheckpoint."""
-    recorded.register(0)
-    recorded.context.assign_splits({0: [Split("a")]})
-    recorded.checkpoint(1)
-    recorded.reset(0, checkpoint=1)
-    assert recorded.journal[-1] == ("add_splits_back", [], 0)
-
-
-def test_held_splits_come_back_with_their_progress_and_what_never_arrived_after_them(stage_of, recorder_class):
-    """ENU-3: the host's splits take precedence over the tracker's; finished splits stay finished."""
     returned = []
-    stage = recorded_stage(stage_of, recorder_class, add_splits_back=lambda splits, _subtask: returned.extend(splits))
-    stage.coordinator.start()
-    stage.register(0)
-    stage.context.assign_splits({0: [Split(name) for name in ("done", "read", "under way")]})
-    stage.finish(0, "done")
-    stage.reset(0, held=[Split("read", 7)])
-    assert returned == [Split("read", 7), Split("under way")]
-
-
-def test_a_late_end_of_a_split_that_came_back_is_ignored(recorded):
-    recorded.register(0)
-    recorded.context.assign_splits({0: [Split("a")]})
-    recorded.reset(0)
-    recorded.journal.clear()
-    recorded.finish(0, "a")
-    assert recorded.journal == []
-
-
-def test_the_tracker_is_cut_before_the_enumerator_is_asked(stage_of, recorder_class):
-    """COO-6: both see the same cut."""
-    observed = []
-    stage = recorded_stage(
-        stage_of,
-        recorder_class,
-        snapshot_state=lambda _checkpoint: observed.append(
-            (stage.coordinator._tracker._open, sorted(stage.coordinator._tracker._cut))
-        ),
-        notify_checkpoint_complete=lambda _checkpoint: observed.append(sorted(stage.coordinator._tracker._cut)),
-    )
-    stage.coordinator.start()
-    stage.register(0)
-    stage.context.assign_splits({0: [Split("a")]})
-    stage.checkpoint(5)
-    assert observed == [({}, [5]), []]
-
-
-def test_a_snapshot_is_taken_in_order_with_everything_else(recorded):
-    """COO-6: the checkpoint includes all actions queued before it."""
-    recorded.coordinator.register_reader(0, None, lambda _message: None)
-    recorded.snapshot(1)
-    assert recorded.journal[-2:] == [("add_reader", 0), ("snapshot_state", 1)]
+    stage = stage_of_recorder(add_splits_back=lambda splits, _subtask: returned.extend(splits))
+    stage.begin()
+    stage.register()
+    stage.coordinator.assign_splits({0: [Split("done"), Split("read"), Split("fresh")]})
+    stage.finish("done")
+    stage.replace(Split("read", 7), Split("fresh"))
+    assert stage.journal[-2:] == [("add_splits_back", ["read", "fresh"], 0), ("add_reader", 0)]
+    stage.coordinator.assign_splits({0: returned})
+    assert stage.reader.splits == [Split("read", 7), Split("fresh")]
 
 
 def test_closing_closes_the_enumerator_once(recorded):
@@ -271,59 +189,135 @@ def test_closing_closes_the_enumerator_once(recorded):
     recorded.coordinator.close(1)
     recorded.coordinator.close(1)
     assert recorded.journal == [("start",), ("close",)]
-    assert recorded.coordinator.step() is Next.DONE
+    assert not recorded.coordinator.run_next()
 
 
-def test_closing_without_a_start_does_nothing(stage_of, recorder_class):
+def test_closing_without_a_start_does_nothing(stage_of_recorder):
     """ENU-9: testClosedWithoutStart."""
-    stage = recorded_stage(stage_of, recorder_class)
+    stage = stage_of_recorder()
+    stage.coordinator.post(stage.begin)
     stage.coordinator.close(1)
+    assert not stage.coordinator.run_next()
     assert stage.journal == []
 
 
-def test_an_error_of_closing_is_raised(stage_of, recorder_class):
-    stage = recorded_stage(stage_of, recorder_class, close=failing(OSError("no")))
-    stage.coordinator.start()
-    stage.run()
+def test_an_error_of_closing_is_raised(stage_of_recorder):
+    stage = stage_of_recorder(close=failing(OSError("no")))
+    stage.begin()
     with pytest.raises(OSError, match="no"):
         stage.coordinator.close(1)
 
 
-def test_a_handler_that_never_returns_does_not_keep_the_enumerator_open(scripted_source, recorder_class):
+def test_a_handler_that_never_returns_does_not_keep_the_enumerator_open(stage_of_recorder):
     """ENU-9: testBlockOnClose; the close waits for its time-out, then closes all the same."""
-    release, blocked, journal = threading.Event(), threading.Event(), []
-
-    def make(context):
-        recorder = recorder_class(context, journal)
-        recorder.on["start"] = lambda: (blocked.set(), release.wait(30))
-        return recorder
-
-    runtime = ThreadRuntime()
-    coordinator = Coordinator(scripted_source(make), runtime, parallelism=1, options=HostOptions())
-    coordinator.start()
-    handle = runtime.start("coordinator", coordinator)
+    release, blocked = threading.Event(), threading.Event()
+    stage = stage_of_recorder(ThreadRuntime(), start=lambda: (blocked.set(), release.wait(30)))
+    stage.coordinator.post(stage.begin)
+    thread = threading.Thread(target=stage.run, daemon=True)
+    thread.start()
     assert blocked.wait(5)
-    coordinator.close(0.05)
-    assert journal == [("start",), ("close",)]
+    stage.coordinator.close(0.05)
+    assert stage.journal == [("start",), ("close",)]
     release.set()
-    assert handle.join(5)
+    thread.join(5)
+    assert not thread.is_alive()
 
 
-def test_closing_waits_for_async_work_that_is_about_to_end(scripted_source, recorder_class):
+def test_closing_waits_for_async_work_that_is_about_to_end(stage_of_recorder):
     """ENU-9: leaves no threads, if they end in time."""
     release, ended = threading.Event(), threading.Event()
-    made = []
-
-    def make(context):
-        made.append(recorder_class(context, []))
-        made[0].on["start"] = lambda: context.call_async(lambda: (release.wait(30), ended.set()), lambda *_: None)
-        made[0].on["close"] = release.set
-        return made[0]
-
-    runtime = ThreadRuntime()
-    coordinator = Coordinator(scripted_source(make), runtime, parallelism=1, options=HostOptions())
-    coordinator.start()
-    while coordinator.step() is Next.AGAIN:
-        pass
-    coordinator.close(30)
+    stage = stage_of_recorder(ThreadRuntime(), close=release.set)
+    stage.begin()
+    stage.coordinator.call_async(lambda: (release.wait(30), ended.set()), lambda *_: None)
+    stage.run()
+    stage.coordinator.close(30)
     assert ended.is_set()
+
+
+# ---- in a run, with checkpoints
+
+
+class Giving:
+    """An engine whose enumerator assigns the splits that a test gives, and records those that come back."""
+
+    def __init__(self, driven, recorder_class):
+        self.returned = []
+        self.made = []
+        self.run = driven(lambda context: self.made.append(recorder_class(context, [])) or self.made[0], bounded=False)
+        self.recorder = self.made[0]
+        self.recorder.on["add_splits_back"] = lambda splits, _subtask: self.returned.append(splits)
+
+    def assign(self, *splits):
+        self.recorder.context.assign_splits({0: splits})
+        self.run.run()
+
+
+@pytest.fixture
+def giving(driven, recorder_class):
+    return lambda: Giving(driven, recorder_class)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["assign", "deliver", "finish", "complete", "abort", "no snapshot"]), max_size=12))
+def test_whatever_is_assigned_and_unfinished_comes_back_once(giving, script):
+    """TRK-1, TRK-2, TRK-3: at its delivered position, whichever checkpoints completed, failed or were aborted."""
+    one, expected = giving(), {}
+    for number, action in enumerate([*script, "fail", "assign", *script, "fail"]):
+        oldest = min(expected, default=None)
+        match action:
+            case "assign":
+                expected[f"{number:02}"] = 0
+                one.assign(Split(f"{number:02}", 0))
+            case "deliver" if oldest:
+                expected[oldest] += 1
+                one.run.deliver(oldest, expected[oldest])
+            case "finish" if oldest:
+                del expected[oldest]
+                one.run.finish(oldest)
+            case "complete":
+                one.run.engine.checkpoint()
+            case "abort":
+                one.run.store.error = RetriableError("disk full")
+                with pytest.raises(RetriableError):
+                    one.run.engine.checkpoint()
+                one.run.store.error = None
+            case "no snapshot":
+                one.recorder.on["snapshot_state"] = failing(ValueError("no"))
+                with pytest.raises(SnapshotError):
+                    one.run.engine.checkpoint()
+                del one.recorder.on["snapshot_state"]
+            case "fail":
+                one.run.replace_reader()
+                assert one.returned == [[Split(split_id, at) for split_id, at in sorted(expected.items())]]
+                one.assign(*one.returned.pop())
+
+
+def test_the_enumerator_and_the_reader_see_one_cut(giving):
+    """COO-6: no action runs between the two snapshots; the enumerator is notified of what is written."""
+    one = giving()
+    one.assign(Split("early", 0))
+
+    def snapshot(_checkpoint):
+        assign = one.recorder.context.assign_splits
+        one.recorder.context.run_in_coordinator_thread(lambda: assign({0: [Split("late", 0)]}))
+
+    one.recorder.on["snapshot_state"] = snapshot
+    one.recorder.on["notify_checkpoint_complete"] = lambda number: written.append((number, len(one.run.store.written)))
+    written = []
+    one.run.engine.checkpoint()
+    assert one.run.store.written[0].splits == [Split("early", 0)] and written == [(1, 1)]
+    one.run.run()
+    assert one.run.engine.deliveries.held() == ["early", "late"]
+
+
+def test_a_checkpoint_contains_what_the_reader_sent_before_it(giving):
+    """COO-6: an event that is in neither snapshot would be lost at a restart."""
+    one = giving()
+    heard = []
+    one.recorder.on["handle_source_event"] = lambda _subtask, event: heard.append(type(event).__name__)
+    one.recorder.on["snapshot_state"] = lambda _checkpoint: list(heard)
+    one.run.commands.append(lambda reader, _output: reader.context.send_source_event(Ping()))
+    while one.run.commands:
+        one.run.engine.step()
+    one.run.engine.checkpoint()
+    assert one.run.store.written[0].enumerator == ["Ping"]

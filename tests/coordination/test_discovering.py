@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forebay.errors import ConfigurationError, ContractError, DataLossError, RetriableError
-from forebay.framework.coordination.context import SplitState
+from forebay.errors import ConfigurationError, ContractError, DataLossError, FatalError, RetriableError
+from forebay.framework.coordination.discovering import SplitState
 from forebay.framework.discovery import Discovered
 from forebay.framework.split import Split
 from forebay.options import Duration
@@ -19,78 +19,49 @@ from forebay.options import Duration
 def test_a_request_is_answered_by_one_split(discovering):
     """ENU-2: testSplitRequestForRegisteredReader."""
     stage = discovering(["a", "b", "c"])
-    stage.register(0)
-    assert stage.readers[0].messages == []
-    stage.request(0)
-    stage.request(0)
-    assert stage.readers[0].ids == ["a", "b"]
+    stage.register()
+    assert stage.reader.messages == []
+    stage.request()
+    assert stage.reader.messages == ["a"]
+    stage.request()
+    assert stage.reader.messages == ["a", "b"]
 
 
 def test_a_request_before_discovery_waits_for_it(discovering):
-    """ENU-2: testDiscoverWhenReaderRegistered; the request is remembered, and no reader gets no-more-splits."""
-    stage = discovering(["a"], run=False)
-    stage.register(0, 1)
-    stage.request(1, 0)
-    assert stage.readers[0].messages == stage.readers[1].messages == []
+    """ENU-2, ENU-10: testDiscoverWhenReaderRegistered; requests are remembered, and there is no no-more-splits yet."""
+    stage = discovering(["a", "b", "c"], run=False)
+    stage.register()
+    stage.request(2)
+    assert stage.reader.messages == []
     stage.run_until_idle()
-    assert stage.readers[1].ids == ["a"] and stage.readers[0].ids == []
-
-
-def test_a_waiting_requester_that_failed_is_skipped(discovering):
-    """ENU-2: testRequestingReaderUnavailableWhenSplitDiscovered; the split goes to the next."""
-    stage = discovering(["a"], run=False)
-    stage.register(0, 1)
-    stage.request(0, 1)
-    stage.coordinator.reader_failed(0)
-    stage.run_until_idle()
-    assert stage.readers[1].ids == ["a"]
+    assert stage.reader.messages == ["a", "b"]
 
 
 def test_requests_of_a_failed_reader_are_not_answered_to_its_replacement(discovering):
-    """ENU-2: a replacement that did not ask gets nothing."""
+    """ENU-2: testRequestingReaderUnavailableWhenSplitDiscovered; a replacement that did not ask gets nothing."""
     stage = discovering(["a"], run=False)
-    stage.register(0)
-    stage.request(0)
-    stage.reset(0)
-    stage.register(0)
+    stage.register()
+    stage.request(2)
+    stage.coordinator.reader_failed([])
     stage.run_until_idle()
-    assert stage.readers[0].ids == []
-    stage.request(0)
-    assert stage.readers[0].ids == ["a"]
+    stage.register()
+    assert stage.reader.messages == []
+    stage.request()
+    assert stage.reader.messages == ["a", "no more"]
 
 
-def test_a_request_from_before_a_failure_is_void_also_behind_others(discovering):
-    """ENU-2: the replacement has not made a request, although its subtask did."""
-    stage = discovering(["a", "b"], run=False)
-    stage.register(0, 1)
-    stage.request(1, 0)
-    stage.reset(0)
-    stage.register(0)
-    stage.run_until_idle()
-    assert stage.readers[1].ids == ["a"] and stage.readers[0].ids == []
-
-
-def test_all_readers_get_no_more_splits_once_everything_is_assigned(discovering):
-    """ENU-10: every reader, also one that never got a split; once each; and one that registers later."""
-    stage = discovering(["a"], parallelism=3)
-    stage.register(0, 1)
-    assert stage.readers[0].no_more_signals == stage.readers[1].no_more_signals == 0
-    stage.request(0)
-    assert stage.readers[0].no_more_signals == stage.readers[1].no_more_signals == 1
-    stage.register(2)
-    assert stage.readers[2].no_more_signals == 1
-    stage.finish(0, "a")
-    assert [stage.readers[n].no_more_signals for n in range(3)] == [1, 1, 1]
-
-
-def test_no_reader_gets_no_more_splits_before_discovery_is_done(discovering):
-    """ENU-10: an empty list of splits means nothing before the first discovery."""
-    stage = discovering([], run=False)
-    stage.register(0)
-    stage.request(0)
-    assert stage.readers[0].messages == []
-    stage.run_until_idle()
-    assert stage.readers[0].no_more_signals == 1 and stage.readers[0].splits == []
+@pytest.mark.parametrize("found", [[], ["a"]])
+def test_the_reader_gets_no_more_splits_once_everything_is_assigned(discovering, found):
+    """ENU-10, CTX-3: once, also if it never got a split; and its replacement gets it again."""
+    stage = discovering(found)
+    stage.register()
+    stage.request(2)
+    assert stage.reader.messages == [*found, "no more"]
+    stage.finish(*found)
+    stage.request()
+    assert stage.reader.messages == [*found, "no more"]
+    stage.replace()
+    assert stage.reader.messages == ["no more"]
 
 
 def test_a_bounded_source_is_discovered_once(discovering, author):
@@ -101,83 +72,55 @@ def test_a_bounded_source_is_discovered_once(discovering, author):
 
 
 def test_returned_splits_reach_the_replacement_with_their_progress(discovering):
-    """ENU-3: before splits never read; readers that got no-more-splits get none."""
-    stage = discovering(["a", "b"])
-    stage.register(0, 1)
-    stage.request(0, 0)
-    assert stage.readers[1].no_more_signals == 1
-    stage.reset(0, held=[Split("a", 5), Split("b")])
-    stage.register(0)
-    assert stage.readers[0].messages == []
-    stage.request(0, 0)
-    assert stage.readers[0].splits == [Split("a", 5), Split("b")]
-    assert stage.readers[0].no_more_signals == 1 and stage.readers[1].ids == []
-
-
-def test_returned_splits_reach_a_reader_that_is_waiting_already(discovering):
-    """ENU-3: the waiting reader need not ask again; also for splits that come back after a restart."""
-    stage = discovering(["a"], run=False)
-    stage.register(0, 1)
-    stage.request(1)
-    stage.coordinator.subtask_reset(0, -1, [Split("z", 4)])
-    stage.run()
-    assert stage.readers[1].splits == [Split("z", 4)]
-    assert stage.readers[1].no_more_signals == 0
-
-
-def test_a_replacement_without_splits_gets_no_more_splits_again(discovering):
-    """ENU-10, CTX-3: a reset clears the flag."""
-    stage = discovering([])
-    stage.register(0, 1)
-    stage.reset(0)
-    stage.register(0)
-    assert stage.readers[0].no_more_signals == 1 and stage.readers[1].no_more_signals == 1
+    """ENU-3: when it asks; before splits never read."""
+    stage = discovering(["a", "b", "c"])
+    stage.register()
+    stage.request(2)
+    stage.replace(Split("a", 5), Split("b"))
+    assert stage.reader.messages == []
+    stage.request(3)
+    assert stage.reader.splits == [Split("a", 5), Split("b"), Split("c")]
+    assert stage.reader.messages[3:] == ["no more"]
 
 
 # ---- unbounded: pushed
 
 
-def test_splits_are_pushed_to_the_reader_with_the_fewest(discovering):
-    """ENU-4: once all readers are registered, evenly, repeatably."""
-    stage = discovering(["a", "b", "c"], ["a", "b", "c", "d", "e"], bounded=False)
-    stage.register(0)
-    assert stage.readers[0].ids == []
-    stage.register(1)
-    assert stage.readers[0].ids == ["a", "c"] and stage.readers[1].ids == ["b"]
+def test_splits_are_pushed_to_the_reader(discovering):
+    """ENU-4: once it is registered (testDiscoverSplitWhenNoReaderRegistered), and as they are found; never an end."""
+    stage = discovering(["a", "b"], ["a", "b", "c"], bounded=False)
+    stage.register()
+    assert stage.reader.messages == ["a", "b"]
+    stage.request()
     stage.advance(10)
-    assert stage.readers[0].ids == ["a", "c", "e"] and stage.readers[1].ids == ["b", "d"]
-
-
-def test_splits_found_before_any_reader_are_kept(discovering):
-    """ENU-4: testDiscoverSplitWhenNoReaderRegistered."""
-    stage = discovering(["a"], bounded=False, parallelism=1)
-    stage.register(0)
-    assert stage.readers[0].ids == ["a"]
+    assert stage.reader.messages == ["a", "b", "c"]
 
 
 def test_returned_splits_are_pushed_to_the_replacement(discovering):
-    """ENU-3: not to the remaining readers, which would keep them for ever."""
-    stage = discovering(["a", "b", "c", "d"], bounded=False)
-    stage.register(0, 1)
-    stage.reset(0, held=[Split("a", 5), Split("c")])
-    assert stage.readers[1].ids == ["b", "d"]
-    stage.register(0)
-    assert stage.readers[0].splits == [Split("a", 5), Split("c")]
+    """ENU-3: with their progress."""
+    stage = discovering(["a", "b", "c"], bounded=False)
+    stage.register()
+    stage.finish("b")
+    stage.replace(Split("a", 5), Split("c"))
+    assert stage.reader.splits == [Split("a", 5), Split("c")]
+
+
+def test_a_late_end_of_a_split_that_came_back_is_ignored(discovering):
+    stage = discovering(["a"], bounded=False)
+    stage.register()
+    stage.coordinator.reader_failed([Split("a", 3)])
+    stage.finish(Split("a", 9))
+    stage.register()
+    assert stage.reader.splits == [Split("a", 3)]
 
 
 def test_an_unbounded_source_never_says_that_no_splits_follow(discovering):
     """ENU-10: unbounded: never."""
     stage = discovering([], [], bounded=False)
-    stage.register(0, 1)
-    stage.request(0)
+    stage.register()
+    stage.request()
     stage.advance(10)
-    assert stage.readers[0].messages == stage.readers[1].messages == []
-
-
-def test_a_million_splits_would_go_out_in_bounded_messages(discovering):
-    stage = discovering([str(n) for n in range(2100)], bounded=False, parallelism=1)
-    stage.register(0)
-    assert [len(message.splits) for message in stage.readers[0].messages] == [1000, 1000, 100]
+    assert stage.reader.messages == []
 
 
 # ---- discovery
@@ -206,22 +149,22 @@ def test_an_interval_of_nothing_means_once(discovering, author):
 
 def test_discovery_is_compared_with_every_id_not_forgotten(discovering, author):
     """ENU-6: new, assigned and finished splits are known; forgotten ones cannot come again, by the author's horizon."""
-    stage = discovering(["a", "b"], ["a", "b", "c"], bounded=False, parallelism=1)
-    stage.register(0)
-    stage.finish(0, "a")
+    stage = discovering(["a", "b"], ["a", "b", "c"], bounded=False)
+    stage.register()
+    stage.finish("a")
     stage.advance(10)
-    assert stage.readers[0].ids == ["a", "b", "c"]
+    assert stage.reader.ids == ["a", "b", "c"]
     assert [sorted(known) for known, _first in author.discoveries] == [[], ["a", "b"]]
 
 
 def test_only_finished_splits_below_the_horizon_are_forgotten(discovering, author):
     """ENU-6: the set of known ids stays small where the author gives a horizon."""
     author.horizon = lambda split: split.id < "b"
-    stage = discovering(["a", "b", "c"], bounded=False, parallelism=1)
-    stage.register(0)
-    stage.finish(0, "a", "c")
+    stage = discovering(["a", "b", "c"], bounded=False)
+    stage.register()
+    stage.finish("a", "c")
     stage.checkpoint(1)
-    states = {split_id: state for split_id, (_, state) in stage.enumerator.splits().items()}
+    states = {split_id: state for split_id, (_, state) in stage.discovering.splits().items()}
     assert states == {"b": SplitState.ASSIGNED, "c": SplitState.FINISHED}
     stage.advance(10)
     assert sorted(author.discoveries[1][0]) == ["b", "c"]
@@ -229,25 +172,25 @@ def test_only_finished_splits_below_the_horizon_are_forgotten(discovering, autho
 
 def test_a_horizon_that_moves_on_forgets_what_finished_before(discovering, author):
     """ENU-6: each discovery returns the horizon again."""
-    stage = discovering(["a", "b"], bounded=False, parallelism=1)
-    stage.register(0)
-    stage.finish(0, "a", "b")
-    assert sorted(stage.enumerator.splits()) == ["a", "b"]
+    stage = discovering(["a", "b"], bounded=False)
+    stage.register()
+    stage.finish("a", "b")
+    assert sorted(stage.discovering.splits()) == ["a", "b"]
     stage.checkpoint(1)
     author.horizon = lambda split: split.id < "b"
     stage.advance(10)
-    assert sorted(stage.enumerator.splits()) == ["b"]
+    assert sorted(stage.discovering.splits()) == ["b"]
 
 
 def test_what_the_author_has_not_heard_of_is_not_forgotten(discovering, author, author_class):
     """ENU-6, ENU-7: a crash after the checkpoint must not lose the report of finished splits."""
     author.horizon = lambda split: True
-    stage = discovering(["a", "b"], bounded=False, parallelism=1)
-    stage.register(0)
-    stage.finish(0, "a")
-    state = json.loads(json.dumps(stage.snapshot(1)))
+    stage = discovering(["a", "b"], bounded=False)
+    stage.register()
+    stage.finish("a")
+    state = json.loads(json.dumps(stage.coordinator.snapshot(1)))
     again = author_class()
-    discovering(state=state, restored=[Split("b")], bounded=False, parallelism=1, the_author=again)
+    discovering(state=state, restored=[Split("b")], bounded=False, the_author=again)
     assert ("finished", ["a"]) in again.journal
 
 
@@ -299,11 +242,11 @@ def test_the_first_discovery_is_retried_with_back_off_then_fails_the_run(discove
 
 def test_a_later_discovery_never_fails_the_run_and_warns(discovering, author, caplog):
     """CTX-7: one failure does not stop later runs."""
-    stage = discovering(["a"], *[RetriableError("down")] * 9, ["a", "b"], bounded=False, parallelism=1)
-    stage.register(0)
+    stage = discovering(["a"], *[RetriableError("down")] * 9, ["a", "b"], bounded=False)
+    stage.register()
     for _ in range(12):
         stage.advance(30)
-    assert stage.readers[0].ids == ["a", "b"]
+    assert stage.reader.ids == ["a", "b"]
     warnings = [record for record in caplog.records if "down" in record.getMessage()]
     assert len(warnings) == 9 and all(record.levelname == "WARNING" for record in warnings)
 
@@ -319,44 +262,42 @@ def test_any_other_error_of_a_discovery_fails_the_run(discovering):
 def test_splits_that_vanished_are_dropped_if_the_author_says_so(discovering, author):
     """FLIP-537: not assigned again; a split that is being read stays with its reader."""
     author.drop = True
-    stage = discovering(["a", "b"], ["c"], ["c"], bounded=False, parallelism=1)
-    stage.register(0)
+    stage = discovering(["a", "b"], ["c"], ["c"], bounded=False)
+    stage.register()
     stage.advance(10)
     assert author.journal == [("vanished", ["a", "b"])]
-    stage.reset(0, held=[Split("a", 4), Split("b", 1), Split("c")])
-    stage.register(0)
-    assert stage.readers[0].ids == ["c"]
+    stage.replace(Split("a", 4), Split("b", 1), Split("c"))
+    assert stage.reader.ids == ["c"]
     stage.advance(10)
     assert author.journal == [("vanished", ["a", "b"])]
-    assert sorted(stage.enumerator.splits()) == ["c"]
+    assert sorted(stage.discovering.splits()) == ["c"]
 
 
 def test_a_split_that_comes_back_in_time_was_never_gone(discovering, author):
     author.drop = True
-    stage = discovering(["a", "b"], ["a"], ["a", "b"], bounded=False, parallelism=1)
-    stage.register(0)
+    stage = discovering(["a", "b"], ["a"], ["a", "b"], bounded=False)
+    stage.register()
     stage.advance(10)
     stage.advance(10)
-    stage.reset(0, held=[Split("a"), Split("b", 6)])
-    stage.register(0)
-    assert stage.readers[0].splits == [Split("a"), Split("b", 6)]
+    stage.replace(Split("a"), Split("b", 6))
+    assert stage.reader.splits == [Split("a"), Split("b", 6)]
 
 
 def test_a_dropped_split_that_waits_for_a_reader_is_forgotten(discovering, author):
     author.drop = True
-    stage = discovering(["a", "b"], ["b"], bounded=False, parallelism=1)
+    stage = discovering(["a", "b"], ["b"], bounded=False)
     stage.advance(10)
-    stage.register(0)
-    assert stage.readers[0].ids == ["b"]
+    stage.register()
+    assert stage.reader.ids == ["b"]
 
 
 def test_vanished_splits_are_kept_by_default_and_finished_ones_do_not_count(discovering, author):
-    stage = discovering(["a", "b"], [], [], bounded=False, parallelism=1)
-    stage.register(0)
-    stage.finish(0, "b")
+    stage = discovering(["a", "b"], [], [], bounded=False)
+    stage.register()
+    stage.finish("b")
     stage.advance(10)
     assert author.journal == [("vanished", ["a"])]
-    assert stage.enumerator.splits()["a"][1] is SplitState.ASSIGNED
+    assert stage.discovering.splits()["a"][1] is SplitState.ASSIGNED
 
 
 def test_losing_splits_can_be_an_error(discovering, author, monkeypatch):
@@ -375,50 +316,50 @@ def test_losing_splits_can_be_an_error(discovering, author, monkeypatch):
 def test_unassigned_and_known_splits_are_in_the_snapshot(discovering, author, author_class):
     """ENU-5: testCheckpointCoordinatorAndRestore; 6 splits, 2 assigned: 4 are unassigned after restore, no readers."""
     stage = discovering(list("abcdef"))
-    stage.register(0, 1)
-    stage.request(0, 1)
-    state = json.loads(json.dumps(stage.snapshot(1)))
-    restored = discovering(state=state, the_author=author_class(), parallelism=1)
-    assert dict(restored.context.registered_readers()) == {}
-    restored.register(0)
-    restored.request(*[0] * 6)
-    assert restored.readers[0].ids == list("cdef") and restored.readers[0].no_more_signals == 1
+    stage.register()
+    stage.request(2)
+    state = json.loads(json.dumps(stage.coordinator.snapshot(1)))
+    restored = discovering(state=state, the_author=author_class())
+    assert dict(restored.coordinator.registered_readers()) == {}
+    restored.register()
+    restored.request(6)
+    assert restored.reader.messages == [*"cdef", "no more"]
 
 
 def test_restoring_does_not_discover_a_bounded_source_again(discovering, author_class):
     """ENU-6: a restored enumerator knows its splits."""
-    state = discovering(["a"]).snapshot(1)
+    state = discovering(["a"]).coordinator.snapshot(1)
     again = author_class()
     discovering(state=state, the_author=again)
     assert again.discoveries == [] and again.journal == [("restore_state", None)]
 
 
 def test_restoring_before_the_first_discovery_starts_over(discovering, author_class):
-    state = discovering(["a"], run=False).snapshot(1)
+    state = discovering(["a"], run=False).coordinator.snapshot(1)
     again = author_class()
     stage = discovering(["a"], state=state, the_author=again)
-    stage.register(0)
-    stage.request(0)
+    stage.register()
+    stage.request()
     assert again.discoveries == [({}, True)] and again.journal == []
-    assert stage.readers[0].ids == ["a"]
+    assert stage.reader.ids == ["a"]
 
 
 def test_restoring_keeps_what_discovery_must_not_bring_again(discovering, author_class):
     """ENU-6: known, finished and assigned ids, the `first` flag and the author's own state come along."""
     first = author_class()
     first.state = {"token": 7}
-    stage = discovering(list("abc"), bounded=False, parallelism=1, the_author=first)
-    stage.register(0)
-    stage.finish(0, Split("a", 9))
-    state = json.loads(json.dumps(stage.snapshot(1)))
+    stage = discovering(list("abc"), bounded=False, the_author=first)
+    stage.register()
+    stage.finish(Split("a", 9))
+    state = json.loads(json.dumps(stage.coordinator.snapshot(1)))
     again = author_class()
     restored = discovering(
-        list("abcd"), state=state, restored=[Split("b", 4), Split("c")], bounded=False, parallelism=1, the_author=again
+        list("abcd"), state=state, restored=[Split("b", 4), Split("c")], bounded=False, the_author=again
     )
-    restored.register(0)
+    restored.register()
     assert again.journal == [("restore_state", {"token": 7}), ("finished", ["a"])]
     assert [(sorted(known), first) for known, first in again.discoveries] == [(["a", "b", "c"], False)]
-    assert restored.readers[0].splits == [Split("b", 4), Split("c"), Split("d")]
+    assert restored.reader.splits == [Split("b", 4), Split("c"), Split("d")]
 
 
 def test_a_snapshot_is_canonical_and_survives_its_way_back(discovering, author_class):
@@ -426,12 +367,12 @@ def test_a_snapshot_is_canonical_and_survives_its_way_back(discovering, author_c
     one = author_class()
     one.state = [1, {"b": None}]
     stage = discovering([Split("b", (1, "x")), Split("a"), Split("c", 3, 9)], the_author=one)
-    stage.register(0)
-    stage.request(0)
-    state = stage.snapshot(1)
-    assert json.dumps(stage.snapshot(2)) == json.dumps(state)
+    stage.register()
+    stage.request()
+    state = stage.coordinator.snapshot(1)
+    assert json.dumps(stage.coordinator.snapshot(2)) == json.dumps(state)
     back = discovering(state=json.loads(json.dumps(state)), the_author=author_class())
-    assert json.dumps(back.snapshot(3)) == json.dumps(state)
+    assert json.dumps(back.coordinator.snapshot(3)) == json.dumps(state)
 
 
 @pytest.mark.parametrize("state", [{"v": 2}, {"v": "1"}, {"v": 1}, {"v": 1, "first": True, "new": 4}, [], "x"])
@@ -447,15 +388,14 @@ def test_a_state_that_cannot_be_read_is_refused(discovering, state):
 
 def test_the_author_hears_of_finished_splits_when_a_checkpoint_holds_them(discovering, author):
     """ENU-7: and only of those that were finished at its cut; once."""
-    stage = discovering(["a", "b"], parallelism=1)
-    stage.register(0)
-    stage.request(0, 0)
-    stage.finish(0, "a")
-    stage.snapshot(1)
-    stage.finish(0, "b")
+    stage = discovering(["a", "b"])
+    stage.register()
+    stage.request(2)
+    stage.finish("a")
+    stage.coordinator.snapshot(1)
+    stage.finish("b")
     assert author.journal == []
-    stage.coordinator.notify_checkpoint_complete(1, {"a": 3})
-    stage.run()
+    stage.complete(1, {"a": 3})
     assert author.journal == [("finished", ["a"]), ("committed", {"a": 3})]
     stage.checkpoint(2)
     stage.checkpoint(3)
@@ -464,12 +404,12 @@ def test_the_author_hears_of_finished_splits_when_a_checkpoint_holds_them(discov
 
 def test_a_skipped_notification_is_made_up_for_by_the_next(discovering, author):
     """ENU-7: best effort; may be skipped."""
-    stage = discovering(["a", "b"], parallelism=1)
-    stage.register(0)
-    stage.request(0, 0)
-    stage.finish(0, "a")
-    stage.snapshot(1)
-    stage.finish(0, "b")
+    stage = discovering(["a", "b"])
+    stage.register()
+    stage.request(2)
+    stage.finish("a")
+    stage.coordinator.snapshot(1)
+    stage.finish("b")
     stage.checkpoint(2)
     assert author.journal[0] == ("finished", ["a", "b"])
 
@@ -479,10 +419,10 @@ def test_finished_splits_are_reported_again_after_a_retriable_error(discovering,
         raise RetriableError("down")
 
     author.on_finished = down
-    stage = discovering(["a"], parallelism=1)
-    stage.register(0)
-    stage.request(0)
-    stage.finish(0, "a")
+    stage = discovering(["a"])
+    stage.register()
+    stage.request()
+    stage.finish("a")
     stage.checkpoint(1)
     author.on_finished = lambda: None
     stage.checkpoint(2)
@@ -500,6 +440,20 @@ def test_a_retriable_error_of_committed_does_not_fail_the_run(discovering, autho
     assert "broker away" in caplog.text
 
 
+@pytest.mark.parametrize("method", ["vanished", "finished", "committed"])
+def test_any_other_error_of_a_report_fails_the_run_and_names_the_method(discovering, author, monkeypatch, method):
+    def fail(_report):
+        raise OSError("no")
+
+    monkeypatch.setattr(author, method, fail)
+    stage = discovering(["a"], [], bounded=False)
+    stage.register()
+    with pytest.raises(FatalError, match=rf"{method}\(\) failed with OSError: no"):
+        stage.advance(10)
+        stage.finish("a")
+        stage.checkpoint(1)
+
+
 def test_closing_closes_the_author(discovering, author):
     """ENU-9."""
     discovering(["a"]).coordinator.close(1)
@@ -512,73 +466,53 @@ def test_closing_closes_the_author(discovering, author):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_split_is_lost_or_held_twice_whatever_fails(discovering, author_class, data):
-    """ENU-3, ENU-5, SPL-1: under resets, restarts, discoveries and ends in any order, every split ends exactly once."""
+    """ENU-3, ENU-5, SPL-1: under failures, restarts, discoveries and ends in any order, every split ends once."""
     bounded = data.draw(st.booleans())
-    parallelism = data.draw(st.integers(1, 3))
     names = [f"s{n}" for n in range(data.draw(st.integers(0, 6)))]
-    found = [names[: data.draw(st.integers(0, len(names)))], names, names]
-    stage = discovering(
-        *(found if not bounded else [names]),
-        bounded=bounded,
-        parallelism=parallelism,
-        the_author=author_class(),
-        run=False,
-    )
-    held = {n: {} for n in range(parallelism)}
-    done = []
+    found = [names] if bounded else [names[: data.draw(st.integers(0, len(names)))], names, names]
+    stage = discovering(*found, bounded=bounded, the_author=author_class(), run=False)
+    held, done = {}, []
 
     def collect():
-        for subtask, reader in stage.readers.items():
-            for split in reader.splits:
-                held[subtask][split.id] = split
-            reader.messages.clear()
-        living = [split_id for splits in held.values() for split_id in splits]
-        assert len(living) == len(set(living)) and not set(living) & set(done)
+        ids = stage.reader.ids
+        assert len(ids) == len(set(ids)) and not set(ids) & (held.keys() | set(done))
+        held.update((split.id, split) for split in stage.reader.splits)
+        stage.reader.splits.clear()
 
-    def end(subtask, split_id):
-        del held[subtask][split_id]
+    def end(split_id):
         done.append(split_id)
-        stage.finish(subtask, split_id)
+        stage.finish(held.pop(split_id))
 
-    stage.register(*range(parallelism))
-    for _ in range(data.draw(st.integers(0, 12))):
-        subtask = data.draw(st.integers(0, parallelism - 1))
-        match data.draw(st.sampled_from(["request", "advance", "reset", "end", "restart"])):
+    def take_back():
+        mine = [split.at((split.position or 0) + 1) for split in held.values()]
+        held.clear()
+        return mine
+
+    stage.register()
+    for action in data.draw(st.lists(st.sampled_from(["request", "advance", "fail", "end", "restart"]), max_size=12)):
+        match action:
             case "request":
-                stage.request(subtask)
+                stage.request()
             case "advance":
                 stage.advance(10)
-            case "reset":
-                mine = [split.at((split.position or 0) + 1) for split in held[subtask].values()]
-                held[subtask].clear()
-                stage.reset(subtask, held=mine)
-                stage.register(subtask)
-            case "end" if held[subtask]:
-                end(subtask, min(held[subtask]))
+            case "fail":
+                stage.replace(*take_back())
+            case "end" if held:
+                end(min(held))
             case "restart":
-                state = json.loads(json.dumps(stage.snapshot(1)))
-                mine = [split for splits in held.values() for split in splits.values()]
-                for splits in held.values():
-                    splits.clear()
+                state = json.loads(json.dumps(stage.coordinator.snapshot(1)))
                 again = author_class()
                 stage = discovering(
-                    names,
-                    bounded=bounded,
-                    parallelism=parallelism,
-                    state=state,
-                    restored=mine,
-                    the_author=again,
-                    run=False,
+                    names, bounded=bounded, state=state, restored=take_back(), the_author=again, run=False
                 )
-                stage.register(*range(parallelism))
+                stage.register()
         collect()
     for _ in range(len(names) + 3):
         stage.advance(10)
-        stage.request(*range(parallelism))
+        stage.request()
         collect()
-        for subtask in range(parallelism):
-            for split_id in sorted(held[subtask]):
-                end(subtask, split_id)
+        for split_id in sorted(held):
+            end(split_id)
     assert sorted(done) == names
 
 
@@ -596,23 +530,33 @@ def test_stages_in_order_are_refused(discovering, author):
 def test_a_finished_stage_is_discovered_from_at_once(discovering, author):
     """DIS-7: also if the interval says to discover once; and nothing is asked while a split is unfinished."""
     author.in_stages = True
-    stage = discovering(["a", "b"], ["c"], bounded=False, parallelism=1, discovery_interval=Duration(0))
-    stage.register(0)
-    stage.finish(0, "a")
+    stage = discovering(["a", "b"], ["c"], bounded=False, discovery_interval=Duration(0))
+    stage.register()
+    stage.finish("a")
     assert len(author.discoveries) == 1
-    stage.finish(0, "b")
+    stage.finish("b")
     stage.run_until_idle()
     assert [sorted(known) for known, _ in author.discoveries] == [[], ["a", "b"]]
-    assert stage.readers[0].ids == ["a", "b", "c"]
+    assert stage.reader.ids == ["a", "b", "c"]
 
 
 def test_a_stage_discovery_that_fails_is_retried(discovering, author):
     author.in_stages = True
     found = [["a"], RetriableError("away"), ["b"]]
-    stage = discovering(*found, bounded=False, parallelism=1, discovery_interval=Duration(0))
-    stage.register(0)
-    stage.finish(0, "a")
+    stage = discovering(*found, bounded=False, discovery_interval=Duration(0))
+    stage.register()
+    stage.finish("a")
     stage.run_until_idle()
-    assert stage.readers[0].ids == ["a"]
+    assert stage.reader.ids == ["a"]
     stage.advance(60)
-    assert stage.readers[0].ids == ["a", "b"]
+    assert stage.reader.ids == ["a", "b"]
+
+
+def test_a_run_of_stages_has_caught_up_as_soon_as_its_splits_have(driven, author):
+    """DIS-7: not only after the discovery of an interval later, which may find more for ever."""
+    author.in_stages = True
+    author.found = [[Split("a", 0)]]
+    run = driven(lambda _context: author, bounded=False)
+    assert not run.engine.caught_up()
+    run.reader_does(lambda _reader, output: output.split_caught_up("a"))
+    assert run.engine.caught_up()

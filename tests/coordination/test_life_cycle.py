@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.errors import ContractError
-from forebay.framework.coordination.context import LifeCycle, SplitState
+from forebay.framework.coordination.discovering import LifeCycle, SplitState
 from forebay.framework.split import Split
 
 
@@ -23,7 +23,7 @@ def ids(splits):
 def test_a_split_goes_from_new_to_forgotten(life):
     """SPL-1: NEW → ASSIGNED → FINISHED → FORGOTTEN."""
     states = [life.state("a")]
-    life.assign("a", 0)
+    life.assign("a")
     states.append(life.state("a"))
     life.finish(Split("a", 9))
     states.append(life.state("a"))
@@ -36,8 +36,8 @@ def test_a_split_goes_from_new_to_forgotten(life):
 
 def test_only_finished_splits_below_the_horizon_are_forgotten(life):
     """SPL-1: an unfinished split is never forgotten, whatever the horizon says."""
-    life.assign("a", 0)
-    life.assign("b", 0)
+    life.assign("a")
+    life.assign("b")
     life.finish(Split("b"))
     assert ids(life.forget(lambda _split: True)) == ["b"]
     assert sorted(life.known()) == ["a", "c"]
@@ -47,7 +47,7 @@ def test_only_finished_splits_below_the_horizon_are_forgotten(life):
 def test_a_second_split_of_a_living_id_is_refused(life, state):
     """SPL-1: also while the first is finished and not forgotten."""
     if state != "new":
-        life.assign("a", 0)
+        life.assign("a")
     if state == "finished":
         life.finish(Split("a"))
     with pytest.raises(ContractError) as caught:
@@ -56,7 +56,7 @@ def test_a_second_split_of_a_living_id_is_refused(life, state):
 
 
 def test_an_id_can_begin_again_once_forgotten(life):
-    life.assign("a", 0)
+    life.assign("a")
     life.finish(Split("a"))
     life.forget(lambda _split: True)
     life.add(Split("a"))
@@ -66,14 +66,14 @@ def test_an_id_can_begin_again_once_forgotten(life):
 def test_returned_splits_keep_progress_and_go_before_those_that_wait(life):
     """ENU-3: progress is kept, and saved first."""
     for name in "ab":
-        life.assign(name, 0)
+        life.assign(name)
     life.give_back([Split("b", 5), Split("a", 3)])
     assert [(split.id, split.position) for split in life.waiting()] == [("b", 5), ("a", 3), ("c", None)]
 
 
 def test_a_returned_split_lives_again_even_if_it_was_finished_or_unknown(life):
     """ENU-3: the returned split replaces the known one."""
-    life.assign("a", 0)
+    life.assign("a")
     life.finish(Split("a", 9))
     life.give_back([Split("a", 1), Split("z")])
     assert life.state("a") is life.state("z") is SplitState.NEW
@@ -81,7 +81,7 @@ def test_a_returned_split_lives_again_even_if_it_was_finished_or_unknown(life):
 
 
 def test_a_late_finish_of_a_returned_split_is_ignored(life):
-    life.assign("a", 0)
+    life.assign("a")
     life.give_back([Split("a", 4)])
     assert not life.finish(Split("a", 9))
     assert life.state("a") is SplitState.NEW and life.known()["a"].position == 4
@@ -93,14 +93,3 @@ def test_what_is_known_is_a_copy_that_nobody_can_change(life):
     assert sorted(known) == ["a", "b", "c"]
     with pytest.raises(TypeError):
         known["d"] = Split("d")
-
-
-def test_new_splits_are_balanced_over_the_given_readers_only(life):
-    for split_id, subtask in (("a", 0), ("b", 0), ("c", None)):
-        life.assign(split_id, subtask)
-    for number in range(4):
-        life.add(Split(f"new-{number}"))
-    assert {subtask: ids(splits) for subtask, splits in life.balanced([0, 1]).items()} == {
-        1: ["new-0", "new-1", "new-3"],
-        0: ["new-2"],
-    }

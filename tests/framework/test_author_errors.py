@@ -15,7 +15,7 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError, ContractError, FatalError, RemoteTraceback, RetriableError, unwrap
-from forebay.framework.inprocess.reader_task import may_pass
+from forebay.framework.inprocess.reader import may_pass
 from forebay.framework.split import Split
 from forebay.framework.tasks.assign_tasks import plan_bounded
 from forebay.options import Secret

@@ -14,8 +14,7 @@ import pytest
 
 from forebay.clock import ManualClock
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.inprocess.checkpoints import CheckpointPlan
-from forebay.framework.inprocess.engine import Engine
+from forebay.framework.inprocess.engine import CheckpointPlan, Engine
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Next, Runtime, WaitFor, run_job
 from forebay.framework.source import Source

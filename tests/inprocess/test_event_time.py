@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.framework.inprocess import run
-from forebay.framework.inprocess.event_time import EventTime
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.options import Duration
@@ -206,26 +202,6 @@ def test_a_finished_split_does_not_hold_others_back(kit, one_thread):
     strategy = by_column().with_alignment(10)
     rows = kit.rows_of(run(kit.source_over(world), watermarks=strategy, parallelism=2, runtime=one_thread))
     assert sorted(rows) == world.everything()
-
-
-def test_a_reader_without_splits_holds_nobody_back(one_thread, world):
-    """AL-1, WX-4: it had a split, and may get another one."""
-    paused: list[str] = []
-    tasks: list[Any] = [
-        SimpleNamespace(subtask=subtask, pause_or_resume=lambda pause, _resume: paused.extend(pause))
-        for subtask in (0, 1)
-    ]
-    event_time = EventTime(by_column().with_alignment(10), one_thread.clock, lambda _split_id: True)
-    for subtask, split_id, n in ((0, "slow", 3), (1, "fast", 50)):
-        event_time.open(subtask, lambda *_: None)
-        event_time.add(subtask, split_id)
-        event_time.collect(subtask, split_id, world.batch(split_id, n, n + 1), n + 1)
-        if split_id == "slow":
-            assert event_time.tick(tasks)
-            assert event_time.watermark is None or event_time.watermark == 3 * SECOND - 1
-            event_time.release(subtask, split_id)
-    assert event_time.tick(tasks) and paused == []
-    assert event_time.watermark == 50 * SECOND - 1
 
 
 @pytest.mark.parametrize("drift", [None, 10])

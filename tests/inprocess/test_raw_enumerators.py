@@ -68,8 +68,7 @@ class TalkingReader(SourceReaderBase):
         self.reported.append(event)
 
 
-@pytest.mark.parametrize("parallelism", [1, 3])
-def test_source_events_go_both_ways(world, source, one_thread, kit, parallelism):
+def test_source_events_go_both_ways(world, source, one_thread, kit):
     """EVT-1, ENU-8, CTX-10: testEnumeratorReaderCommunication; splits are given by events alone."""
     made, reported = [], []
 
@@ -79,7 +78,7 @@ def test_source_events_go_both_ways(world, source, one_thread, kit, parallelism)
 
     world.make_enumerator = make
     world.make_reader = lambda context: TalkingReader(source, context, reported)
-    rows = kit.rows_of(run(source, parallelism=parallelism, runtime=one_thread))
+    rows = kit.rows_of(run(source, runtime=one_thread))
     assert sorted(rows) == world.everything()
     assert [subtask for subtask, _ in made[0].heard] == [event.subtask for _, event in made[0].heard]
     assert len(made[0].heard) == 3 and sorted(reported, key=str) == sorted(

@@ -27,13 +27,13 @@ from forebay.framework.microbatch.admission import Limits
 from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, begun_of
 from forebay.framework.microbatch.negotiated_reads import ChunkReader, Negotiation
 from forebay.framework.microbatch.stream_planner import open_stream
+from forebay.framework.reading.reader_context import Delivered
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Json, Split
 from forebay.framework.tasks.read_task import ReadTask, run_task
-from forebay.framework.tasks.reader_context import Delivered
 from forebay.retry import RetryPolicy
 from forebay.state.open_state_store import open_state_store
 

@@ -14,8 +14,8 @@ from forebay_simulator.runtime import Schedule, SimulatedRuntime
 
 from forebay import Discovered, DiscoveryEnumerator, Fetched, HostOptions, HybridSource, Source, Split, option
 from forebay.clock import ManualClock
-from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointPlan, CheckpointStore
-from forebay.framework.inprocess.engine import Engine
+from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
+from forebay.framework.inprocess.engine import CheckpointPlan, Engine
 from forebay.framework.runtime.runtime import Next, WaitFor
 from forebay.testkit.scripted import COUNTING_SCHEMA, Counting, counting_batch
 

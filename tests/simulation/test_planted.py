@@ -10,12 +10,10 @@ from collections import deque
 import pytest
 from forebay_simulator.__main__ import main
 
-from forebay.framework.coordination.context import AssignmentTracker, LifeCycle
-from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.coordination.discovering import DiscoveringEnumerator
-from forebay.framework.coordination.inbox import Inbox
-from forebay.framework.inprocess.output_queue import OutputQueue
-from forebay.framework.inprocess.reader_task import DeliveryLog
+from forebay.framework.coordination.coordinator import Coordinator, Inbox
+from forebay.framework.coordination.discovering import DiscoveringEnumerator, LifeCycle
+from forebay.framework.inprocess.deliveries import DeliveryLog
+from forebay.framework.inprocess.reader import Output
 from forebay.framework.reading.fetchers import Fetcher, HandOverQueue
 from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.runtime.runtime import Next
@@ -101,44 +99,34 @@ def nobody_tells_a_refused_fetcher_of_room(patch):
 @planted(300)
 def a_split_is_lost_when_its_reader_fails(patch):
     take_back = DeliveryLog.take_back
-    patch.setattr(DeliveryLog, "take_back", lambda self, subtask: take_back(self, subtask)[1:])
-    take = AssignmentTracker.take
-    patch.setattr(AssignmentTracker, "take", lambda self, *args: take(self, *args)[1:])
+    patch.setattr(DeliveryLog, "take_back", lambda self: take_back(self)[1:])
 
 
 @planted(300)
 def a_split_comes_back_where_it_was_assigned(patch):
     take_back = DeliveryLog.take_back
 
-    def forgetful(self, subtask):
+    def forgetful(self):
         starts = {split_id: entry.split for split_id, entry in self._entries.items()}
-        return [starts[split.id] for split in take_back(self, subtask)]
+        return [starts[split.id] for split in take_back(self)]
 
     patch.setattr(DeliveryLog, "take_back", forgetful)
 
 
 @planted(1000)
 def what_a_failed_reader_left_behind_still_counts(patch):
-    patch.setattr(OutputQueue, "drop", lambda self, subtask: None)
+    patch.setattr(Output, "drop", lambda self: None)
 
 
 @planted(500)
 def a_replacement_reader_never_gets_the_end_of_splits(patch):
-    add_back = DiscoveringEnumerator.add_splits_back
-
-    def without_reset(self, splits, subtask):
-        no_more_sent = set(self._no_more_sent)
-        add_back(self, splits, subtask)
-        self._no_more_sent |= no_more_sent
-
-    patch.setattr(DiscoveringEnumerator, "add_splits_back", without_reset)
     patch.setattr(DiscoveringEnumerator, "add_reader", lambda self, subtask: self._assign_waiting())
 
 
 @planted(500)
 def restored_splits_do_not_go_through_the_enumerator(patch):
-    start = Coordinator.start
-    patch.setattr(Coordinator, "start", lambda self, *_: start(self, ()))
+    begin = Coordinator.begin
+    patch.setattr(Coordinator, "begin", lambda self, *_: begin(self))
 
 
 # ---- de-duplication of discoveries
@@ -162,7 +150,7 @@ def a_discovery_brings_assigned_splits_again(patch):
     add = LifeCycle.add
 
     def readily(self, split):
-        self._owner.pop(split.id, None)
+        self._assigned.pop(split.id, None)
         self._splits.pop(split.id, None)
         add(self, split)
 
@@ -174,7 +162,7 @@ def a_discovery_brings_assigned_splits_again(patch):
 
 @planted(300)
 def a_checkpoint_counts_what_waits_in_the_host(patch):
-    patch.setattr(OutputQueue, "waiting", lambda self: ())
+    patch.setattr(Output, "waiting", lambda self: ())
 
 
 @planted(300)

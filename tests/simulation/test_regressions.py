@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from forebay_simulator import SimulatedRuntime
 
 from forebay.errors import FatalError, RetriableError
-from forebay.framework.coordination.inbox import AddSplits
-from forebay.framework.inprocess.reader_task import ReaderTask
 from forebay.framework.reader import InputStatus
 from forebay.framework.reading.generator_reader import GeneratorSplitReader
 from forebay.framework.reading.source_reader import SourceReaderBase
@@ -130,24 +127,3 @@ def test_a_split_of_an_unbounded_simple_source_is_finished_at_its_end_and_not_be
     run_until_idle(runtime)
     last = reader.fetch()[-1]
     assert (last.position, last.finished, last.caught_up) == (3, finished, not finished)
-
-
-def test_splits_sent_to_a_reader_that_has_failed_are_not_booked_as_held(runtime):
-    gateways, received = [], []
-    coordinator = SimpleNamespace(register_reader=lambda subtask, host, gateway: gateways.append(gateway))
-    coordinator.handle_split_request = lambda *_: None
-    task = ReaderTask(
-        0,
-        Counting(sizes={}),
-        coordinator,
-        runtime,
-        HostOptions(),
-        1,
-        signal=runtime.signal(),
-        received=lambda subtask, splits: received.extend(splits),
-    )
-    task.start()
-    gateways[0](AddSplits((Split("a"),)))
-    task.close(1.0, failed=True)
-    gateways[0](AddSplits((Split("b"),)))  # the coordinator does not know yet
-    assert [split.id for split in received] == ["a"]

@@ -193,8 +193,8 @@ class OnRequest(Pushes):
 
 @planted(
     "ENU-11",
-    "3 of 5 splits stayed unassigned",
-    "'s2', 's3', 's4'",
+    "4 of 5 splits stayed unassigned",
+    "'s1', 's2', 's3', 's4'",
     "requests a split once",
     "before readers request them",
 )

@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from forebay.errors import ContractError, RetriableError
-from forebay.framework.coordination.context import LifeCycle, SplitState, StartPositions
-from forebay.framework.coordination.validation import checked_discovery
-from forebay.framework.discovery import Discovered, DiscoveryEnumerator
+from forebay.framework.coordination.coordinator import Coordinator
+from forebay.framework.coordination.validation import checked_discovery, checked_enumerator, repeated_id
+from forebay.framework.discovery import Discovered, DiscoveryEnumerator, KnownSplits
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
-from forebay.framework.runtime.connector_errors import connector_error
+from forebay.framework.runtime.connector_errors import connector_error, wrap_errors
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
@@ -43,6 +46,36 @@ class Backlog:
     bytes_left: int | None
 
 
+class StartPositions:
+    """Moves each split to the start position that the user stored in an earlier run, once.
+
+    A split is moved when it is discovered, or when a connector's own `SplitEnumerator` first assigns it.
+    """
+
+    def __init__(self, source: str, positions: Mapping[str, Position]) -> None:
+        self.given = bool(positions)
+        self._source = source
+        self._left = dict(positions)
+
+    def __contains__(self, split_id: str) -> bool:
+        return split_id in self._left
+
+    def apply(self, split: Split) -> Split:
+        """Return the split at its start position; unchanged if it has none, or if it was applied before."""
+        return split.at(self._left.pop(split.id)) if split.id in self._left else split
+
+    def warn_of_unused(self) -> None:
+        """Log a warning if there are start positions that no split used."""
+        if self._left:
+            _log.warning(
+                "%s: %d of the given start positions match no discovered split and are not used; one is for the split "
+                "%r. If these splits still exist, check that their ids are the same as in the earlier run",
+                self._source,
+                len(self._left),
+                next(iter(self._left)),
+            )
+
+
 class DiscoveringEnumerator(SplitEnumerator):
     """Runs a connector's `DiscoveryEnumerator` (the "author's enumerator"): discovers splits and assigns them.
 
@@ -51,11 +84,10 @@ class DiscoveringEnumerator(SplitEnumerator):
     fails; later failures are logged, and known splits are still read. With a discovery interval of 0, there is one
     discovery, and one more after each stage of an enumerator with `in_stages`.
 
-    A bounded source is discovered once. Each request of a reader gets one split; when no split is left, all readers
-    get "no more splits". The splits of an unbounded source are pushed, each to the reader with the fewest splits, but
-    only while all readers are registered: otherwise the other readers would keep the splits of a failed one for ever.
-    With start positions, the first discovery of an unbounded source gets `first=False`, because a setting such as
-    "start at the latest record" was already applied in the earlier run, which the positions come from.
+    A bounded source is discovered once. Each request of the reader gets one split; when no split is left, it gets "no
+    more splits". The splits of an unbounded source are pushed to the reader. With start positions, the first discovery
+    of an unbounded source gets `first=False`, because a setting such as "start at the latest record" was already
+    applied in the earlier run, which the positions come from.
     """
 
     def __init__(
@@ -86,8 +118,8 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._state: Json = None
         self._below_horizon: Callable[[Split], bool] | None = None
         self._failures = RetryCount(RetryPolicy.of(options), context.clock, rng)
-        self._requests: deque[int] = deque()
-        self._no_more_sent: set[int] = set()
+        self._requests = 0  # that the reader waits for
+        self._no_more_sent = False
         self._finished: list[Split] = []
         self._finished_in: dict[int, list[Split]] = {}
 
@@ -124,7 +156,8 @@ class DiscoveringEnumerator(SplitEnumerator):
     def committed(self, positions: Mapping[str, Position]) -> None:
         """Pass durably delivered positions to the author's `committed`. A `RetriableError` of it is only logged."""
         try:
-            self._author.committed(positions)
+            with wrap_errors(self._source.name, "committed()"):
+                self._author.committed(positions)
         except RetriableError as error:
             _log.warning(
                 "%s: committed() failed; after the next checkpoint it is called again: %s", self._source.name, error
@@ -147,26 +180,25 @@ class DiscoveringEnumerator(SplitEnumerator):
             self._discover()
 
     def add_reader(self, subtask: int) -> None:
-        """Assign waiting splits, now that a reader has registered."""
-        self._no_more_sent.discard(subtask)
+        """Assign waiting splits, now that the reader has registered."""
+        self._no_more_sent = False
         self._assign_waiting()
 
     def handle_split_request(self, subtask: int, host: str | None) -> None:
-        """Assign one split of a bounded source to a reader, now or once there is one.
+        """Assign one split of a bounded source to the reader, now or once there is one.
 
         If the source is unbounded, requests are ignored, because its splits are pushed.
         """
         if self._bounded:
-            self._requests.append(subtask)
+            self._requests += 1
             self._assign_waiting()
 
     def add_splits_back(self, splits: Sequence[Split], subtask: int | None) -> None:
-        """Queue the splits of a failed reader before all others, and drop its requests (ENU-2, ENU-3).
+        """Queue the splits of the failed reader before all others, and drop its requests (ENU-2, ENU-3).
 
         `subtask` is None for the splits of a restored checkpoint.
         """
-        if subtask is not None:
-            self._requests = deque(each for each in self._requests if each != subtask)
+        self._requests = 0
         self._life.give_back([split for split in splits if not self._forget_dropped(split.id)])
         self._assign_waiting()
 
@@ -257,7 +289,7 @@ class DiscoveringEnumerator(SplitEnumerator):
         self._dropped -= present.keys()  # it exists again, before its reader returned it
         alive = (*self._life.waiting(), *self._life.assigned())
         gone = [split for split in alive if split.id not in present and split.id not in self._dropped]
-        if gone and self._author.vanished(gone):
+        if gone and self._vanished(gone):
             _log.warning(
                 "%s: %d splits no longer exist and are dropped; one is %r", self._source.name, len(gone), gone[0].id
             )
@@ -267,45 +299,24 @@ class DiscoveringEnumerator(SplitEnumerator):
                 else:
                     self._dropped.add(split.id)  # its reader goes on; it is not assigned again
 
+    def _vanished(self, splits: Sequence[Split]) -> bool:
+        with wrap_errors(self._source.name, "vanished()"):
+            return self._author.vanished(splits)
+
     # ---- assignment
 
     def _assign_waiting(self) -> None:
-        if self._bounded:
-            self._answer_requests()
-            self._signal_no_more()
+        if not self._context.registered_readers():
             return
-        readers = self._context.registered_readers()
-        if self._life.next_waiting() is not None and len(readers) == self._context.current_parallelism():
-            self._assign(self._life.balanced(readers))
-
-    def _answer_requests(self) -> None:
-        readers = self._context.registered_readers()
-        waiting = iter(self._life.waiting(len(self._requests)))
-        assignment: dict[int, list[Split]] = {}
-        while self._requests:
-            subtask = self._requests[0]
-            if subtask in readers and subtask not in self._no_more_sent:
-                split = next(waiting, None)
-                if split is None:
-                    break
-                assignment.setdefault(subtask, []).append(split)
-            self._requests.popleft()
-        if assignment:
-            self._assign(assignment)
-
-    def _assign(self, assignment: Mapping[int, Sequence[Split]]) -> None:
-        self._context.assign_splits(assignment)
-        for subtask, splits in assignment.items():
+        splits = self._life.waiting(self._requests if self._bounded else None)
+        if splits:
+            self._context.assign_splits({0: splits})
             for split in splits:
-                self._life.assign(split.id, subtask)
-
-    def _signal_no_more(self) -> None:
-        if self._first or self._life.next_waiting() is not None:
-            return
-        for subtask in self._context.registered_readers():
-            if subtask not in self._no_more_sent:
-                self._no_more_sent.add(subtask)
-                self._context.signal_no_more_splits(subtask)
+                self._life.assign(split.id)
+            self._requests = max(0, self._requests - len(splits))
+        if self._bounded and not (self._first or self._no_more_sent or self._life.next_waiting()):
+            self._no_more_sent = True
+            self._context.signal_no_more_splits(0)
 
     # ---- ends
 
@@ -330,7 +341,8 @@ class DiscoveringEnumerator(SplitEnumerator):
         if not finished:
             return
         try:
-            self._author.finished(finished)
+            with wrap_errors(self._source.name, "finished()"):
+                self._author.finished(finished)
         except RetriableError as error:
             _log.warning(
                 "%s: finished() failed; after the next checkpoint it is called again: %s", self._source.name, error
@@ -339,6 +351,164 @@ class DiscoveringEnumerator(SplitEnumerator):
         for key in keys:
             del self._finished_in[key]
         self._forget_below_horizon()
+
+
+def begin_enumerator(
+    source: Source,
+    coordinator: Coordinator,
+    options: HostOptions,
+    rng: Random,
+    *,
+    state: Json = None,
+    splits: Sequence[Split] = (),
+    starts: StartPositions | None = None,
+) -> DiscoveringEnumerator | None:
+    """Make the source's enumerator in a host that runs it as long as its reader, restore it, and start it.
+
+    Args:
+        source: The source.
+        coordinator: Runs the enumerator from now on.
+        options: The host's options.
+        rng: Makes the pauses of retries random.
+        state: The snapshot from which it continues; None = there is none.
+        splits: The splits that the reader held at that time.
+        starts: Start positions, for a run without a checkpoint.
+
+    Returns:
+        What runs the source's `DiscoveryEnumerator`; None if the source has a `SplitEnumerator` of its own.
+    """
+    starts = starts or StartPositions(source.name, {})
+    with wrap_errors(source.name, "create_enumerator()"):
+        enumerator = checked_enumerator(source, source.create_enumerator(coordinator))
+    discovering = None
+    if isinstance(enumerator, DiscoveryEnumerator):
+        enumerator = discovering = DiscoveringEnumerator(
+            enumerator, coordinator, source, options, rng, positions=starts
+        )
+    else:
+        coordinator.at_start = starts.apply
+    coordinator.attach(enumerator)
+    if state is not None:
+        coordinator.restore(state)
+    coordinator.begin(splits)
+    return discovering
+
+
+# -- The states of splits: NEW → ASSIGNED → FINISHED → FORGOTTEN.
+
+
+class SplitState(Enum):
+    """The state of a split in a `LifeCycle`."""
+
+    NEW = "known, waiting for the reader"
+    ASSIGNED = "given to the reader"
+    FINISHED = "delivered to its end; its id is kept so that discovery cannot bring it again"
+    FORGOTTEN = "below the horizon of discovery; its id is not kept"
+
+
+class LifeCycle:
+    """Holds all splits that are not forgotten, with their states. Used on the coordinator thread only.
+
+    NEW splits wait in the order of discovery. Splits that the reader returned go before them, because they have
+    progress.
+    """
+
+    def __init__(self) -> None:
+        self._splits: dict[str, Split] = {}
+        # Unlike a dict, it does not step over all removed splits to its first one.
+        self._new: OrderedDict[str, None] = OrderedDict()
+        self._assigned: dict[str, None] = {}
+        self._finished: dict[str, None] = {}
+
+    def __contains__(self, split_id: str) -> bool:
+        return split_id in self._splits
+
+    def known(self) -> KnownSplits:
+        """Return a read-only copy of all splits by id, for use on any thread."""
+        finished = {split_id: self._splits[split_id] for split_id in self._finished}
+        unfinished = {split_id: split for split_id, split in self._splits.items() if split_id not in finished}
+        return KnownSplits(MappingProxyType(unfinished), MappingProxyType(finished))
+
+    def has_unfinished(self) -> bool:
+        """Whether any split is NEW or ASSIGNED."""
+        return bool(self._new or self._assigned)
+
+    def state(self, split_id: str) -> SplitState:
+        """Return the state of a split; an unknown id counts as forgotten."""
+        if split_id in self._new:
+            return SplitState.NEW
+        if split_id in self._assigned:
+            return SplitState.ASSIGNED
+        return SplitState.FINISHED if split_id in self._finished else SplitState.FORGOTTEN
+
+    def add(self, split: Split) -> None:
+        """Add a NEW split.
+
+        Raises:
+            ContractError: The id is known (SPL-1).
+        """
+        if split.id in self._splits:
+            raise repeated_id(None, split.id)
+        self._splits[split.id] = split
+        self._new[split.id] = None
+
+    def assign(self, split_id: str) -> None:
+        """Move a split from NEW to ASSIGNED."""
+        del self._new[split_id]
+        self._assigned[split_id] = None
+
+    def give_back(self, splits: list[Split]) -> None:
+        """Move splits from any state to NEW, at their given positions, before all other NEW splits (ENU-3).
+
+        A split may be FINISHED, if the reader was reset to an older checkpoint, or unknown.
+        """
+        for split in splits:
+            self._leave_state(split.id)
+            self._splits[split.id] = split
+        for split in reversed(splits):
+            self._new[split.id] = None
+            self._new.move_to_end(split.id, last=False)
+
+    def finish(self, split: Split) -> bool:
+        """Move a split from ASSIGNED to FINISHED; in any other state (a late message) do nothing and return False."""
+        if split.id not in self._assigned:
+            return False
+        del self._assigned[split.id]
+        self._splits[split.id] = split
+        self._finished[split.id] = None
+        return True
+
+    def drop(self, split_id: str) -> None:
+        """Move a split from any state to FORGOTTEN, because it no longer exists or its id is not needed."""
+        self._leave_state(split_id)
+        self._splits.pop(split_id, None)
+
+    def forget(self, below_horizon: Callable[[Split], bool]) -> list[Split]:
+        """Move the FINISHED splits that no discovery can return (below the horizon) to FORGOTTEN; return them."""
+        gone = [self._splits[split_id] for split_id in self._finished if below_horizon(self._splits[split_id])]
+        for split in gone:
+            self.drop(split.id)
+        return gone
+
+    def waiting(self, most: int | None = None) -> list[Split]:
+        """Return the NEW splits, at most `most`, in the order of assignment."""
+        return [self._splits[split_id] for split_id in islice(self._new, most)]
+
+    def next_waiting(self) -> Split | None:
+        """Return the NEW split that is assigned next, or None."""
+        return next((self._splits[split_id] for split_id in self._new), None)
+
+    def assigned(self) -> list[Split]:
+        """Return the ASSIGNED splits, sorted by id, at the positions that they had when they were assigned."""
+        return [self._splits[split_id] for split_id in sorted(self._assigned)]
+
+    def finished(self) -> list[Split]:
+        """Return the FINISHED splits, sorted by id, at their last position."""
+        return [self._splits[split_id] for split_id in sorted(self._finished)]
+
+    def _leave_state(self, split_id: str) -> None:
+        for state in (self._new, self._assigned, self._finished):
+            state.pop(split_id, None)
 
 
 # -- The snapshot of a `DiscoveringEnumerator`: JSON-ready, with a version, in canonical order (SER-1, SER-2).
@@ -384,7 +554,7 @@ def load_state(state: Json, source: Source, life: LifeCycle) -> tuple[bool, Json
             for split in map(source.split_class.from_json, stored[name]):
                 life.add(split)
                 if name != "new":
-                    life.assign(split.id, None)
+                    life.assign(split.id)
                 if name == "finished":
                     life.finish(split)
         return bool(stored["first"]), stored["author"], {str(each) for each in stored["dropped"]}

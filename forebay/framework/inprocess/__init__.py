@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from forebay.framework.inprocess.reader_task import SplitProgress
+from forebay.framework.inprocess.deliveries import SplitProgress
 from forebay.framework.inprocess.running import Run, peek, run
 
 __all__ = ["Run", "SplitProgress", "peek", "run"]

@@ -1,33 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of the in-process host: steps coordinator, readers and checkpoints in the consumer's thread."""
+"""The engine of the in-process host: steps enumerator, reader and checkpoints in the consumer's thread."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
 from forebay.clock import Clock
-from forebay.errors import ContractError, FatalError
-from forebay.framework.coordination.context import SplitState
+from forebay.errors import ContractError, FatalError, RetriableError
 from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.coordination.discovering import Backlog
-from forebay.framework.inprocess.checkpoints import Checkpointer, CheckpointPlan
+from forebay.framework.coordination.discovering import (
+    Backlog,
+    DiscoveringEnumerator,
+    SplitState,
+    StartPositions,
+    begin_enumerator,
+)
+from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
+from forebay.framework.inprocess.deliveries import DeliveryLog, SplitProgress
 from forebay.framework.inprocess.event_time import EventTime
-from forebay.framework.inprocess.output_queue import CaughtUp, Collected, Ended, Event, OutputQueue, Released
-from forebay.framework.inprocess.reader_task import DeliveryLog, ReaderFailures, ReaderTask, SplitProgress
+from forebay.framework.inprocess.reader import CaughtUp, Collected, Ended, Event, Released, RunReader
 from forebay.framework.runtime.connector_errors import without_secrets
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Next, Runtime, Signal, WaitFor
 from forebay.framework.source import Source
+from forebay.framework.split import Position
 from forebay.options import hide_options, redact
 from forebay.watermarks.strategy import WatermarkStrategy
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class PollTimeoutError(Exception):
     """No record batch came within the `timeout` of `Engine.next_batch`."""
+
+
+class SnapshotError(FatalError):
+    """The snapshot of an enumerator or reader failed; the run continues (COO-3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """How a run takes checkpoints, and where it starts.
+
+    Args:
+        store: Where checkpoints are written. None = checkpoints are taken but not written, so that the source still
+            gets notices of delivered positions.
+        interval: Seconds between two checkpoints.
+        positions: Start positions by split id, for a run without a checkpoint.
+    """
+
+    store: CheckpointStore | None
+    interval: float
+    positions: Mapping[str, Position] = field(default_factory=dict)
 
 
 class Engine:
@@ -42,7 +74,7 @@ class Engine:
         schema: The schema that every record batch must have.
         runtime: Threads, locks, time and random numbers.
         options: The host's options.
-        parallelism: The number of readers.
+        parallelism: How many times `Source.fetchers` the reader has fetchers.
         checkpoints: How checkpoints are taken. None for a peek, which has no side effects: the source gets no notice of
             delivered positions, and failed readers are not replaced.
         strategy: How event time is processed; None to ignore it.
@@ -66,53 +98,35 @@ class Engine:
         self._runtime = runtime
         self._options = options
         hide_options(source)
-        # "Caught up" comes through the output queue, behind all batches fetched before, so it proves silence.
+        # "Caught up" is an event of the reader, behind all batches fetched before, so it proves silence.
         self._event_time = (
             None if strategy is None else EventTime(strategy, runtime.clock, self.deliveries.is_caught_up)
         )
-        self._outputs = OutputQueue(source.name, schema, self.deliveries, self._event_time)
+        self._checkpoints = checkpoints
         plan = checkpoints or CheckpointPlan(store=None, interval=0.0)
         self._store = plan.store
         restored = None if self._store is None else self._store.open()
-        self._coordinator = Coordinator(source, runtime, parallelism=parallelism, options=options, signal=self.signal)
-        self._coordinator.reset_to_checkpoint(None if restored is None else restored.enumerator)
-        self._coordinator.start(() if restored is None else restored.splits, plan.positions)
-        self._readers = self._reader_pool(parallelism, restarts=checkpoints is not None)
-        self._checkpointer: Checkpointer | None = None
-        if checkpoints is not None:
-            last = 0 if restored is None else restored.number
-            self._checkpointer = Checkpointer(
-                self._coordinator, self._readers.tasks, self.deliveries, self._outputs, runtime, checkpoints, last=last
-            )
+        self._number = 0 if restored is None else restored.number
+        self._next_checkpoint = runtime.clock.monotonic() + plan.interval
+        self._discovering: DiscoveringEnumerator | None = None
+        self._coordinator = Coordinator(source.name, runtime, signal=self.signal)
+        self._starts = StartPositions(source.name, plan.positions)
+        self._coordinator.post(lambda: self._begin(restored))
+        self._reader = RunReader(
+            source,
+            schema,
+            self._coordinator,
+            runtime,
+            options,
+            fetcher_factor=parallelism,
+            deliveries=self.deliveries,
+            event_time=self._event_time,
+            restarts=checkpoints is not None,
+        )
         self._asked = False
         self._ready: pa.RecordBatch | None = None
         self._done = False
         self._closed = False
-
-    def _reader_pool(self, parallelism: int, *, restarts: bool) -> ReaderPool:
-        tasks = [
-            ReaderTask(
-                subtask,
-                self._source,
-                self._coordinator,
-                self._runtime,
-                self._options,
-                parallelism,
-                signal=self.signal,
-                received=self.deliveries.give,
-            )
-            for subtask in range(parallelism)
-        ]
-        return ReaderPool(
-            tasks,
-            ReaderFailures(self._source.name, self._options, self.deliveries, restarts=restarts),
-            runtime=self._runtime,
-            coordinator=self._coordinator,
-            deliveries=self.deliveries,
-            outputs=self._outputs,
-            event_time=self._event_time,
-            completed=lambda: 0 if self._checkpointer is None else self._checkpointer.completed,
-        )
 
     # ---- the consumer's side
 
@@ -142,7 +156,7 @@ class Engine:
         return batch
 
     def step(self) -> Next | WaitFor:
-        """Do one unit of work if a batch is requested; return when to step again, or DONE if all readers have ended.
+        """Do one unit of work if a batch is requested; return when to step again, or DONE if the reader has ended.
 
         Raises:
             BaseException: The error that ended the run. Each later step raises it again.
@@ -153,19 +167,12 @@ class Engine:
             return Next.DONE
         if not self._asked or self._ready is not None:
             return Next.WAIT
-        try:
-            return self._step()
-        except BaseException as error:
-            shown = without_secrets(error)
-            self.failed = shown if isinstance(shown, Exception) else self._interrupted(shown)
-            if shown is error:
-                raise
-            raise shown from shown.__cause__
+        return self._failing(self._step)
 
     def next_batch(self, *, until_caught_up: bool, timeout: float | None = None) -> pa.RecordBatch | None:
-        """Step until there is a record batch, and return it; return None once all readers have ended.
+        """Step until there is a record batch, and return it; return None once the reader has ended.
 
-        With `until_caught_up`, None is also returned once the readers have caught up (see `caught_up`).
+        With `until_caught_up`, None is also returned once the reader has caught up (see `caught_up`).
 
         Raises:
             PollTimeoutError: No record batch came within `timeout` seconds; the run continues.
@@ -190,46 +197,40 @@ class Engine:
             if outcome is not Next.AGAIN:
                 self.signal.wait(min(waits, default=None))
 
-    def checkpoint(self) -> Path | None:
-        """Take a checkpoint; return its path, or None if it is not written (see `Checkpointer.take`)."""
-        return None if self._checkpointer is None else self._checkpointer.take()
-
     @property
     def watermark(self) -> int | None:
-        """The watermark over all readers, in microseconds since 1970; None before the first, or without a strategy."""
+        """The watermark of the run, in microseconds since 1970; None before the first, or without a strategy."""
         return None if self._event_time is None else self._event_time.watermark
 
     def progress(self) -> list[SplitProgress]:
         """Return the progress of each known split, sorted by split id."""
         progress = self.deliveries.progress(self._event_time.paused() if self._event_time is not None else ())
-        discovering = self._coordinator.discovering
-        for split_id, (split, state) in (discovering.splits() if discovering is not None else {}).items():
+        for split_id, (split, state) in (self._discovering.splits() if self._discovering is not None else {}).items():
             if split_id not in progress and state is SplitState.NEW:
                 progress[split_id] = SplitProgress(split_id, split.position, split.end, 0, 0, "waiting")
         return [progress[split_id] for split_id in sorted(progress)]
 
     def backlog(self) -> Backlog | None:
         """Return the work done and left; None for a connector's own `SplitEnumerator`. Takes about 1 µs per split."""
-        discovering = self._coordinator.discovering
-        return None if discovering is None else discovering.backlog()
+        return None if self._discovering is None else self._discovering.backlog()
 
     def caught_up(self) -> bool:
-        """Whether the readers have caught up with every split at least once, after a discovery of this run.
+        """Whether the reader has caught up with every split at least once, after a discovery of this run.
 
         It becomes true even if new records keep arriving. A connector's own `SplitEnumerator` must also have handled
-        all requests and events of the readers, because only its assignments tell which splits exist.
+        all requests and events of the reader, because only its assignments tell which splits exist.
         """
-        if len(self._outputs) or self._ready is not None:
+        if self._reader.has_events() or self._ready is not None:
             return False
         behind = self.deliveries.never_caught_up()
-        discovering = self._coordinator.discovering
-        if discovering is None:
-            return self._readers.started and not behind and self._coordinator.is_idle()
+        idle = self._coordinator.is_idle()
+        if self._discovering is None:
+            return self._reader.start_at is None and not behind and idle
         # A finished split may begin a discovery once the coordinator handles it.
-        return (self._coordinator.is_idle() or not discovering.in_stages) and discovering.caught_up(behind)
+        return (idle or not self._discovering.in_stages) and self._discovering.caught_up(behind)
 
     def close(self, *, orderly: bool = True) -> list[BaseException]:
-        """Close readers, coordinator and checkpoint store within `closeTimeout`; return their errors in order.
+        """Close reader, enumerator and checkpoint store within `closeTimeout`; return their errors in order.
 
         A second call does nothing.
 
@@ -248,8 +249,7 @@ class Engine:
         self._done = True
         now = self._runtime.clock.monotonic
         deadline = now() + (self._options.close_timeout.total_seconds() if orderly else 0.0)
-        for task in self._readers.tasks:
-            errors += task.close(deadline - now(), failed=self.failed is not None)
+        errors += self._reader.close(deadline - now(), failed=self.failed is not None)
         try:
             self._coordinator.close(max(0.0, deadline - now()))
         except Exception as error:  # noqa: BLE001 - returned with the others
@@ -258,80 +258,163 @@ class Engine:
             self._store.close()
         return errors
 
+    # ---- checkpoints
+
+    def checkpoint(self) -> Path | None:
+        """Take a checkpoint of all acknowledged batches; return its path, or None if it is not written.
+
+        Raises:
+            SnapshotError: The snapshot of the enumerator or the reader failed; the run continues (COO-3).
+            ForebayError: The checkpoint could not be written; the run continues.
+            BaseException: The enumerator could not be made, or failed when it was notified; the run has failed.
+        """
+        if self._checkpoints is None:
+            return None
+        self._next_checkpoint = self.clock.monotonic() + self._checkpoints.interval
+        self._failing(self._coordinator.run_queued)
+        self._number += 1
+        number = self._number
+        state = self._snapshot("the enumerator", lambda: self._coordinator.snapshot(number))
+        splits = self._snapshot("the reader", lambda: self._reader.snapshot(number))
+        path = None if self._store is None else self._store.write(Checkpoint(number, state, splits))
+        self._failing(lambda: self._notify(number))
+        return path
+
+    def _snapshot(self, who: str, take: Callable[[], T]) -> T:
+        try:
+            return take()
+        except Exception as error:
+            raise SnapshotError(
+                f"the checkpoint failed: {who} raised {type(error).__name__} in snapshot_state(): {redact(str(error))}",
+                rule="COO-3",
+                advice="correct snapshot_state() in the connector; the run continues, and the next checkpoint calls it "
+                "again",
+            ) from error
+
+    def _notify(self, number: int) -> None:
+        self._coordinator.checkpoint_complete(number)
+        if self._discovering is not None:
+            self._discovering.committed(self.deliveries.covered())
+        self._reader.notify_checkpoint_complete(number)
+
+    def _checkpoint_if_due(self) -> bool:
+        """Take a checkpoint if one is due; return whether one was due.
+
+        A failed snapshot, and a `RetriableError` of the store, are only logged. The next checkpoint is due one interval
+        later.
+        """
+        if self._checkpoints is None or self.clock.monotonic() < self._next_checkpoint:
+            return False
+        try:
+            self.checkpoint()
+        except (RetriableError, SnapshotError) as error:
+            if self.failed is not None:
+                raise
+            _log.warning(
+                "%s: a checkpoint failed; the next one is taken in %.1f s: %s",
+                self._source.name,
+                self._checkpoints.interval,
+                redact(str(error)),
+            )
+        return True
+
     # ---- steps
 
+    def _begin(self, restored: Checkpoint | None) -> None:
+        self._discovering = begin_enumerator(
+            self._source,
+            self._coordinator,
+            self._options,
+            self._runtime.random,
+            state=None if restored is None else restored.enumerator,
+            splits=() if restored is None else restored.splits,
+            starts=self._starts,
+        )
+
     def _step(self) -> Next | WaitFor:
-        event = self._outputs.take()
+        event = self._reader.take()
         if event is not None:
             self._process(event)
             return Next.AGAIN
-        # Each step runs one action of the coordinator and one other action, so that neither starves the other.
-        wait = self._coordinator.step()
-        if self._coordinator.error is not None:
-            raise self._coordinator.error
-        worked = self._readers.start_one() or self._periodic_work() or self._readers.poll_one()
-        if worked or wait is Next.AGAIN:
+        # Each step runs one action of the enumerator and one other action, so that neither starves the other.
+        ran = self._coordinator.run_next()
+        if self._reader.start_if_due() or self._periodic_work() or self._reader.poll() or ran:
             return Next.AGAIN
-        if self._readers.ended:
+        if self._reader.ended:
             self._finish()
             return Next.DONE
-        return self._wait(wait)
+        return self._wait()
 
     def _process(self, event: Event) -> None:
         match event:
-            case Collected(subtask, split_id, batch, position):
+            case Collected(split_id, batch, position):
                 self.deliveries.deliver(split_id, batch, position)
-                self._readers.failures.progressed(subtask, split_id)
+                self._reader.failures.progressed(split_id)
+                if self._event_time is not None:
+                    self._event_time.collect(split_id, batch, position)
                 self._ready = batch
-            case CaughtUp(_, split_id):
+            case CaughtUp(split_id):
                 self.deliveries.caught_up(split_id)
-            case Released(subtask, split_id):
-                self._finish_split(subtask, split_id)
-            case Ended(subtask):
-                self._check_all_released(subtask)
+            case Released(split_id):
+                self._finish_split(split_id)
+            case Ended():
+                self._check_all_released()
 
     def _periodic_work(self) -> bool:
-        if self._event_time is not None and self._event_time.due_in() == 0:
-            self._event_time.forget(self._alive)
-            return self._event_time.tick(self._readers.tasks)
-        return self._checkpointer is not None and self._checkpointer.periodic(self._source.name)
+        if self._event_time is not None and self._event_time.tick(self._reader, self._alive):
+            return True
+        return self._checkpoint_if_due()
 
-    def _wait(self, coordinator: Next | WaitFor) -> Next | WaitFor:
-        waits = self._readers.due_in()
-        if isinstance(coordinator, WaitFor):
-            waits.append(coordinator.seconds)
-        if self._checkpointer is not None:
-            waits.append(self._checkpointer.due_in())
+    def _wait(self) -> Next | WaitFor:
+        waits = [self._coordinator.due_in(), self._reader.due_in()]
+        if self._checkpoints is not None:
+            waits.append(max(0.0, self._next_checkpoint - self.clock.monotonic()))
         if self._event_time is not None:
             waits.append(self._event_time.due_in())
-        return WaitFor(min(waits)) if waits else Next.WAIT
+        seconds = min((wait for wait in waits if wait is not None), default=None)
+        return Next.WAIT if seconds is None else WaitFor(seconds)
 
-    def _finish_split(self, subtask: int, split_id: str) -> None:
+    def _finish_split(self, split_id: str) -> None:
         if self._event_time is not None:
-            self._event_time.release(subtask, split_id)
-        if self.deliveries.owner(split_id) == subtask:
-            self._readers.failures.progressed(subtask, split_id)
-            self._coordinator.handle_splits_finished(subtask, [self.deliveries.finish(split_id)])
+            self._event_time.release(split_id)
+        if self.deliveries.holds(split_id):
+            self._reader.failures.progressed(split_id)
+            self._coordinator.splits_finished([self.deliveries.finish(split_id)])
 
-    def _check_all_released(self, subtask: int) -> None:
-        held = self.deliveries.held_by(subtask)
+    def _check_all_released(self) -> None:
+        held = self.deliveries.held()
         if held:
             raise ContractError(
-                f"reader {subtask} returned END_OF_INPUT before it released {len(held)} splits",
+                f"the reader returned END_OF_INPUT before it released {len(held)} splits",
                 source=self._source.name,
                 split=held[0],
                 rule="RDR-6",
                 advice="release every split at its end, and return END_OF_INPUT after the last one",
             )
-        if self._event_time is not None:
-            self._event_time.end(subtask)
 
     def _finish(self) -> None:
         self.checkpoint()
-        self._coordinator.warn_of_unused_positions()
+        if self._discovering is None:
+            self._starts.warn_of_unused()
         if self._event_time is not None:
             self._event_time.end_of_input()
         self._done = True
+
+    def _alive(self) -> Collection[str]:
+        return self._discovering.splits() if self._discovering is not None else self.deliveries.unfinished()
+
+    # ---- errors
+
+    def _failing(self, work: Callable[[], T]) -> T:
+        """Do work of which an error ends the run; the error is raised without secrets."""
+        try:
+            return work()
+        except BaseException as error:
+            shown = without_secrets(error)
+            self.failed = shown if isinstance(shown, Exception) else self._interrupted(shown)
+            if shown is error:
+                raise
+            raise shown from shown.__cause__
 
     def _interrupted(self, error: BaseException) -> FatalError:
         return FatalError(
@@ -339,109 +422,3 @@ class Engine:
             source=self._source.name,
             advice="call forebay.run() again; with a checkpoint directory it continues from the last checkpoint",
         )
-
-    def _alive(self) -> Collection[str]:
-        discovering = self._coordinator.discovering
-        return discovering.splits() if discovering is not None else self.deliveries.unfinished()
-
-
-# -- Starts the readers of a run, polls them in turn, and replaces failed ones.
-
-
-_log = logging.getLogger(__name__)
-
-
-class ReaderPool:
-    """Starts, polls and replaces the readers of a run. The consumer's thread calls all methods.
-
-    `completed` returns the number of the last completed checkpoint, or 0.
-    """
-
-    def __init__(
-        self,
-        tasks: Sequence[ReaderTask],
-        failures: ReaderFailures,
-        *,
-        runtime: Runtime,
-        coordinator: Coordinator,
-        deliveries: DeliveryLog,
-        outputs: OutputQueue,
-        event_time: EventTime | None,
-        completed: Callable[[], int],
-    ) -> None:
-        self.tasks = tasks
-        self.failures = failures
-        self._runtime = runtime
-        self._coordinator = coordinator
-        self._deliveries = deliveries
-        self._outputs = outputs
-        self._event_time = event_time
-        self._completed = completed
-        self._turn = 0
-
-    @property
-    def started(self) -> bool:
-        """Whether no reader is waiting to start."""
-        return all(task.restart_at is None for task in self.tasks)
-
-    @property
-    def ended(self) -> bool:
-        """Whether all readers have ended."""
-        return all(task.ended for task in self.tasks)
-
-    def due_in(self) -> list[float]:
-        """Return, for each reader that waits to start or restart, the seconds until it does."""
-        now = self._runtime.clock.monotonic()
-        return [max(0.0, task.restart_at - now) for task in self.tasks if task.restart_at is not None]
-
-    def start_one(self) -> bool:
-        """Start one reader whose start or restart is due; return whether there was one."""
-        now = self._runtime.clock.monotonic()
-        for task in self.tasks:
-            if task.restart_at is not None and task.restart_at <= now:
-                self._outputs.open(task.subtask)
-                self._guarded(task, task.start)
-                return True
-        return False
-
-    def poll_one(self) -> bool:
-        """Poll the readers in turn until one makes progress; return whether one did."""
-        for offset in range(len(self.tasks)):
-            task = self.tasks[(self._turn + offset) % len(self.tasks)]
-            if task.may_poll():
-                self._guarded(task, lambda task=task: task.poll(self._outputs.output(task.subtask)))  # type: ignore[misc]
-                if task.ended:
-                    self._outputs.put(Ended(task.subtask))
-                if len(self._outputs) or task.may_poll() or task.restart_at is not None:
-                    self._turn = (task.subtask + 1) % len(self.tasks)
-                    return True
-        return False
-
-    def _guarded(self, task: ReaderTask, call: Callable[[], object]) -> None:
-        """Call a method of a reader; if the call raises a transient error, replace the reader.
-
-        Raises:
-            BaseException: The error is not transient, or the reader has failed too often.
-        """
-        try:
-            call()
-        except BaseException as error:  # noqa: BLE001 - raised again unless the reader is replaced
-            self._replace(task, error)
-
-    def _replace(self, task: ReaderTask, error: BaseException) -> None:
-        """Close a failed reader, return its splits to the enumerator, and schedule the start of a new reader.
-
-        The splits are returned at their delivered positions.
-        """
-        subtask, source = task.subtask, self.failures.source
-        self._outputs.drop(subtask)
-        pause = self.failures.restart_pause(subtask, error, self._runtime.random)
-        shown = redact(str(error))
-        _log.warning("%s: reader %d failed and is replaced in %.1f s: %s", source, subtask, pause, shown)
-        for late in task.close(self.failures.options.close_timeout.total_seconds(), failed=True):
-            _log.warning("%s: close() of the failed reader %d failed too: %s", source, subtask, redact(str(late)))
-        if self._event_time is not None:
-            self._event_time.fail(subtask, self._deliveries.held_by(subtask))
-        self._coordinator.reader_failed(subtask)
-        self._coordinator.subtask_reset(subtask, self._completed(), self._deliveries.take_back(subtask))
-        task.restart_at = self._runtime.clock.monotonic() + pause

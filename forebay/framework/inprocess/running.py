@@ -18,9 +18,9 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.arrow.casting import resolve_schema, resolved_schema, select
 from forebay.framework.coordination.discovering import Backlog
-from forebay.framework.inprocess.checkpoints import CheckpointPlan, CheckpointStore
-from forebay.framework.inprocess.engine import Engine, PollTimeoutError
-from forebay.framework.inprocess.reader_task import SplitProgress
+from forebay.framework.inprocess.checkpoints import CheckpointStore
+from forebay.framework.inprocess.deliveries import SplitProgress
+from forebay.framework.inprocess.engine import CheckpointPlan, Engine, PollTimeoutError
 from forebay.framework.runtime.connector_errors import without_secrets, wrap_errors
 from forebay.framework.runtime.event_time_options import event_time_options, watermark_strategy
 from forebay.framework.runtime.host_options import HostOptions
@@ -51,7 +51,7 @@ def require_source(source: object, who: str) -> None:
 
 
 def check_parallelism(source: Source, parallelism: int) -> None:
-    """Check the number of readers.
+    """Check the parallelism of a run.
 
     Raises:
         ConfigurationError: `parallelism` is not an int of 1 or more.
@@ -61,7 +61,7 @@ def check_parallelism(source: Source, parallelism: int) -> None:
             f"the parallelism {parallelism!r} is not an int of 1 or more",
             source=source.name,
             option="parallelism",
-            advice="give the number of readers",
+            advice="give how many times the source's fetchers read side by side",
         )
 
 
@@ -246,7 +246,7 @@ def peek(
 class Run(Iterator[pa.RecordBatch]):
     """A running source: an iterator of record batches, and a context manager. Created by `run`.
 
-    Coordination and readers run in the thread that calls `next`; fetchers read ahead on threads of their own. A run
+    Enumerator and reader run in the thread that calls `next`; fetchers read ahead on threads of their own. A run
     ends when it is exhausted or fails. End an unfinished run with `close`, or by leaving the `with` block.
 
     Asking for the next batch acknowledges the last one, as does `ack`. Checkpoints, including the last one at the end
@@ -448,14 +448,14 @@ def run(  # noqa: PLR0913 - all but the first are optional
 
     Args:
         source: The source.
-        parallelism: The number of readers. A restart may use another number.
+        parallelism: How many times the `fetchers` of the source read side by side. A restart may use another number.
         checkpoint: A directory for this run only. If it contains a checkpoint, the run continues from there.
         checkpoint_interval: The time between checkpoints: seconds, a timedelta, or a text such as `"10s"`.
         positions: Start positions by split id, instead of a checkpoint: from `Run.positions` or `Run.delivered` of an
             earlier run. A split of an unbounded source that is not among them starts like a split that is discovered
             during the run. A connector's own `SplitEnumerator` starts without state and must assign the same ids again:
             each split gets its position when it is assigned.
-        until_caught_up: End the run of an unbounded source when the readers have caught up with each split of the
+        until_caught_up: End the run of an unbounded source when the reader has caught up with each split of the
             first discovery. A connector's own `SplitEnumerator` must also have handled each request, and each call that
             it started without a delay. A bounded source ends anyway.
         poll_timeout: The time that `next` waits for a record batch before it raises TimeoutError; None for no limit.

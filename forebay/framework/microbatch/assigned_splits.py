@@ -18,16 +18,15 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from forebay.errors import ContractError, FatalError
-from forebay.framework.coordination.inbox import Handler
+from forebay.framework.coordination.coordinator import Coordinator, Handler
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.microbatch.offset import BEFORE_FIRST
 from forebay.framework.microbatch.split_provider import LONGEST, PollResult, SplitProvider
 from forebay.framework.runtime.connector_calls import ConnectorCalls
 from forebay.framework.runtime.connector_errors import wrap_errors
-from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Split
-from forebay.framework.tasks.planning_context import PlanningContext, create_enumerator
+from forebay.framework.tasks.assigned_plan import PlannedReader, create_enumerator
 
 _SELDOM: Final = 1.0
 """If the previous poll is at least these seconds ago, a poll waits for the asynchronous calls that are now due (S7)."""
@@ -42,18 +41,28 @@ _MOST_SPLITS: Final = 1_000_000
 """Maximum splits that an AvailableNow run takes when it begins; an enumerator that assigns more never stops."""
 
 
-class AssignedContext(PlanningContext):
+class AssignedReads:
     """Runs a `SplitEnumerator` for a bounded time in each poll of a stream. Called on the planning thread.
 
     A poll may wait for the asynchronous calls that the enumerator starts in it.
 
     Args:
+        source: The name of the source.
+        coordinator: The context of the enumerator.
         timeout: Maximum seconds to wait for asynchronous calls of `start`, and for all splits of an AvailableNow run.
     """
 
-    def __init__(self, source: str, runtime: Runtime, *, timeout: float) -> None:
-        super().__init__(source, runtime, timeout=timeout, streaming=True)
-        self._began = runtime.clock.monotonic()  # of this poll
+    def __init__(self, source: str, coordinator: Coordinator, *, timeout: float) -> None:
+        self._source = source
+        self._clock = coordinator.clock
+        self._timeout = timeout
+        self.coordinator = coordinator
+        coordinator.async_calls.on_start = self._on_start
+        coordinator.async_calls.now = lambda: self._began  # a call that becomes due in a poll starts in the next one
+        self.no_more = False
+        """Whether the enumerator has signalled that no split follows, also before a restart."""
+        self._reader = PlannedReader(source)
+        self._began = self._clock.monotonic()  # of this poll
         self._polls = 0
         self._polled_at = 0.0
         self._patient = False
@@ -63,7 +72,6 @@ class AssignedContext(PlanningContext):
 
     def collect(
         self,
-        enumerator: SplitEnumerator,
         notify: Callable[[], None],
         unfinished_ids: Container[str],
         *,
@@ -76,7 +84,6 @@ class AssignedContext(PlanningContext):
         second after the previous one waits briefly for the asynchronous calls that have become due.
 
         Args:
-            enumerator: The enumerator; the same object in each call.
             notify: Notifies the enumerator of finished splits and checkpoints.
             unfinished_ids: Ids of splits that are assigned and not finished.
             room: Maximum number of splits to request.
@@ -86,47 +93,55 @@ class AssignedContext(PlanningContext):
             FatalError: The enumerator failed, or did not answer in time.
             ContractError: The enumerator broke a rule of the contract.
         """
-        now = self._began = self.clock.monotonic()
-        first = not self._registered
+        now = self._began = self._clock.monotonic()
+        first = not self.coordinator.registered_readers()
         strict = first or fresh
         self._patient = strict or now - self._polled_at >= _SELDOM
         self._deepest = _DEPTH if fresh else 1
-        self._held, self._polls, self._pending = unfinished_ids, self._polls + 1, 0
+        self._polls, self._pending = self._polls + 1, 0
+        self.coordinator.held = unfinished_ids
         if first:
-            self._awaited(lambda: self._begin(enumerator))
+            self._awaited(self._begin)
         self._awaited(notify)
         deadline = now + (self._timeout if strict else LONGEST)
         self._run_queued(_MOST_SPLITS if fresh else room, deadline, strict=strict)
-        self._polled_at = self.clock.monotonic()
-        new, self._assigned = list(self._assigned.values()), {}
+        self._polled_at = self._clock.monotonic()
+        new = self._reader.take()
+        self.coordinator.forget(new)
+        self.no_more = self.no_more or self.coordinator.no_more
         return new
+
+    def _begin(self) -> None:
+        self.coordinator.begin()
+        self.coordinator.register(self._reader, None)
 
     def _run_queued(self, room: int, deadline: float, *, strict: bool) -> None:
         for _ in range(_MOST_ACTIONS):
-            self._signal.clear()
-            self._async_calls.fire_due()
+            self.coordinator.signal.clear()
+            self.coordinator.due_in()
             self._pull(room, deadline, strict=strict)
-            if (action := self._inbox.take()) is not None:
-                self._run("a handler of the enumerator", action)
-            elif not self._pending:
+            if self.coordinator.run_next():
+                continue
+            if not self._pending:
                 return
-            elif (left := deadline - self.clock.monotonic()) > 0:
-                self._signal.wait(left)
+            if (left := deadline - self._clock.monotonic()) > 0:
+                self.coordinator.signal.wait(left)
             elif strict:
                 raise self._late(f"the enumerator's call_async() returned no result within {self._timeout:g} s")
             else:
                 return
 
     def _pull(self, room: int, deadline: float, *, strict: bool) -> None:
-        while not (self.no_more or self._requested) and len(self._assigned) < room:
-            if self.clock.monotonic() >= deadline:
+        while not (self.no_more or self.coordinator.no_more or self._reader.requested) and len(self._reader) < room:
+            if self._clock.monotonic() >= deadline:
                 if not strict:
                     return  # the next poll goes on
                 raise self._late(f"the enumerator did not stop assigning splits within {self._timeout:g} s")
             # An enumerator without splits remembers the request, and may answer in any later poll.
-            self._awaited(self._request)
-        if len(self._assigned) >= _MOST_SPLITS:
-            raise self._late(f"the enumerator assigned {len(self._assigned)} splits at once and did not stop")
+            self._reader.requested = True
+            self._awaited(self.coordinator.request)
+        if len(self._reader) >= _MOST_SPLITS:
+            raise self._late(f"the enumerator assigned {len(self._reader)} splits at once and did not stop")
 
     def _awaited(self, work: Callable[[], None], depth: int = 1) -> None:
         """Run `work`. If this poll waits for asynchronous calls, count those that `work` starts.
@@ -136,26 +151,21 @@ class AssignedContext(PlanningContext):
         self._depth = depth if self._patient and depth <= self._deepest else None
         try:
             work()
-            self._async_calls.fire_due()
+            self.coordinator.due_in()
         finally:
             self._depth = None
 
-    def _now(self) -> float:
-        """Return the time when this poll began: a call whose time comes during a poll starts in the next one."""
-        return self._began
-
-    def _on_start(self, handler: Handler) -> Handler | None:
-        handled = super()._on_start(handler)
-        if handled is None or self._depth is None:
-            return handled
+    def _on_start(self, handler: Handler) -> Handler:
+        if self._depth is None:
+            return handler
         poll, depth, self._pending = self._polls, self._depth, self._pending + 1
 
         def counted(result: object, error: BaseException | None) -> None:
             if poll == self._polls:
                 self._pending -= 1
-                self._awaited(lambda: handled(result, error), depth + 1)
+                self._awaited(lambda: handler(result, error), depth + 1)
             else:
-                handled(result, error)
+                handler(result, error)
 
         return counted
 
@@ -175,9 +185,10 @@ class AssignedSplitProvider(SplitProvider):
     Args:
         source: The source.
         enumerator: The author's enumerator, not started yet.
-        context: The context that `enumerator` was created with.
+        coordinator: The context that `enumerator` was created with.
         calls: Creates another enumerator with a time limit.
-        new_context: Creates a context for another enumerator, if the stream is set back to an earlier offset.
+        new_coordinator: Makes the context of another enumerator, if the stream is set back to an earlier offset.
+        timeout: See `AssignedReads`.
     """
 
     always_polls = True
@@ -186,15 +197,18 @@ class AssignedSplitProvider(SplitProvider):
         self,
         source: Source,
         enumerator: SplitEnumerator,
-        context: AssignedContext,
+        coordinator: Coordinator,
         calls: ConnectorCalls,
-        new_context: Callable[[], AssignedContext],
+        new_coordinator: Callable[[], Coordinator],
+        *,
+        timeout: float,
     ) -> None:
         self._source = source
-        self._enumerator = enumerator
-        self._context = context
+        coordinator.attach(enumerator)
+        self._timeout = timeout
+        self._reads = AssignedReads(source.name, coordinator, timeout=timeout)
         self._calls = calls
-        self._new_context = new_context
+        self._new_coordinator = new_coordinator
         self._used = False
         self._reported: set[str] = set()
         self._committed = BEFORE_FIRST
@@ -213,17 +227,17 @@ class AssignedSplitProvider(SplitProvider):
         """
         if self._used:
             self.close()
-            context = self._context = self._new_context()
-            made = create_enumerator(self._source, context, self._calls)
+            coordinator = self._new_coordinator()
+            made = create_enumerator(self._source, coordinator, self._calls)
             assert isinstance(made, SplitEnumerator)  # noqa: S101 - the first one was, of the same source
-            self._enumerator = made
+            coordinator.attach(made)
+            self._reads = AssignedReads(self._source.name, coordinator, timeout=self._timeout)
         self._used = True
         stored: Mapping[str, Any] = state if isinstance(state, Mapping) else {}
-        self._context.no_more = bool(stored.get("noMore", False))
+        self._reads.no_more = bool(stored.get("noMore", False))
         self._reported = set(stored.get("told", ()))
         self._committed = self._notified = BEFORE_FIRST
-        with wrap_errors(self._source.name, "restore_state()"):
-            self._enumerator.restore_state(stored.get("state"))
+        self._reads.coordinator.restore(stored.get("state"))
 
     def poll(
         self, known: Mapping[str, Split], unfinished: Mapping[str, Split], *, fresh: bool, room: int
@@ -237,7 +251,7 @@ class AssignedSplitProvider(SplitProvider):
             1 for split in unfinished.values() if self._source.bounded or split.end is not None or split.ends_itself
         )
         room = max(0, room - waiting)
-        new = self._context.collect(self._enumerator, self._notify, unfinished, room=room, fresh=fresh)
+        new = self._reads.collect(self._notify, unfinished, room=room, fresh=fresh)
         self._reported.difference_update(split.id for split in new)
         # The enumerator's state holds what is not assigned yet, so splits reported to it can be forgotten.
         return PollResult(new, horizon=(lambda split: split.id in self._reported) if committed else None)
@@ -245,7 +259,7 @@ class AssignedSplitProvider(SplitProvider):
     def snapshot(self, n: int) -> Json:
         """Return the enumerator's state for the offset of micro-batch `n`. The offset has the assigned splits, too."""
         with wrap_errors(self._source.name, "snapshot_state()"):
-            state = self._enumerator.snapshot_state(n)
+            state = self._reads.coordinator.snapshot(n)
         try:
             state = json.loads(json.dumps(state, allow_nan=False))
         except (TypeError, ValueError) as error:
@@ -256,7 +270,7 @@ class AssignedSplitProvider(SplitProvider):
                 advice="let snapshot_state() return None, bool, int, float, str, or lists and dicts of these",
             ) from error
         stored: dict[str, Json] = {} if state is None else {"state": state}  # [], {} and 0 are states too
-        if self._context.no_more:
+        if self._reads.no_more:
             stored["noMore"] = True
         if reported := sorted(self._reported & (self._known.keys() - self._unfinished.keys())):
             stored["told"] = reported
@@ -269,7 +283,7 @@ class AssignedSplitProvider(SplitProvider):
     def close(self) -> None:
         """Close the author's enumerator, and drop the results of its asynchronous calls."""
         with wrap_errors(self._source.name, "close()"):
-            self._context.end(self._enumerator)
+            self._reads.coordinator.close(0.0)
 
     def _notify(self) -> None:
         """If a micro-batch was committed since the last call, report newly finished splits, then the checkpoint.
@@ -282,8 +296,6 @@ class AssignedSplitProvider(SplitProvider):
         ended = [split.at(split.end) for split_id, split in done.items() if split_id not in self._reported]
         self._reported = set(done)
         if ended:
-            with wrap_errors(self._source.name, "handle_splits_finished()"):
-                self._enumerator.handle_splits_finished(0, ended)
+            self._reads.coordinator.splits_finished(ended)
         self._notified = self._committed
-        with wrap_errors(self._source.name, "notify_checkpoint_complete()"):
-            self._enumerator.notify_checkpoint_complete(self._committed)
+        self._reads.coordinator.checkpoint_complete(self._committed)

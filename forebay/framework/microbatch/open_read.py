@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
 from forebay.framework.reader import InputStatus
+from forebay.framework.reading.reader_context import Delivered, Output, ReaderContext, close_reader
 from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
-from forebay.framework.tasks.reader_context import Delivered, Output, TaskReaderContext, close_reader
 
 
 class OpenRead:
@@ -43,7 +43,7 @@ class OpenRead:
         self._source = source.name
         self._splits = {split.id: split for split in splits}
         self._only = splits[0].id if len(splits) == 1 else None
-        self._context = TaskReaderContext(source, options, runtime, index=index, count=count)
+        self._context = ReaderContext(source, options, runtime, index=index, count=count)
         self._output = Output(source.name)
         self._reached: dict[str, Position | None] = {split.id: split.position for split in splits}
         self._more = True

@@ -21,6 +21,7 @@ from typing import Final
 import pyarrow as pa
 
 from forebay.errors import ForebayError, RetriableError
+from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.discovery import DiscoveryEnumerator, KnownSplits
 from forebay.framework.microbatch.admission import (
     Admission,
@@ -32,7 +33,7 @@ from forebay.framework.microbatch.admission import (
     Trigger,
 )
 from forebay.framework.microbatch.alignment import OrderedAlignment, StreamAlignment
-from forebay.framework.microbatch.assigned_splits import AssignedContext, AssignedSplitProvider
+from forebay.framework.microbatch.assigned_splits import AssignedSplitProvider
 from forebay.framework.microbatch.committed_state import CommittedState, identity_of, negotiated_of
 from forebay.framework.microbatch.end_negotiation import NegotiatedSplits, RecordProbe
 from forebay.framework.microbatch.negotiated_reads import Negotiation
@@ -54,7 +55,7 @@ from forebay.framework.runtime.state_location import state_store
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position
 from forebay.framework.tasks.assign_tasks import spread
-from forebay.framework.tasks.planning_context import create_enumerator
+from forebay.framework.tasks.assigned_plan import create_enumerator
 from forebay.framework.tasks.read_task import ReadTask
 from forebay.options import Duration
 from forebay.retry import RetryPolicy
@@ -492,17 +493,18 @@ def open_stream(
     timeout = options.planning_timeout.total_seconds()
     calls = ConnectorCalls(source.name, runtime, retry=RetryPolicy.of(options), timeout=timeout)
 
-    def new_context() -> AssignedContext:
-        return AssignedContext(source.name, runtime, timeout=timeout)
+    def new_coordinator() -> Coordinator:
+        return Coordinator(source.name, runtime, streaming=True)
 
-    context = new_context()
-    enumerator = create_enumerator(source, context, calls)
+    coordinator = new_coordinator()
+    enumerator = create_enumerator(source, coordinator, calls)
     split_provider: SplitProvider
     if isinstance(enumerator, DiscoveryEnumerator):
         split_provider = DiscoverySplitProvider(source, enumerator, options, calls, runtime)
         digests = enumerator.digests
     else:
-        split_provider, digests = AssignedSplitProvider(source, enumerator, context, calls, new_context), None
+        digests = None
+        split_provider = AssignedSplitProvider(source, enumerator, coordinator, calls, new_coordinator, timeout=timeout)
     store = state_store(options)
     spilling = None if store is None else SpillingOffsetCodec(source, store, calls, digests)
     return StreamPlanner(

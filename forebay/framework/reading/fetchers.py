@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
@@ -416,6 +415,10 @@ class FetcherManager:
         self._runtime = context.runtime
         self._options = options
         self._until_caught_up = until_caught_up
+        shared = (source.fetchers or 0) * context.fetcher_factor
+        self._loads = {str(number): 0 for number in range(shared)}
+        """The number of splits of each shared fetcher; empty if each split has a fetcher of its own."""
+        self._routes: dict[str, str] = {}
         self._running: dict[str, _Running] = {}
         self._ending: list[_Running] = []
         self._lock = context.runtime.lock()
@@ -437,7 +440,8 @@ class FetcherManager:
             )
         routed: dict[str, list[Split]] = {}
         for split in splits:
-            routed.setdefault(self._route(split.id), []).append(split)
+            key = self._routes[split.id] = self._route(split.id)
+            routed.setdefault(key, []).append(split)
         for key, group in routed.items():
             if key not in self._running:
                 self._running[key] = self._start(key)
@@ -446,12 +450,19 @@ class FetcherManager:
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Pause and resume splits, given by id, in their fetchers (FM-4)."""
         # In the order of the splits, not of a set: a simulation must run alike in every process.
-        keys = dict.fromkeys(self._route(split_id) for split_id in (*pause, *resume))
+        keys = dict.fromkeys(self._routes.get(split_id, "") for split_id in (*pause, *resume))
         for key in (candidate for candidate in keys if candidate in self._running):
             self._running[key].fetcher.pause_or_resume(
-                [split_id for split_id in pause if self._route(split_id) == key],
-                [split_id for split_id in resume if self._route(split_id) == key],
+                [split_id for split_id in pause if self._routes.get(split_id) == key],
+                [split_id for split_id in resume if self._routes.get(split_id) == key],
             )
+
+    def forget(self, split_ids: Iterable[str]) -> None:
+        """Record that splits are finished, so that their fetchers have room for others."""
+        for split_id in split_ids:
+            key = self._routes.pop(split_id)
+            if self._loads:
+                self._loads[key] -= 1
 
     def check_errors(self) -> None:
         """Raise the first error of any fetcher, if there is one, at every call; later errors are its notes (FM-1)."""
@@ -497,8 +508,12 @@ class FetcherManager:
             return self._late
 
     def _route(self, split_id: str) -> str:
-        fetchers = self._source.fetchers
-        return split_id if fetchers is None else str(zlib.crc32(split_id.encode()) % fetchers)
+        """Return the fetcher of a new split: its own one, or the shared one with the fewest splits."""
+        if not self._loads:
+            return split_id
+        key = min(self._loads, key=self._loads.__getitem__)
+        self._loads[key] += 1
+        return key
 
     def _start(self, key: str) -> _Running:
         fetcher = Fetcher(

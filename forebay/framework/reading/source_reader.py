@@ -63,7 +63,7 @@ class SourceReaderBase(SourceReader):
     def start(self) -> None:
         """Request one split per fetcher, unless some were restored (RDR-1)."""
         if not self._states and not self._no_more_splits:
-            for _ in range(self._source.fetchers or 1):
+            for _ in range((self._source.fetchers or 1) * self._context.fetcher_factor):
                 self._context.send_split_request()
 
     def add_splits(self, splits: Sequence[Split]) -> None:
@@ -217,6 +217,7 @@ class SourceReaderBase(SourceReader):
     def _finish_hand_over(self, output: ReaderOutput) -> None:
         """Remove and report finished splits, then recycle the current hand-over, each once (RB-3, RB-4)."""
         finished, self._finished = self._finished, {}
+        self._fetchers.forget(finished)
         for split_id in finished:
             del self._states[split_id]
             self._paused.discard(split_id)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ContractError
+from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.fixed_ends import fixed_ends, unread
 from forebay.framework.coordination.validation import checked_splits
 from forebay.framework.discovery import OPEN_COST, DiscoveryEnumerator
@@ -24,7 +25,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split
-from forebay.framework.tasks.planning_context import PlanningContext, create_enumerator
+from forebay.framework.tasks.assigned_plan import create_enumerator, plan_assigned
 from forebay.retry import RetryPolicy
 
 
@@ -319,12 +320,12 @@ def plan_bounded(
     runtime = runtime or ThreadRuntime()
     timeout = options.planning_timeout.total_seconds()
     calls = ConnectorCalls(source.name, runtime, retry=RetryPolicy.of(options), timeout=timeout)
-    context = PlanningContext(source.name, runtime, timeout=timeout)
-    enumerator = create_enumerator(source, context, calls)
+    coordinator = Coordinator(source.name, runtime, reads_once=True)
+    enumerator = create_enumerator(source, coordinator, calls)
     cores = parallelism or os.cpu_count() or 1
     if isinstance(enumerator, DiscoveryEnumerator):
         return _plan_discovery(source, enumerator, options, cores, calls)
-    splits = unread(source, context.plan(enumerator, bounded=source.bounded))
+    splits = unread(source, plan_assigned(source, enumerator, coordinator, timeout))
     return spread(None, splits, options, cores)
 
 

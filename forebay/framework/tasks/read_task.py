@@ -10,13 +10,13 @@ from typing import Protocol
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.reader import InputStatus, SourceReader
+from forebay.framework.reading.reader_context import Delivered, Output, ReaderContext, close_reader
 from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import check_may_catch_up
-from forebay.framework.tasks.reader_context import Delivered, Output, TaskReaderContext, close_reader
 from forebay.version import __version__
 
 __all__ = ["Delivered", "ReadTask", "run_task"]
@@ -82,7 +82,7 @@ def run_task(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Del
 
 def _read_planned(task: ReadTask, slices: Sequence[Split], runtime: Runtime) -> Iterator[Delivered]:
     name = task.source.name
-    context = TaskReaderContext(task.source, task.options, runtime, index=task.index, count=task.count, planned=True)
+    context = ReaderContext(task.source, task.options, runtime, index=task.index, count=task.count, planned=True)
     # A task of one split can name it if the source does not say which split failed.
     split = slices[0].id if len({part.id for part in slices}) == 1 else None
     reader = context.new_reader(split, until_caught_up=not task.source.bounded)

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small host on one thread: its coordinator and readers can be killed and restored at any step."""
+"""A small host on one thread: its enumerator and reader can be killed and restored at any step."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+from forebay.errors import ContractError
 from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.coordination.inbox import AddSplits, EnumeratorEvent, NoMoreSplits, ToReader
+from forebay.framework.coordination.discovering import DiscoveringEnumerator, begin_enumerator
 from forebay.framework.enumerator import SourceEvent
 from forebay.framework.reader import InputStatus
-from forebay.framework.runtime.runtime import Next, ThreadRuntime
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.split import Json, Split
 from forebay.testkit.harness.guarded_calls import calling
 from forebay.testkit.harness.session_base import Closing, KitContext, Silence
@@ -32,123 +34,151 @@ class HostCheckpoint:
 
     Args:
         enumerator: The enumerator's snapshot.
-        held: The splits of all readers, at the positions to resume from.
-        rows: The rows that the readers had emitted before the checkpoint, as text, by split id.
+        held: The splits of the reader, at the positions to resume from.
+        finished: Ids of the splits that were read to their end.
+        rows: The rows that the reader had emitted before the checkpoint, as text, by split id.
     """
 
     enumerator: Json
     held: Sequence[Split]
+    finished: Collection[str]
     rows: Mapping[str, Sequence[str]]
 
 
 class _Context(KitContext):
     """A reader context that passes split requests and source events to the host's coordinator."""
 
-    def __init__(self, host: SingleThreadHost, subtask: int, subject: Subject) -> None:
+    def __init__(self, host: SingleThreadHost, subject: Subject) -> None:
         super().__init__(host.options, subject.clients)
-        self._host = host
-        self._subtask = subtask
-
-    @property
-    def subtask(self) -> int:
-        return self._subtask
-
-    def current_parallelism(self) -> int:
-        return self._host.readers
+        self._coordinator = host.coordinator
 
     def send_split_request(self) -> None:
-        self._host.coordinator.handle_split_request(self._subtask, None)
+        self._coordinator.post(self._coordinator.request)
 
     def send_source_event(self, event: SourceEvent) -> None:
-        self._host.coordinator.handle_source_event(self._subtask, event)
+        self._coordinator.post(lambda: self._coordinator.handle_source_event(event))
 
 
-@dataclass(slots=True)
 class _HostReader:
-    """The state of one reader: its session, its undelivered messages and the splits it holds."""
+    """The reader of a host: its session, the messages that it has not got yet, and the splits that it holds."""
 
-    subtask: int
-    session: ReaderSession
-    mailbox: deque[ToReader] = field(default_factory=deque)
-    held: dict[str, Split] = field(default_factory=dict)
-    no_more: bool = False
-    ended: bool = False
-    emitted: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    def __init__(self, host: SingleThreadHost, session: ReaderSession) -> None:
+        self.session = session
+        self.held: dict[str, Split] = {}
+        self.no_more = False
+        self.ended = False
+        self.emitted: defaultdict[str, int] = defaultdict(int)
+        self._host = host
+        self._messages: deque[Callable[[], None]] = deque()
+        self._coming: list[Split] = []
+
+    # ---- called by the coordinator
+
+    def add_splits(self, splits: Sequence[Split]) -> None:
+        if again := next((split for split in splits if split.id in self._host.finished), None):
+            raise ContractError(
+                f"the split {again.id!r} was assigned again after it had been read to its end",
+                split=again.id,
+                rule="SPL-1",
+                advice="assign a finished split no more: drop it in handle_splits_finished(), also after a restart",
+            )
+        self._host.steps += 1
+        self._host.assigned.update(split.id for split in splits)
+        self.held.update((split.id, split) for split in splits)
+        self._coming += splits
+        self._messages.append(self._add_coming)
+
+    def notify_no_more_splits(self) -> None:
+        self._host.steps += 1
+        self._messages.append(self._end)
+
+    def handle_source_event(self, event: SourceEvent) -> None:
+        self._host.steps += 1
+        self._messages.append(lambda: self.session.reader.handle_source_event(event))
+
+    # ---- called by the host
+
+    def deliver(self) -> None:
+        while self._messages:
+            with calling("EVT-1", "the reader, called by the host,"):
+                self._messages.popleft()()
 
     def snapshot(self, checkpoint_id: int) -> list[Split]:
-        """Return the splits in the reader's snapshot and those in messages that it has not received yet."""
+        """Return the splits in the reader's snapshot and those that it has not received yet."""
         held = {split.id: split for split in self.session.snapshot(checkpoint_id)}
-        on_the_way = [split for message in self.mailbox if isinstance(message, AddSplits) for split in message.splits]
-        return [*held.values(), *on_the_way]
+        return [*held.values(), *self._coming]
+
+    def _add_coming(self) -> None:
+        coming, self._coming = self._coming, []
+        self.session.add(coming)
+
+    def _end(self) -> None:
+        self.no_more = True
+        self.session.no_more()
 
 
 class SingleThreadHost(Closing):
-    """Runs a source's coordinator and its readers on one thread.
+    """Runs a source's enumerator and its reader on one thread.
 
-    A row counts as delivered when a reader emits it. The splits of a failed reader go back to the coordinator at the
+    A row counts as delivered when the reader emits it. The splits of a failed reader go back to the enumerator at the
     position after the last delivered row, so no row may come twice. A host with `restored` starts with the rows of that
     checkpoint.
 
     Args:
         subject: The source under test.
-        readers: The number of readers.
         restored: The checkpoint to continue from; None to start without one.
-        register: The subtasks whose readers start immediately; by default, all of them.
+        register: Whether the reader starts immediately.
     """
 
-    def __init__(
-        self,
-        subject: Subject,
-        readers: int,
-        *,
-        restored: HostCheckpoint | None = None,
-        register: Iterable[int] | None = None,
-    ) -> None:
+    def __init__(self, subject: Subject, *, restored: HostCheckpoint | None = None, register: bool = True) -> None:
         self._subject = subject
-        self.readers = readers
         self.rows: defaultdict[str, list[str]] = defaultdict(list)
         self.finished: set[str] = set()
         self.assigned: set[str] = set()
         self.steps = 0
-        self._readers: dict[int, _HostReader] = {}
-        self._failed: list[_HostReader] = []
+        self._reader: _HostReader | None = None
         self._checkpoint = 0
+        self._discovering: DiscoveringEnumerator | None = None
         source, self.options = subject.coordinated()
-        self.coordinator = Coordinator(source, ThreadRuntime(), parallelism=readers, options=self.options)
+        runtime = ThreadRuntime()
+        self.coordinator = Coordinator(source.name, runtime)
         if restored is not None:
             self.rows.update({split_id: list(rows) for split_id, rows in restored.rows.items()})
-            self.coordinator.reset_to_checkpoint(json.loads(json.dumps(restored.enumerator)))
-        self.coordinator.start([through_json(split, subject) for split in restored.held] if restored else [])
-        for subtask in range(readers) if register is None else register:
-            self.register(subtask)
+            self.finished.update(restored.finished)
+        with self._closed_on_error(), calling("ENU-1", "the enumerator, called by the coordinator,"):
+            self._discovering = begin_enumerator(
+                source,
+                self.coordinator,
+                self.options,
+                runtime.random,
+                state=None if restored is None else json.loads(json.dumps(restored.enumerator)),
+                splits=[through_json(split, subject) for split in restored.held] if restored else [],
+            )
+            if register:
+                self.register()
 
     # ---- events of the host
 
-    def register(self, subtask: int) -> None:
-        """Create the reader of a subtask, register it with the coordinator and start it."""
-        context = _Context(self, subtask, self._subject)
-        reader = _HostReader(subtask, ReaderSession(self._subject, no_more=False, once=False, context=context))
-        self._readers[subtask] = reader
-        self.coordinator.register_reader(subtask, None, lambda message: self._receive(reader, message))
-        reader.session.start()
+    def register(self) -> None:
+        """Create the reader, register it with the coordinator and start it."""
+        session = ReaderSession(self._subject, no_more=False, once=False, context=_Context(self, self._subject))
+        reader = self._reader = _HostReader(self, session)
+        self.coordinator.post(lambda: self.coordinator.register(reader, None))
+        session.start()
 
-    def fail(self, subtask: int) -> None:
-        """Close a subtask's reader and report its failure to the coordinator. The caller calls `replace` next."""
-        reader = self._readers.pop(subtask)
-        self.coordinator.reader_failed(subtask)
+    def fail(self) -> None:
+        """Close the reader, and return its splits to the enumerator at their delivered positions (COO-4).
+
+        The enumerator sees all that the reader sent before.
+        """
+        with calling("ENU-1", "the enumerator, called by the coordinator,"):
+            self.coordinator.run_queued()
+        reader, self._reader = self._reader, None
+        assert reader is not None  # noqa: S101 - the caller has registered it
         reader.session.close()
-        self._failed.append(reader)
-
-    def replace(self) -> None:
-        """Return a failed reader's splits to the coordinator at their delivered positions; start another (COO-4)."""
-        self.register(self.give_back())
-
-    def give_back(self) -> int:
-        """Return a failed reader's splits to the coordinator at their delivered positions. Return its subtask."""
-        reader = self._failed.pop()
         back = [through_json(split, self._subject) for split in reader.held.values()]
-        self.coordinator.subtask_reset(reader.subtask, self._checkpoint, back)
-        return reader.subtask
+        with calling("ENU-3", "the enumerator, called by the coordinator,"):
+            self.coordinator.reader_failed(back)
 
     def settle(self, seconds: float) -> None:
         """Run steps until none has had an effect for some seconds."""
@@ -161,37 +191,33 @@ class SingleThreadHost(Closing):
         """Take a checkpoint between two steps.
 
         Args:
-            complete: Whether to notify the coordinator and the readers that the checkpoint is complete.
+            complete: Whether to notify the enumerator and the reader that the checkpoint is complete.
         """
         number = self._checkpoint + 1
-        taken: list[tuple[Json, Exception | None]] = []
-        self.coordinator.snapshot(number, lambda state, error: taken.append((state, error)))
-        silence = Silence(self._subject.patience)
-        while not taken:
-            # Not a step further: what the coordinator does after the snapshot is no part of the checkpoint.
-            self._coordinate(once=True)
-            if silence.left < 0:
-                raise Broken("the enumerator's snapshot_state() did not return", "do not block in it", rule="ENU-5")
-        state, error = taken[0]
-        if error is not None:
-            raise error
-        held = [split for reader in self._readers.values() for split in reader.snapshot(number)]
-        taken_now = HostCheckpoint(
-            _json_of(state), held, {split_id: list(rows) for split_id, rows in self.rows.items()}
+        with calling("ENU-1", "the enumerator, called by the coordinator,"):
+            self.coordinator.run_queued()
+        with calling("ENU-5", "the enumerator's snapshot_state()"):
+            state = self.coordinator.snapshot(number)
+        held = [] if self._reader is None else self._reader.snapshot(number)
+        taken = HostCheckpoint(
+            _json_of(state), held, set(self.finished), {split_id: list(rows) for split_id, rows in self.rows.items()}
         )
         if complete:
             self._checkpoint = number
             positions = {split.id: split.position for split in held if split.position is not None}
-            self.coordinator.notify_checkpoint_complete(number, positions)
-            for reader in self._readers.values():
-                reader.session.reader.notify_checkpoint_complete(number)
-        return taken_now
+            with calling("ENU-7", "the enumerator, told of a complete checkpoint,"):
+                self.coordinator.checkpoint_complete(number)
+                if self._discovering is not None:
+                    self._discovering.committed(positions)
+            if self._reader is not None:
+                self._reader.session.reader.notify_checkpoint_complete(number)
+        return taken
 
     def close(self) -> None:
-        """Close the readers, then the coordinator with its enumerator."""
+        """Close the reader, then the enumerator."""
         try:
-            for reader in self._readers.values():
-                reader.session.close()
+            if self._reader is not None:
+                self._reader.session.close()
         finally:
             with calling("ENU-9", "the enumerator's close()"):
                 self.coordinator.close(self._subject.patience)
@@ -212,48 +238,49 @@ class SingleThreadHost(Closing):
                 raise self._subject.silent(self._stuck(silence.seconds))
 
     def _stuck(self, seconds: float) -> Broken:
-        readers = self._readers.items()
-        held = sorted(split_id for _, reader in readers for split_id in reader.held)
-        open_ended = [subtask for subtask, reader in readers if not reader.no_more]
+        held = sorted(self._reader.held) if self._reader is not None else []
         expected = self._subject.plain.rows.keys() if self._subject.plain else set()
         lacking = sorted(expected - self.finished - set(held))
         if lacking:
             return Broken(
-                f"no reader has the split {lacking[0]!r}, and nothing happened for {seconds:.1f} s; {len(lacking)} of "
-                f"{len(expected)} splits are missing, and readers hold {held}",
+                f"the reader lacks the split {lacking[0]!r}, and nothing happened for {seconds:.1f} s; {len(lacking)} "
+                f"of {len(expected)} splits are missing, and the reader holds {held}",
                 "assign every split that was found or came back, at its position; store unassigned splits in "
                 "snapshot_state(), and restore them in restore_state()",
             )
+        told = self._reader is not None and self._reader.no_more
         return Broken(
-            f"nothing happened for {seconds:.1f} s; readers hold {held}; readers that were not told that no more "
-            f"splits follow: {open_ended}",
+            f"nothing happened for {seconds:.1f} s; the reader holds {held}, and was {'' if told else 'not '}told that "
+            "no more splits follow",
             "answer every request, and signal the end once every split is assigned",
         )
 
     def step(self) -> bool:
-        """Run one step of the coordinator and of every reader; return whether any of them made progress."""
+        """Run one step of the enumerator and of the reader; return whether any of them made progress."""
         before = self.steps
-        self._coordinate()
-        for reader in list(self._readers.values()):
-            self._deliver(reader)
-            self._poll(reader)
+        with calling("ENU-1", "the enumerator, called by the coordinator,"):
+            while self.coordinator.run_next():
+                pass
+        if self._reader is not None:
+            self._reader.deliver()
+            self._poll(self._reader)
         if self.steps == before:
             time.sleep(_PAUSE)
         return self.steps > before
 
-    def in_progress(self) -> list[int]:
-        """Return the subtasks of the readers that have emitted rows of a split that they still hold."""
-        readers = self._readers.items()
-        return [subtask for subtask, reader in readers if any(reader.emitted[split_id] for split_id in reader.held)]
+    def in_progress(self) -> bool:
+        """Return whether the reader has emitted rows of a split that it still holds."""
+        reader = self._reader
+        return reader is not None and any(reader.emitted[split_id] for split_id in reader.held)
 
-    def all_ended(self) -> bool:
-        """Return whether all readers are registered and have ended."""
-        return len(self._readers) == self.readers and all(reader.ended for reader in self._readers.values())
+    def ended(self) -> bool:
+        """Return whether the reader has ended."""
+        return self._reader is not None and self._reader.ended
 
     def has_read(self, expected: Mapping[str, Sequence[str]]) -> bool:
-        """Return whether the readers have read the whole input.
+        """Return whether the reader has read the whole input.
 
-        A bounded source is read when every reader has ended. An unbounded source is read when each split has returned
+        A bounded source is read when the reader has ended. An unbounded source is read when each split has returned
         as many rows as `expected` holds for it, and is finished or caught up. A split of a live input, which may grow,
         need not be caught up.
 
@@ -261,39 +288,21 @@ class SingleThreadHost(Closing):
             expected: The expected rows as text, by split id.
         """
         if self._subject.source.bounded:
-            return self.all_ended()
-        quiet = self.finished.union(*(reader.session.output.caught_up for reader in self._readers.values()))
+            return self.ended()
+        quiet = self.finished | (set() if self._reader is None else self._reader.session.output.caught_up)
         return all(
             len(self.rows[split_id]) >= len(rows) and (self._subject.live or split_id in quiet)
             for split_id, rows in expected.items()
         )
 
-    def _coordinate(self, *, once: bool = False) -> None:
-        """Step the coordinator until it has no work left; with `once`, only one time."""
-        with calling("ENU-1", "the enumerator, called by the coordinator,"):
-            while self.coordinator.step() is Next.AGAIN and not once:
-                pass
-        if self.coordinator.error is not None:
-            raise self.coordinator.error
-
-    def _receive(self, reader: _HostReader, message: ToReader) -> None:
-        reader.mailbox.append(message)
-        self.steps += 1
-        if isinstance(message, AddSplits):
-            reader.held.update((split.id, split) for split in message.splits)
-            self.assigned.update(split.id for split in message.splits)
-
-    def _deliver(self, reader: _HostReader) -> None:
-        while reader.mailbox:
-            match reader.mailbox.popleft():
-                case AddSplits(splits):
-                    reader.session.add(splits)
-                case NoMoreSplits():
-                    reader.no_more = True
-                    reader.session.no_more()
-                case EnumeratorEvent(event):
-                    with calling("EVT-1", "the reader's handle_source_event()"):
-                        reader.session.reader.handle_source_event(event)
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        """Close the host if the `with` block fails: it is not entered yet."""
+        try:
+            yield
+        except BaseException:
+            self.abandon()
+            raise
 
     def _poll(self, reader: _HostReader) -> None:
         if reader.ended:
@@ -310,7 +319,8 @@ class SingleThreadHost(Closing):
         for split_id in output.released & reader.held.keys():
             self.finished.add(split_id)
             self.steps += 1
-            self.coordinator.handle_splits_finished(reader.subtask, [reader.held.pop(split_id)])
+            with calling("ENU-1", "the enumerator, called by the coordinator,"):
+                self.coordinator.splits_finished([reader.held.pop(split_id)])
 
 
 def _json_of(state: Json) -> Any:  # noqa: ANN401 - any JSON value

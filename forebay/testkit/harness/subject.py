@@ -17,15 +17,14 @@ import pyarrow as pa
 
 from forebay.errors import RetriableError
 from forebay.framework.coordination.coordinator import Coordinator
-from forebay.framework.coordination.inbox import AddSplits, NoMoreSplits, ToReader
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumerator, SplitEnumeratorContext
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.runtime import Next, ThreadRuntime
+from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
-from forebay.framework.tasks.planning_context import PlanningContext
+from forebay.framework.tasks.assigned_plan import PlannedReader, plan_assigned
 from forebay.options import Duration
 from forebay.retry import PROCESS_PAUSES, RetryCount
 from forebay.testkit.harness.guarded_calls import calling
@@ -229,7 +228,7 @@ class SourceCalls:
     @contextmanager
     def enumerator(self) -> Iterator[SplitEnumerator | DiscoveryEnumerator]:
         """Yield a new enumerator of the source, and close it at the end of the `with` block."""
-        context = PlanningContext(self.source.name, ThreadRuntime(), timeout=self.patience)
+        context = Coordinator(self.source.name, ThreadRuntime(), reads_once=True)
         with calling("SRC-1", "create_enumerator()"):
             enumerator = self.source.create_enumerator(context)
         try:
@@ -263,10 +262,10 @@ class SourceCalls:
         Raises:
             ForebayError: The enumerator failed, does not end a batch read, or did not end it within `timeout` seconds.
         """
-        context = PlanningContext(self.source.name, ThreadRuntime(), timeout=timeout)
+        coordinator = Coordinator(self.source.name, ThreadRuntime(), reads_once=True)
         with calling("ENU-10", "the enumerator, asked for all splits of a batch read,"):
-            enumerator = cast("SplitEnumerator", self.source.create_enumerator(context))
-            return context.plan(enumerator, bounded=bool(self.source.bounded))
+            enumerator = cast("SplitEnumerator", self.source.create_enumerator(coordinator))
+            return plan_assigned(self.source, enumerator, coordinator, timeout)
 
     def discovered(self, enumerator: DiscoveryEnumerator, known: Mapping[str, Split], *, first: bool) -> Discovered:
         """Call the enumerator's `discover(known, first)`, with retries after a `RetriableError`."""
@@ -351,26 +350,25 @@ class SourceCalls:
 
 
 def _assigned_splits(calls: SourceCalls) -> list[Split]:
-    """Return all splits that the source's enumerator assigns to one reader that keeps requesting, in that order.
+    """Return all splits that the source's enumerator assigns to a reader that keeps requesting, in that order.
 
-    A real reader requests less often. ENU-11 compares these splits with those that real readers get.
+    A real reader requests less often. ENU-11 compares these splits with those that a real reader gets.
     """
-    received: list[ToReader] = []
-    coordinator = Coordinator(calls.source, ThreadRuntime(), parallelism=1, options=calls.options())
-    coordinator.start()
-    coordinator.register_reader(0, None, received.append)
-    coordinator.handle_split_request(0, None)
+    coordinator, reader = Coordinator(calls.source.name, ThreadRuntime()), PlannedReader(calls.source.name)
     before, silence = 0, Silence(calls.patience)
     try:
-        while not any(isinstance(message, NoMoreSplits) for message in received):
+        with calling("ENU-2", "the enumerator"):
+            coordinator.attach(cast("SplitEnumerator", calls.source.create_enumerator(coordinator)))
+            coordinator.begin()
+            coordinator.register(reader, None)
+            coordinator.request()
+        while not coordinator.no_more:
             with calling("ENU-2", "the enumerator"):
-                more = coordinator.step() is Next.AGAIN
-            if coordinator.error is not None:
-                raise coordinator.error
-            if len(received) > before:
-                before = len(received)
+                more = coordinator.run_next()
+            if len(reader) > before:
+                before = len(reader)
                 silence.reset()
-                coordinator.handle_split_request(0, None)
+                coordinator.post(coordinator.request)
             if not calls.source.bounded and before and silence.seconds > _QUIET:
                 break
             if silence.left < 0:
@@ -386,7 +384,7 @@ def _assigned_splits(calls: SourceCalls) -> list[Split]:
     finally:
         with calling("ENU-9", "the enumerator's close()"):
             coordinator.close(calls.patience)
-    return [split for message in received if isinstance(message, AddSplits) for split in message.splits]
+    return reader.take()
 
 
 SmallPages = tuple[str, int, Source]

@@ -204,33 +204,29 @@ class ItsEnumeratorsShareAConnection(broken.ItsEnumeratorsShareAConnection):
 
 
 @only("idle_readers_end")
-class EndsAsManyReadersAsThereWereSplits(Dealer):
-    def __init__(self, source, context):
-        super().__init__(source, context)
-        self.ended: set[int] = set()
-
-    def handle_split_request(self, subtask, host):
-        if self.waiting or len(self.ended | {subtask}) <= 3:
-            if not self.waiting:
-                self.ended.add(subtask)
-            super().handle_split_request(subtask, host)
+class TellsOnlyWhoHadASplit(broken.TellsOnlyWhoHadASplit):
+    """After a restart with nothing left to read, the reader never ends."""
 
 
 @only("readers_register_late")
-class TakesTheFirstToRegisterForTheFirst(Dealer):
-    def __init__(self, source, context):
-        super().__init__(source, context)
-        self.first: int | None = None
+class EndsAReaderThatComesAfterItsDiscovery(Dealer):
+    registered = discovered = late = False
+
+    def start(self):
+        self.context.call_async(lambda: None, self.found)
+
+    def found(self, _nothing, _error):
+        self.discovered = True
 
     def add_reader(self, subtask):
-        if self.first is None:
-            self.first = subtask
+        self.late = self.late or (self.discovered and not self.registered)
+        self.registered = True
 
     def handle_split_request(self, subtask, host):
-        if self.first == 0:
-            super().handle_split_request(subtask, host)
-        else:
+        if self.late:
             self.context.signal_no_more_splits(subtask)
+        else:
+            super().handle_split_request(subtask, host)
 
 
 @only("killed_readers")

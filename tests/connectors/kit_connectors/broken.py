@@ -617,13 +617,17 @@ class LosesTheProgressOfWhatComesBack(Dealer):
 
 @breaks("ENU-4")
 class KnowsTheFirstReaderOnly(Dealer):
+    readers = 0
+
+    def add_reader(self, subtask):
+        self.readers += 1
+        super().add_reader(subtask)
+
     def handle_split_request(self, subtask, host):
-        readers = self.context.registered_readers()
-        if readers and min(readers) != 0:
-            self.context.signal_no_more_splits(subtask)
-            self.waiting.clear()
-        else:
+        if self.readers == 1:
             super().handle_split_request(subtask, host)
+        else:
+            self.context.signal_no_more_splits(subtask)
 
 
 @breaks("ENU-5")

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from forebay.framework.inprocess.checkpoints import CheckpointPlan
-from forebay.framework.inprocess.engine import Engine
+from forebay.framework.inprocess.engine import CheckpointPlan, Engine
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.options import ByteSize, Duration
 from forebay_simulator.consumer import Consumer

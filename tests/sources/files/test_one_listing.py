@@ -13,8 +13,8 @@ from s3_servers import KEY, SECRET, S3Server
 
 import forebay
 from forebay.framework.arrow.casting import resolve_schema
+from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.runtime.runtime import ThreadRuntime
-from forebay.framework.tasks.planning_context import PlanningContext
 from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.testkit import FaultProxy
@@ -75,7 +75,7 @@ def source(tmp_path: Path) -> FileSource:
 
 def splits(source: FileSource, *, streaming: bool = False) -> Callable[[], int]:
     """Return a function that discovers with a new enumerator, and returns the number of splits."""
-    context = PlanningContext(source.name, ThreadRuntime(), timeout=10, streaming=streaming)
+    context = Coordinator(source.name, ThreadRuntime(), streaming=streaming, reads_once=not streaming)
     enumerator = source.create_enumerator(context)
     return lambda: len(enumerator.discover({}, True).splits)
 

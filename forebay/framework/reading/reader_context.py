@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The context and the output of a reader in a task."""
+"""The context of a reader, its output in a task, and how it is made and closed."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
 
-from forebay.errors import ContractError
+from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.enumerator import SourceEvent
 from forebay.framework.reader import SourceReader, SourceReaderContext
 from forebay.framework.reading.source_reader import create_reader
@@ -19,7 +20,7 @@ from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
-from forebay.framework.tasks.planning_context import event_refused
+from forebay.options import Duration
 
 C = TypeVar("C")
 
@@ -76,19 +77,32 @@ class Output:
         self.released.append(split_id)
 
 
-class TaskReaderContext(SourceReaderContext):
-    """The `SourceReaderContext` of a reader in a task: it ignores requests for splits, and refuses source events.
+def event_refused(source: str, event: SourceEvent) -> ConfigurationError:
+    """Return the error for a connector that sends a source event on Spark, which has no channel for it."""
+    return ConfigurationError(
+        f"the source event {type(event).__name__} cannot be sent: Spark has no channel between enumerator and readers",
+        source=source,
+        rule="EVT-1",
+        advice="put the data that readers need into the split, or run the source in-process with forebay.run",
+    )
+
+
+class ReaderContext(SourceReaderContext):
+    """The `SourceReaderContext` of a reader. In a task of Spark it ignores requests and refuses source events.
 
     Args:
         source: The source.
         options: The host's options.
         runtime: Threads and time.
-        index: The number of the task, from 0.
-        count: The number of tasks of the read.
+        index: The number of the reader, from 0.
+        count: The number of readers.
+        fetcher_factor: See `SourceReaderContext.fetcher_factor`.
         planned: Whether the ends of the splits are planned. If so, the next micro-batch begins at these ends.
+        request: Asks the enumerator for a split; None if every split is planned.
+        send_event: Sends an event to the enumerator; None if the host cannot.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a host decides about a reader
         self,
         source: Source,
         options: HostOptions,
@@ -96,14 +110,21 @@ class TaskReaderContext(SourceReaderContext):
         *,
         index: int = 0,
         count: int = 1,
+        fetcher_factor: int = 1,
         planned: bool = False,
+        request: Callable[[], None] | None = None,
+        send_event: Callable[[SourceEvent], None] | None = None,
     ) -> None:
         self._source = source
         self._options = options
         self._runtime = runtime
         self._index = index
         self._count = count
+        self.fetcher_factor = fetcher_factor
         self._planned = planned
+        self._request = request
+        self._send_event = send_event
+        self._detached = False
         self._loans = Loans(source, runtime)
 
     @property
@@ -113,12 +134,12 @@ class TaskReaderContext(SourceReaderContext):
 
     @property
     def subtask(self) -> int:
-        """The number of the task."""
+        """The number of the reader."""
         return self._index
 
     @property
     def options(self) -> HostOptions:
-        """The host's options."""
+        """The host's options. After `detach`, `close_timeout` is the time that remains."""
         return self._options
 
     @property
@@ -127,15 +148,29 @@ class TaskReaderContext(SourceReaderContext):
         return self._planned and not self._source.bounded
 
     def current_parallelism(self) -> int:
-        """Return the number of tasks of the read."""
+        """Return the number of readers."""
         return self._count
 
     def send_split_request(self) -> None:
-        """Do nothing: every split of this task was planned."""
+        """Ask the enumerator for a split, if splits are not planned."""
+        if self._request is not None and not self._detached:
+            self._request()
 
     def send_source_event(self, event: SourceEvent) -> None:
-        """Raise a ConfigurationError: Spark has no channel to send an event to the enumerator."""
-        raise event_refused(self._source.name, event)
+        """Send an event to the enumerator.
+
+        Raises:
+            ConfigurationError: The host has no channel for it (Spark).
+        """
+        if self._send_event is None:
+            raise event_refused(self._source.name, event)
+        if not self._detached:
+            self._send_event(event)
+
+    def detach(self, close_timeout: float) -> None:
+        """Drop all requests and events of the reader from now on; limit its `close` to `close_timeout` seconds."""
+        self._detached = True
+        self._options = dataclasses.replace(self._options, close_timeout=Duration(max(0.0, close_timeout)))
 
     def lease(self, key: Hashable, factory: Callable[[], C]) -> C:
         """Return this process's client for `key`, borrowed until the reader closes; `factory` creates it if needed."""
@@ -158,7 +193,7 @@ class TaskReaderContext(SourceReaderContext):
         return self._loans.hand_back(failed=failed)
 
 
-def close_reader(reader: SourceReader, context: TaskReaderContext, source: str, error: BaseException | None) -> None:
+def close_reader(reader: SourceReader, context: ReaderContext, source: str, error: BaseException | None) -> None:
     """Close a reader and give its clients back to the pool. If `error` is given, errors of closing become its notes.
 
     Raises:
