@@ -214,12 +214,12 @@ def choice_text(choice: object) -> str:
     return str(choice).lower() if isinstance(choice, bool) else str(choice)
 
 
-# -- The kinds of composite option values (lists, maps, optional values, unions). `kind_of` finds the kind of a type.
+# -- The kinds of composite option values (lists, maps, optional values). `kind_of` finds the kind of a type.
 
 
 READABLE: Final = (
     "str, int, float, bool, Duration, ByteSize, Secret, datetime, date, Path, an Enum, Literal, list[T], "
-    "tuple[T, ...], set[T], dict[str, T], T | None, or a union of these"
+    "tuple[T, ...], set[T], dict[str, T], str | Secret, or T | None"
 )
 
 
@@ -314,46 +314,17 @@ class OptionalOf(Kind):
         return value is None or self._inner.owns(value)
 
 
-class UnionOf(Kind):
-    """The kind of unions.
-
-    The first member that can parse a text wins; `str`, `Path` and `Secret` come last. A typed value keeps its type.
-    """
+class SecretOrText(Kind):
+    """The kind of `str | Secret`: a text is a Secret if it is a reference, or its key in a map is sensitive."""
 
     ambiguous = True
 
-    def __init__(self, members: Sequence[Kind]) -> None:
-        textual = [kind for kind in members if isinstance(kind, Scalar) and kind.type in (*TEXTUAL, Secret)]
-        self._textual = {kind.type: kind for kind in textual if isinstance(kind, Scalar)}
-        self._members: list[Kind] = [*(kind for kind in members if kind not in textual), *textual]
-        self.expects = ", or ".join(kind.expects for kind in members)
-        self.example = members[0].example
-        self.holds_secret = any(kind.holds_secret for kind in members)
+    def __init__(self) -> None:
+        self.expects, self.example, self.holds_secret = SCALARS[str].expects, SCALARS[str].example, True
 
     def parse(self, value: object, key: str = "") -> Any:
-        for kind in () if isinstance(value, str) and not isinstance(value, Enum) else self._members:
-            if kind.owns(value):
-                return kind.parse(value, key)
-        for kind in self._members:
-            if not isinstance(kind, Scalar) or kind.type not in self._textual:
-                try:
-                    return kind.parse(value, key)
-                except ValueError:
-                    continue
-        return self._parse_text(value, key)
-
-    def _parse_text(self, value: object, key: str) -> Any:
-        """Parse `value` as the textual member of the union (str, Path or Secret). `key` is its key if it is in a map.
-
-        For `str | Secret`, the result is a Secret if the text is a reference or the key is sensitive.
-        """
-        kinds = dict(self._textual)
-        secret = kinds.pop(Secret, None)
-        if secret and (not kinds or is_sensitive(key) or str(value).startswith(("env:", "file:"))):
-            return secret.parse(value, key)
-        if not kinds:
-            raise InvalidValue
-        return kinds.get(str, next(iter(kinds.values()))).parse(value, key)
+        secret = isinstance(value, Secret) or is_sensitive(key) or str(value).startswith(("env:", "file:"))
+        return SCALARS[Secret if secret else str].parse(value, key)
 
     def text(self, value: Any) -> str:
         return self._owner(value).text(value)
@@ -362,10 +333,10 @@ class UnionOf(Kind):
         return self._owner(value).json(value)
 
     def owns(self, value: object) -> bool:
-        return any(kind.owns(value) for kind in self._members)
+        return self._owner(value).owns(value)
 
     def _owner(self, value: object) -> Kind:
-        return next(kind for kind in self._members if kind.owns(value))
+        return SCALARS[Secret if isinstance(value, Secret) else str]
 
 
 _CONTAINERS: Final[dict[object, Callable[[Iterable[Any]], Collection[Any]]]] = {
@@ -397,9 +368,7 @@ def kind_of(hint: object) -> Kind:
         choice = Choice([choice_text(value) for value in values], values)
         return OptionalOf(choice) if None in args else choice
     if origin is Union or origin is types.UnionType:
-        members = [kind_of(arg) for arg in args if arg is not type(None)]
-        inner = members[0] if len(members) == 1 else UnionOf(members)
-        return OptionalOf(inner) if type(None) in args else inner
+        return _kind_of_union(args)
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
         raise InvalidValue("a tuple type must allow any length: write tuple[T, ...]")
     if origin in _CONTAINERS and args:
@@ -407,6 +376,17 @@ def kind_of(hint: object) -> Kind:
     if origin in (dict, Mapping) and len(args) == 2:
         return MapOf(kind_of(args[0]), kind_of(args[1]))
     raise InvalidValue(f"a text cannot represent a value of {getattr(hint, '__qualname__', hint)!s}")
+
+
+def _kind_of_union(members: Sequence[object]) -> Kind:
+    values = [member for member in members if member is not type(None)]
+    if len(values) == 1:
+        kind = kind_of(values[0])
+    elif set(values) == {str, Secret}:
+        kind = SecretOrText()
+    else:
+        raise InvalidValue("an option has one type: declare a str, and parse it in a method, or declare two options")
+    return kind if len(values) == len(members) else OptionalOf(kind)
 
 
 def _kind_of_enum(enum: type[Enum]) -> Kind:
@@ -457,18 +437,17 @@ def own_annotations(cls: type) -> Mapping[str, Any]:
     return inspect.get_annotations(cls)
 
 
-def resolved(base: type, annotation: object, extra: Mapping[str, object] | None = None) -> Any:
+def resolved(base: type, annotation: object) -> Any:
     """Return the type that an annotation means, including `Annotated` and `ClassVar`.
 
     Args:
         base: The class in whose body the annotation is.
         annotation: The annotation, which may be a text.
-        extra: Additional names that a text annotation may use.
 
     Raises:
         Exception: Evaluating the annotation failed, mostly with NameError.
     """
-    scope = {**_WELL_KNOWN, **_names_around(base), **(extra or {})}
+    scope = {**_WELL_KNOWN, **_names_around(base)}
     # A class body sees its own attributes. Only types count, because of `date: date = …`.
     scope.update({name: value for name, value in vars(base).items() if isinstance(value, type)})
     holder = type(base.__name__, (), {"__annotations__": {"it": annotation}})
@@ -500,35 +479,17 @@ def _enclosed(method: types.FunctionType) -> dict[str, object]:
 def resolve_annotations(cls: type) -> None:
     """Replace text annotations of a class by types, where they can be resolved now.
 
-    Called by a base class in `__init_subclass__`, before `dataclass`: only then are the local names of an enclosing
-    function visible, and a class that is pickled by value contains the types. An annotation that cannot be resolved
-    stays a text; `class_options` reports it.
+    Called by a base class in `__init_subclass__`, before `dataclass`, so that a class that is pickled by value contains
+    the types. An annotation that cannot be resolved stays a text; `class_options` reports it.
     """
     annotations = dict(own_annotations(cls))
-    nearby: dict[str, object] | None = None
     for name, annotation in annotations.items():
         if isinstance(annotation, str):
-            nearby = _names_in_callers(cls) if nearby is None else nearby
             try:
-                annotations[name] = resolved(cls, annotation, nearby)
+                annotations[name] = resolved(cls, annotation)
             except Exception:  # noqa: BLE001, S112 - an annotation is code; `class_options` reports the error
                 continue
-    if nearby is not None:
-        cls.__annotations__ = annotations
-
-
-def _names_in_callers(cls: type) -> dict[str, object]:
-    """Return the local variables of the functions around the class definition.
-
-    Those of inner functions take precedence.
-    """
-    names: dict[str, object] = {}
-    frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - `inspect.stack` does the same, and reads source files
-    while frame is not None:
-        if frame.f_globals.get("__name__") == cls.__module__ and frame.f_locals is not frame.f_globals:
-            names = {**frame.f_locals, **names}
-        frame = frame.f_back
-    return names
+    cls.__annotations__ = annotations
 
 
 _SECTION = re.compile(r"\s*(Args|Attributes|Options):\s*")

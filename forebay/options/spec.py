@@ -222,8 +222,7 @@ class OptionSpec:
             f"the value {shown} of the option {self.name!r} has no text form that is parsed as this value, so a "
             "checkpoint cannot keep it",
             option=self.name,
-            advice="use another value; or, in the connector, give the option a type without a union, such as Path "
-            "instead of Path | str, or declare it with may_change=True",
+            advice="use another value; or, in the connector, declare the option with may_change=True",
         )
 
     def hides(self, key: str = "") -> bool:

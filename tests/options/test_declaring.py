@@ -172,25 +172,32 @@ def test_fields_outside_the_constructor_and_keyword_markers_are_no_options():
 
 
 def in_a_function() -> type:
-    class Colour(Enum):
-        RED = "red"
-
     class Local(Base):
         class Size(Enum):
             BIG = "big"
 
-        colour: Colour = Colour.RED
-        colours: dict[str, Colour] = option(default_factory=dict)
         size: Size = Size.BIG
+        sizes: dict[str, Size] = option(default_factory=dict)
 
     return Local
 
 
-def test_types_local_to_a_function_or_a_class_are_found():
+def test_types_of_the_class_itself_are_found():
     local = in_a_function()
-    assert spec(local, "colour").convert("RED").value == "red"
-    assert spec(local, "colours").convert('{"a": "red"}')["a"].value == "red"
     assert spec(local, "size").convert("big").value == "big"
+    assert spec(local, "sizes").convert('{"a": "big"}')["a"].value == "big"
+
+
+def test_a_type_of_the_function_around_is_refused_by_name():
+    class Colour(Enum):
+        RED = "red"
+
+    class Local(Base):
+        colour: Colour = Colour.RED
+
+    with pytest.raises(ContractError, match="'Colour' of 'colour' cannot be resolved") as caught:
+        class_options(Local)
+    assert "at the top level of the module" in str(caught.value.advice)
 
 
 def test_without_a_base_class_types_in_closures_are_found():
