@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts columns of ORC files to the types of the schema. The conversion of a column is built once per stripe.
+"""Converts columns of ORC files to the types of the schema. The conversion of a column is built once per file.
 
 The supported pairs of types are those of ORC's Java reader 2.3, which Spark 4.2.0 uses, except pairs that change a
 value's meaning.
@@ -7,20 +7,19 @@ value's meaning.
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.orc.metadata import TEXTS, Malformed, Node, StreamKind, TypeKind
-from forebay.formats.orc.projection import Pick
+from forebay.formats.orc.footer import TEXTS, Node, StreamKind, TypeKind
+from forebay.formats.orc.stripes import Pick
 from forebay.formats.records import with_valid_utf8
-from forebay.formats.values.columns import Convert, ambiguous, check_names, folded, struct_of
+from forebay.formats.units import Malformed
+from forebay.formats.values.columns import Convert, check_names, list_of, map_of, mismatch, place_of, struct_of
 from forebay.formats.values.dates import UTC, Zone, zone
 from forebay.formats.values.ddl import NoArrowForm, named_type
 from forebay.formats.values.numbers import exceeds_precision
@@ -71,7 +70,7 @@ def _type(node: Node, column: str, path: str) -> pa.DataType:
         case TypeKind.MAP:
             key, value = node.children
             return pa.map_(_type(key, f"{column}.key", path), _type(value, f"{column}.value", path))
-        case TypeKind.UNION:
+        case TypeKind.UNION | TypeKind.CHAR:
             raise _refused(str(node), column, path)
         case TypeKind.DECIMAL:
             return pa.decimal128(node.precision, node.scale)
@@ -85,15 +84,15 @@ def _type(node: Node, column: str, path: str) -> pa.DataType:
 def _refused(stored_type: str, column: str, path: str) -> ConfigurationError:
     return ConfigurationError(
         f"column {column!r} of {path} has the type {stored_type}, which forebay cannot read",
-        advice="read the file with a schema that leaves that column out",
+        source=path,
+        advice="read the file with spark.read.format('orc'), or with a schema that leaves that column out",
     )
 
 
 # -- Converts dates and timestamps of ORC files to the values that Spark reads.
 #
 # A timestamp is stored as seconds since 2015-01-01T00:00:00 in the time zone of the writer, and nanoseconds. As in
-# ORC's Java reader, a TIMESTAMP keeps its wall-clock time in the zone of the reader. Spark treats the result as a time
-# of the old calendar (Julian before 1582-10-15, fixed offsets before 1900), and converts it to the new one (Gregorian).
+# ORC's Java reader, a TIMESTAMP keeps its wall-clock time in the zone of the reader.
 
 
 _BASE = 1_420_070_400
@@ -101,33 +100,26 @@ _BASE = 1_420_070_400
 _SECOND_US = 1_000_000
 _DAY = 86_400
 _1900 = -2_208_988_800
-_FAR = 2_114_380_800
-"""2037-01-01 in seconds: the tables of time zones end in this year."""
-_LAST = 253_402_214_399
-_400_YEARS = 146_097 * _DAY
 _MILLI_NS = 999_999
 """If a time before 1970 has more nanoseconds than this, the writer rounded its second towards zero."""
 _UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "UCT", "Etc/UCT", "Zulu", "Universal"})
-_RECENT = 1_768_521_600
-"""An instant in January 2026, in seconds. At this time or half a year later, a zone has its standard time."""
-_HALF_YEAR = 182 * _DAY
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Times:
-    """Converts the dates and timestamps of one stripe.
+    """Converts the dates and timestamps of one file.
 
-    Args:
+    Attributes:
         path: The path of the file, for errors.
         proleptic: Whether the file's dates are in the new calendar.
-        writer: The time zone of the writer; None if the file does not name it.
         reader: The time zone of the session.
+        writer: The name of the time zone of the writer, which each stripe names; empty in old files.
     """
 
     path: str
     proleptic: bool
-    writer: Zone | None
     reader: Zone
+    writer: str = ""
 
     def dates(self, array: pa.Array, column: str) -> pa.Array:
         """Convert dates to the new calendar; raise DataError for dates before the year 1."""
@@ -135,72 +127,60 @@ class Times:
         if self.proleptic or oldest is None or oldest >= FIRST_COMMON_DAY:
             return array
         if oldest < FIRST_DAY:
-            raise self._too_old(column)
+            raise self._too_old(column, "dates before the year 1 of the Julian calendar")
         days = array.view(pa.int32())
         return pc.add(days, day_shift(days)).view(pa.date32())
 
     def timestamps(self, array: pa.Array, column: str, *, local: bool) -> pa.Array:
-        """Convert timestamps to instants in microseconds; raise DataError for times before the year 1.
+        """Convert timestamps to instants in microseconds.
 
         Args:
             array: Structs of two fields: the stored seconds, and a timestamp that is 2015-01-01 plus the nanoseconds.
             column: The name of the column, for errors.
             local: Whether the times are wall-clock times (TIMESTAMP), not instants.
+
+        Raises:
+            DataError: A time is before 1900.
+            ConfigurationError: The times are wall-clock times of another time zone.
         """
         parts = cast("pa.StructArray", array)
-        writer = (self.writer or self.reader) if local else UTC
-        base = _BASE - writer.offset(_BASE)
+        base = _BASE - (self._common_zone(column).offset(_BASE) if local else 0)
         seconds = pc.add_checked(parts.field(0), base)
         nanos = pc.subtract(parts.field(1).cast(pa.int64()), _BASE * 1_000_000_000)
         # As in ORC for Java: the writer rounded the second towards zero, except if there were no milliseconds.
-        if (pc.min(seconds).as_py() or 0) < 0:
+        least = pc.min(seconds).as_py() or 0
+        if least < 0:
             late = pc.and_(pc.less(seconds, 0), pc.greater(nanos, _MILLI_NS))
             seconds = pc.subtract(seconds, late.cast(pa.int64()))
-        if local and not same_rules(writer, self.reader):
-            seconds = _moved(seconds, writer, self.reader)
+        if least < _1900 + _DAY:  # Spark takes these for times of the old calendar and of Java's old time zones
+            raise self._too_old(column, "times before 1900")
         micros = pc.add(pc.multiply_checked(seconds, _SECOND_US), pc.divide(nanos, 1000))
-        if (pc.min(seconds).as_py() or 0) < _1900 + _DAY:
-            micros = self._rebased(micros, column)
         if array.null_count:
             micros = pc.if_else(pc.is_valid(array), micros, pa.scalar(None, pa.int64()))
         return micros.cast(pa.timestamp("us", "UTC"))
 
-    def _rebased(self, micros: pa.Array, column: str) -> pa.Array:
-        """Convert times before 1900 from the old calendar: the wall-clock times stay the same."""
-        values = micros.to_pylist()
-        raw = raw_offset(self.reader)
-        for place, value in enumerate(values):
-            if value is None or value >= _1900 * _SECOND_US:
-                continue
-            wall, fraction = divmod(value + raw * _SECOND_US, _SECOND_US)
-            days, second = divmod(wall, _DAY)
-            if days < FIRST_DAY:
-                raise self._too_old(column)
-            if days < FIRST_COMMON_DAY:
-                days += day_shift(pa.array([days], pa.int32()))[0].as_py()
-            wall = days * _DAY + second
-            values[place] = (wall - self.reader.offset(wall)) * _SECOND_US + fraction
-        return pa.array(values, pa.int64())
-
-    def _too_old(self, column: str) -> DataError:
-        return DataError(
-            f"column {column!r} of {self.path} holds times before the year 1 of the Julian calendar",
-            option="schema",
-            advice="remove the column from the schema, or read the file with Spark's own ORC reader",
+    def _common_zone(self, column: str) -> Zone:
+        """Return the time zone of the session, which must be that of the writer."""
+        try:
+            writer = self.reader if not self.writer else UTC if self.writer in _UTC_NAMES else zone(self.writer)
+        except ValueError as error:
+            raise Malformed(f"a stripe names an unknown time zone of its writer: {error}") from None
+        if same_rules(writer, self.reader):
+            return writer
+        raise ConfigurationError(
+            f"column {column!r} of {self.path} has clock times of the zone {writer.name}, and timeZone is "
+            f"{self.reader.name}: forebay does not convert them",
+            source=self.path,
+            option="timeZone",
+            advice="read the file with spark.read.format('orc'), or with a schema that leaves that column out",
         )
 
-
-def writer_zone(name: str) -> Zone | None:
-    """Return the time zone that a stripe footer names; None without a name (old files); raise ValueError if unknown."""
-    if not name:
-        return None
-    return UTC if name in _UTC_NAMES else zone(name)
-
-
-@lru_cache(maxsize=64)
-def raw_offset(where: Zone) -> int:
-    """Return a zone's present standard offset in seconds. java.util.TimeZone uses it for times before 1900."""
-    return min(_offset_at(where, _RECENT), _offset_at(where, _RECENT + _HALF_YEAR))
+    def _too_old(self, column: str, what: str) -> DataError:
+        return DataError(
+            f"column {column!r} of {self.path} holds {what}",
+            option="schema",
+            advice="remove the column from the schema, or read the file with spark.read.format('orc')",
+        )
 
 
 def same_rules(left: Zone, right: Zone) -> bool:
@@ -208,45 +188,6 @@ def same_rules(left: Zone, right: Zone) -> bool:
     if left.fixed is not None or right.fixed is not None:
         return left.fixed == right.fixed or {left.name, right.name} <= _UTC_NAMES
     return left.name == right.name
-
-
-def _offset_at(where: Zone, instant: int) -> int:
-    """Return the offset of a zone at an instant, in seconds."""
-    if where.region is None:
-        return where.fixed or 0
-    if instant > _LAST:
-        instant -= -(-(instant - _LAST) // _400_YEARS) * _400_YEARS
-    offset = dt.datetime.fromtimestamp(max(instant, _1900), where.region).utcoffset()
-    return 0 if offset is None else int(offset.total_seconds())
-
-
-def _offsets(instants: pa.Array, where: Zone) -> pa.Array:
-    """Return the offsets of a zone at instants, in seconds, by java.util.TimeZone's rules."""
-    if where.region is None:
-        return pc.add(pc.multiply(instants, 0), where.fixed or 0)
-    near = pc.and_(pc.greater_equal(instants, _1900), pc.less(instants, _FAR))
-    moments = pc.if_else(near, instants, 0).cast(pa.timestamp("s", where.region.key))
-    offsets = pc.subtract(pc.local_timestamp(moments).cast(pa.int64()), moments.cast(pa.int64()))
-    if pc.all(near).as_py() is not False:
-        return offsets
-    # Arrow does not know the rules of zones for times after its tables.
-    known = {
-        instant: raw_offset(where) if instant < _1900 else _offset_at(where, instant)
-        for instant in pc.unique(pc.filter(instants, pc.invert(near))).to_pylist()
-        if instant is not None
-    }
-    others = [known.get(instant) for instant in instants.to_pylist()]
-    return pc.if_else(near, offsets, pa.array(others, pa.int64()))
-
-
-def _moved(seconds: pa.Array, writer: Zone, reader: Zone) -> pa.Array:
-    """Return the instants at which the reader's clock shows the time that the writer's clock showed.
-
-    As ORC's SerializationUtils does.
-    """
-    written = _offsets(seconds, writer)
-    guess = pc.subtract(pc.add(seconds, written), _offsets(seconds, reader))
-    return pc.subtract(pc.add(seconds, written), _offsets(guess, reader))
 
 
 _WHOLE = frozenset({TypeKind.BOOLEAN, TypeKind.BYTE, TypeKind.SHORT, TypeKind.INT, TypeKind.LONG})
@@ -265,34 +206,20 @@ class PickedColumn:
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Builds the conversions for the columns of one stripe."""
+    """Builds the conversions for the columns of one file."""
 
     path: str
     case_sensitive: bool
     times: Times
 
-    def column(self, place: int, field: pa.Field, root: Node) -> PickedColumn:
-        """Return the data to read for the column at `place` of the schema, and their conversion.
-
-        As in Spark, columns are matched by position if all columns of the file are named `_col…`, as Hive names them.
+    def column(self, name: str, target: pa.DataType, struct: Node, column: str) -> PickedColumn:
+        """Return the data to read for a column or field `name` of `struct`, and their conversion.
 
         Raises:
             ConfigurationError: The types do not match, or two columns of the file have this name.
         """
-        if root.names and all(name.startswith("_col") for name in root.names):
-            node = root.children[place] if place < len(root.children) else None
-        else:
-            node = self._named(field.name, root, unique=True)
-        if node is None:
-            return PickedColumn(None, None)
-        return self._picked(node, field.type, field.name)
-
-    def _named(self, name: str, struct: Node, *, unique: bool = False) -> Node | None:
-        key = folded(name, self.case_sensitive)
-        places = [place for place, other in enumerate(struct.names) if folded(other, self.case_sensitive) == key]
-        if len(places) > 1 and unique:
-            raise ambiguous(name, [struct.names[place] for place in places], self.path)
-        return struct.children[places[0]] if places else None
+        place = place_of(name, struct.names, column, self.path, case_sensitive=self.case_sensitive)
+        return PickedColumn(None, None) if place is None else self._picked(struct.children[place], target, column)
 
     def _picked(self, node: Node, target: pa.DataType, column: str) -> PickedColumn:
         if pa.types.is_null(target):
@@ -302,15 +229,18 @@ class Converter:
                 return self._struct(node, target, column)
             case TypeKind.LIST if isinstance(target, pa.ListType):
                 item = self._part(node.children[0], target.value_type, f"{column}.element")
-                return PickedColumn(Pick(node, node.kind, (_pick(item),)), _list_of(item.convert, target))
+                return PickedColumn(Pick(node, node.kind, (_pick(item),)), list_of(item.convert, target))
             case TypeKind.MAP if isinstance(target, pa.MapType):
                 key = self._part(node.children[0], target.key_type, f"{column}.key")
                 value = self._part(node.children[1], target.item_type, f"{column}.value")
-                # Read as a list of entries: a map with a null key, as in a damaged file, makes Arrow end the process.
                 entries = Pick(node, TypeKind.STRUCT, (_pick(key), _pick(value)), ())
-                return PickedColumn(Pick(node, TypeKind.LIST, (entries,)), _map_of(key.convert, value.convert, target))
+                return PickedColumn(
+                    Pick(node, TypeKind.LIST, (entries,)), map_of(_key(key.convert), value.convert, target)
+                )
             case kind if kind in _TIMES:
                 return self._timestamp(node, target, column)
+            case TypeKind.UNION | TypeKind.CHAR:
+                raise _refused(str(node), column, self.path)
         return PickedColumn(_leaf(node), self._value(node, target, column))
 
     def _part(self, node: Node, target: pa.DataType, column: str) -> PickedColumn:
@@ -324,10 +254,7 @@ class Converter:
         children: list[tuple[int | None, Convert | None]] = []
         picks: list[Pick] = []
         for field in target:
-            child = self._named(field.name, node)
-            inside = PickedColumn(None, None)
-            if child is not None:
-                inside = self._picked(child, field.type, f"{column}.{field.name}")
+            inside = self.column(field.name, field.type, node, f"{column}.{field.name}")
             children.append((None if inside.pick is None else len(picks), inside.convert))
             if inside.pick is not None:
                 picks.append(inside.pick)
@@ -335,7 +262,7 @@ class Converter:
 
     def _timestamp(self, node: Node, target: pa.DataType, column: str) -> PickedColumn:
         if target != _INSTANT:
-            raise self._mismatch(node, target, column)
+            raise mismatch(column, node, target, self.path)
         seconds = Pick(node, TypeKind.LONG, (), ((StreamKind.DATA, StreamKind.DATA),))
         nanos = Pick(node, TypeKind.TIMESTAMP_INSTANT, (), ((StreamKind.SECONDARY, StreamKind.SECONDARY),), zeros=True)
         pick = Pick(node, TypeKind.STRUCT, (seconds, nanos), ((StreamKind.PRESENT, StreamKind.PRESENT),))
@@ -355,20 +282,14 @@ class Converter:
             if types.is_floating(target):
                 return lambda array: check_precision(array).cast(pa.float64()).cast(target)
         elif kind in TEXTS and (types.is_string(target) or types.is_binary(target)):
-            return _text(node) if types.is_string(target) else lambda array: array.view(target)
+            return _valid if types.is_string(target) else lambda array: array.view(target)
         elif kind in _WHOLE or kind in _FLOATS:
             conversion = _of_number(kind, target)
             if conversion is not None:
                 return conversion if TYPES[kind] != target else None
         elif kind is TypeKind.BINARY and types.is_binary(target):
             return None
-        raise self._mismatch(node, target, column)
-
-    def _mismatch(self, node: Node, target: pa.DataType, column: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"column {column!r} is {node} in {self.path} and cannot be read as {target}",
-            advice="in the schema, give the column the type of the file and cast it in the query, or remove it",
-        )
+        raise mismatch(column, node, target, self.path)
 
 
 def _of_number(kind: TypeKind, target: pa.DataType) -> Convert | None:
@@ -400,20 +321,6 @@ def _pick(column: PickedColumn) -> Pick:
     return cast("Pick", column.pick)
 
 
-def _text(node: Node) -> Convert:
-    """Return the conversion of texts to UTF-8. It cuts CHAR and VARCHAR to their length, and removes CHAR's padding."""
-    if node.kind is TypeKind.STRING:
-        return _valid
-
-    def cut(array: pa.Array) -> pa.Array:
-        array = _valid(array)
-        if (pc.max(pc.binary_length(array)).as_py() or 0) > node.length:
-            array = pc.utf8_slice_codeunits(array, 0, node.length)
-        return pc.ascii_rtrim(array, " ") if node.kind is TypeKind.CHAR else array
-
-    return cut
-
-
 def _valid(array: pa.Array) -> pa.Array:
     """Return the texts with U+FFFD in place of bytes that are not UTF-8."""
     raw = array.view(pa.binary())
@@ -423,31 +330,15 @@ def _valid(array: pa.Array) -> pa.Array:
         return with_valid_utf8(raw)[0].cast(pa.string())
 
 
-def _list_of(inside: Convert | None, target: pa.ListType) -> Convert:
-    def convert(array: pa.Array) -> pa.Array:
-        lists = cast("pa.ListArray", array)
-        values = lists.values if inside is None else inside(lists.values)
-        return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [values])
+def _key(convert: Convert | None) -> Convert:
+    """Return the conversion of a map's keys, none of which is null in a file."""
 
-    return convert
-
-
-def _map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Convert:
-    fields = [target.key_field, target.item_field]
-
-    def convert(array: pa.Array) -> pa.Array:
-        lists = cast("pa.ListArray", array)
-        values = cast("pa.StructArray", lists.values)
-        keys, items = values.field(0), values.field(1)
-        if keys.null_count:
+    def checked(array: pa.Array) -> pa.Array:
+        if array.null_count:
             raise Malformed("a map has a null key")
-        keys = keys if key is None else key(keys)
-        if keys.null_count:
-            raise pa.ArrowInvalid("a key of a map does not fit")
-        entries = pa.StructArray.from_arrays([keys, items if item is None else item(items)], fields=fields)
-        return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [entries])
+        return array if convert is None else convert(array)
 
-    return convert
+    return checked
 
 
 # -- Converts numbers to other types as ORC's Java reader does: a value that does not fit becomes null.

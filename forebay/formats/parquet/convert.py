@@ -7,31 +7,25 @@ for which Spark silently reinterprets bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.errors import ConfigurationError
 from forebay.formats.base import damaged_file
-from forebay.formats.parquet.footer import LISTS, Leaf, Node, unreadable_column
-from forebay.formats.values.columns import Convert, ambiguous, folded, struct_of
+from forebay.formats.parquet.schema import LISTS, Leaf, Node, unreadable_column
+from forebay.formats.units import UnitColumn
+from forebay.formats.values.columns import Convert, chain, list_of, map_of, mismatch, place_of, struct_of
 from forebay.formats.values.numbers import exceeds_precision
 from forebay.formats.values.rebase import Rebase
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectedColumn:
-    """The part of a file that is read for one column of the schema, and its conversion.
+class StoredColumn(NamedTuple):
+    """A column of a file: its name, and its primitive columns that are read."""
 
-    `source` is the name of the column in the file; None if the file has no such column.
-    """
-
-    source: str | None
+    name: str
     leaves: tuple[Leaf, ...]
-    convert: Convert | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +38,24 @@ class Converter:
     path: str
     case_sensitive: bool
     rebase: Rebase
-    unreadable: Mapping[str, str]
-    """The columns of the file that Arrow cannot express, and why."""
 
-    def column(self, field: pa.Field, columns: tuple[Node, ...]) -> ProjectedColumn:
+    def column(self, field: pa.Field, columns: tuple[Node, ...]) -> UnitColumn[StoredColumn]:
         """Return the part of the file to read for a column of the schema; `columns` are all columns of the file.
 
         Raises:
             ConfigurationError: The column cannot be read as the schema's type, or two columns have this name.
         """
-        key = folded(field.name, self.case_sensitive)
-        for name, reason in self.unreadable.items():
-            if folded(name, self.case_sensitive) == key:
-                raise unreadable_column(name, self.path, reason)
         node = self._named(field.name, columns, field.name)
         if node is None:
-            return ProjectedColumn(None, (), None)
+            return UnitColumn(field)
         leaves: list[Leaf] = []
         convert = self._convert(node, field.type, field.name, leaves)
-        return ProjectedColumn(node.name, tuple(leaves), convert)
+        return UnitColumn(field, StoredColumn(node.name, tuple(leaves)), convert)
 
     def _named(self, name: str, nodes: tuple[Node, ...], column: str) -> Node | None:
-        key = folded(name, self.case_sensitive)
-        matching = [node for node in nodes if folded(node.name, self.case_sensitive) == key]
-        if len(matching) > 1:
-            raise ambiguous(column, [node.name for node in matching], self.path)
-        return matching[0] if matching else None
+        names = [node.name for node in nodes]
+        place = place_of(name, names, column, self.path, case_sensitive=self.case_sensitive)
+        return None if place is None else nodes[place]
 
     def _convert(self, node: Node, target: pa.DataType, column: str, leaves: list[Leaf]) -> Convert | None:
         """Return the conversion of a column or nested field to the type `target`; None if it needs none.
@@ -84,28 +70,31 @@ class Converter:
             return self._struct(node, target, column, leaves)
         if isinstance(source, LISTS) and isinstance(target, pa.ListType):
             inside = self._convert(node.children[0], target.value_type, f"{column}.element", leaves)
-            return None if inside is None and source == target else _list_of(inside, target)
+            return None if inside is None and source == target else chain(_plain_lists, list_of(inside, target))
         if isinstance(source, pa.MapType) and isinstance(target, pa.MapType):
             key = self._convert(node.children[0], target.key_type, f"{column}.key", leaves)
             item = self._convert(node.children[1], target.item_type, f"{column}.value", leaves)
-            return None if key is None and item is None and source == target else _map_of(key, item, target)
-        raise self._mismatch(str(node.type), target, column)
+            return None if key is None and item is None and source == target else map_of(key, item, target)
+        raise mismatch(column, str(node.type), target, self.path)
 
     def _struct(self, node: Node, target: pa.StructType, column: str, leaves: list[Leaf]) -> Convert | None:
-        children: list[tuple[str | None, Convert | None]] = []
+        converts: dict[str, Convert | None] = {}
         before = len(leaves)
+        fields: list[str | None] = []
         for field in target:
             child = self._named(field.name, node.children, f"{column}.{field.name}")
-            inside = None
+            fields.append(None if child is None else child.name)
             if child is not None:
-                inside = self._convert(child, field.type, f"{column}.{field.name}", leaves)
-            children.append((None if child is None else child.name, inside))
+                converts[child.name] = self._convert(child, field.type, f"{column}.{field.name}", leaves)
         if len(leaves) == before:
             # Read one primitive column to know which structs are null.
             leaves.append(next(node.leaves()))
-        if node.type == target and all(inside is None for _, inside in children):
+        if node.type == target and not any(converts.values()):
             return None
-        return struct_of(children, target)
+        # Arrow returns the fields that are read, in the order of the file.
+        read = [child.name for child in node.children if child.name in converts]
+        places = [(None, None) if name is None else (read.index(name), converts[name]) for name in fields]
+        return struct_of(places, target)
 
     def _leaf(self, node: Node, leaf: Leaf, target: pa.DataType, column: str) -> Convert | None:
         if leaf.lost_values:
@@ -118,7 +107,7 @@ class Converter:
         convert = self._value(leaf, source, target, column)
         if convert is None and source != target:
             convert = _cast(target)
-        return convert if decode is None else _chain(decode, convert)
+        return convert if decode is None else chain(decode, convert)
 
     def _value(self, leaf: Leaf, source: pa.DataType, target: pa.DataType, column: str) -> Convert | None:
         """Return the conversion of a primitive column from `source` to `target`.
@@ -129,13 +118,13 @@ class Converter:
         if isinstance(target, pa.TimestampType) and target.unit == "us":
             return self._timestamp(leaf, source, target, column)
         if types.is_date32(target) and (leaf.kind == "DATE" or (leaf.signed_bits and leaf.physical == "INT32")):
-            return _chain(_viewed(source, pa.int32(), target), self.rebase.dates(self._place(column)))
+            return chain(_viewed(source, pa.int32(), target), self.rebase.dates(self._place(column)))
         if types.is_integer(target) and types.is_signed_integer(target):
             return self._integer(leaf, source, target, column)
         if isinstance(target, pa.Decimal128Type):
             self._check_decimal(leaf, target, column)
             checked = self._decimals_in_range(column) if leaf.kind == "DECIMAL" else None
-            return _chain(checked, None if source == target else _cast(target))
+            return chain(checked, None if source == target else _cast(target))
         castable = (
             (types.is_boolean(target) and leaf.physical == "BOOLEAN")
             or (types.is_float32(target) and leaf.physical == "FLOAT")
@@ -152,20 +141,20 @@ class Converter:
             return _cast(target) if fixed else lambda array: array.view(pa.binary(2)).cast(pa.binary())
         if types.is_duration(target) and leaf.physical == "INT64" and leaf.signed_bits:
             return _viewed(source, pa.int64(), pa.duration("us"))
-        raise self._mismatch(str(leaf), target, column)
+        raise mismatch(column, str(leaf), target, self.path)
 
     def _integer(self, leaf: Leaf, source: pa.DataType, target: pa.DataType, column: str) -> Convert | None:
         narrow = (leaf.physical == "INT64" or leaf.unsigned_bits >= 32) and target != pa.int64()
         if leaf.kind == "DECIMAL" or leaf.physical not in ("INT32", "INT64") or leaf.unsigned_bits > 32 or narrow:
-            raise self._mismatch(str(leaf), target, column)
+            raise mismatch(column, str(leaf), target, self.path)
         raw = pa.int32() if leaf.physical == "INT32" else pa.int64()
         view = None if pa.types.is_integer(source) else _viewed(source, raw, raw)
         if leaf.kind == "TIMESTAMP":
             # Spark returns the stored number, in the unit of the file.
-            view = _chain(_cast(pa.timestamp(leaf.unit)), _viewed(pa.timestamp(leaf.unit), raw, raw))
+            view = chain(_cast(pa.timestamp(leaf.unit)), _viewed(pa.timestamp(leaf.unit), raw, raw))
         if (source if view is None else raw) == target:
             return view
-        return _chain(view, _cast(target))
+        return chain(view, _cast(target))
 
     def _check_decimal(self, leaf: Leaf, target: pa.Decimal128Type, column: str) -> None:
         if leaf.kind == "DECIMAL":
@@ -176,7 +165,7 @@ class Converter:
         else:
             holds = leaf.unsigned_bits == 64 and target == pa.decimal128(20, 0)
         if not holds:
-            raise self._mismatch(str(leaf), target, column)
+            raise mismatch(column, str(leaf), target, self.path)
 
     def _decimals_in_range(self, column: str) -> Convert:
         """Return a check that raises a DataError if damage gave a decimal more digits than the file's type allows."""
@@ -193,27 +182,21 @@ class Converter:
         naive = pa.timestamp("us")
         relabel = None if target.tz is None else _viewed(naive, pa.int64(), target)
         if leaf.kind == "DATE" and target.tz is None:
-            return _chain(_viewed(source, pa.int32(), pa.date32()), self.rebase.dates(place), _cast(target))
+            return chain(_viewed(source, pa.int32(), pa.date32()), self.rebase.dates(place), _cast(target))
         if leaf.physical == "INT96":
             rebase = None if target.tz is None else self.rebase.int96(place)
-            return _chain(_viewed(source, pa.int64(), naive), rebase, relabel)
+            return chain(_viewed(source, pa.int64(), naive), rebase, relabel)
         if leaf.kind != "TIMESTAMP" or leaf.unit == "ns" or not isinstance(source, pa.TimestampType):
-            raise self._mismatch(str(leaf), target, column)
+            raise mismatch(column, str(leaf), target, self.path)
         rebase = None if target.tz is None else self.rebase.timestamps(place)
         if source == target and rebase is None:
             return None
         plain = pa.timestamp(source.unit)
         scaled = None if source.unit == "us" else _cast(naive)
-        return _chain(_viewed(source, pa.int64(), plain), scaled, rebase, relabel)
+        return chain(_viewed(source, pa.int64(), plain), scaled, rebase, relabel)
 
     def _place(self, column: str) -> str:
         return f"column {column!r} of {self.path}"
-
-    def _mismatch(self, stored_type: str, target: pa.DataType, column: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"column {column!r} is {stored_type} in {self.path} and cannot be read as {target}",
-            advice="in the schema, give the column a type that can represent the file's values, or remove the column",
-        )
 
 
 def _plain(data_type: pa.DataType) -> tuple[pa.DataType, Convert | None]:
@@ -221,10 +204,10 @@ def _plain(data_type: pa.DataType) -> tuple[pa.DataType, Convert | None]:
     types = pa.types
     if isinstance(data_type, pa.BaseExtensionType):
         inner, decode = _plain(data_type.storage_type)
-        return inner, _chain(lambda array: cast("pa.ExtensionArray", array).storage, decode)
+        return inner, chain(lambda array: cast("pa.ExtensionArray", array).storage, decode)
     if isinstance(data_type, pa.DictionaryType):
         inner, decode = _plain(data_type.value_type)
-        return inner, _chain(pc.dictionary_decode, decode)
+        return inner, chain(pc.dictionary_decode, decode)
     if types.is_large_string(data_type) or types.is_string_view(data_type):
         return pa.string(), _cast(pa.string())
     if types.is_decimal32(data_type) or types.is_decimal64(data_type):
@@ -247,34 +230,17 @@ def _viewed(source: pa.DataType, raw: pa.DataType, target: pa.DataType) -> Conve
     if source == target:
         return None
     if source.bit_width != raw.bit_width:
-        return _chain(_cast(raw), _viewed(raw, raw, target))
+        return chain(_cast(raw), _viewed(raw, raw, target))
     return lambda array: array.view(target)
 
 
-def _chain(*steps: Convert | None) -> Convert | None:
-    todo = [step for step in steps if step is not None]
-    if len(todo) < 2:
-        return todo[0] if todo else None
-
-    def convert(array: pa.Array) -> pa.Array:
-        for step in todo:
-            array = step(array)
+def _plain_lists(array: pa.Array) -> pa.Array:
+    """Return lists of any layout as Arrow's plain lists."""
+    if isinstance(array, (pa.ListViewArray, pa.LargeListViewArray)):
+        return _without_views(array)
+    if isinstance(array, pa.ListArray):
         return array
-
-    return convert
-
-
-def _list_of(inside: Convert | None, target: pa.ListType) -> Convert:
-    def convert(array: pa.Array) -> pa.Array:
-        if isinstance(array, (pa.ListViewArray, pa.LargeListViewArray)):
-            array = _without_views(array)
-        elif not isinstance(array, pa.ListArray):
-            array = array.cast(pa.list_(cast("pa.ListType", array.type).value_field))
-        lists = cast("pa.ListArray", array)
-        values = lists.values if inside is None else inside(lists.values)
-        return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [values])
-
-    return convert
+    return array.cast(pa.list_(cast("pa.ListType", array.type).value_field))
 
 
 def _without_views(array: pa.ListViewArray | pa.LargeListViewArray) -> pa.ListArray:
@@ -283,16 +249,3 @@ def _without_views(array: pa.ListViewArray | pa.LargeListViewArray) -> pa.ListAr
     offsets = pc.cumulative_sum(pa.concat_arrays([pa.array([0], lengths.type), lengths])).cast(pa.int32())
     mask = array.is_null() if array.null_count else None
     return pa.ListArray.from_arrays(offsets, array.flatten(), mask=mask)
-
-
-def _map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Convert:
-    fields = [target.key_field, target.item_field]
-
-    def convert(array: pa.Array) -> pa.Array:
-        maps = cast("pa.MapArray", array)
-        keys = maps.keys if key is None else key(maps.keys)
-        items = maps.items if item is None else item(maps.items)
-        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
-        return pa.Array.from_buffers(target, len(maps), maps.buffers()[:2], maps.null_count, maps.offset, [entries])
-
-    return convert

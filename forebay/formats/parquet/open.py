@@ -1,195 +1,302 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens Parquet files, and distinguishes damage from errors of the store."""
+"""Open Parquet files: their row groups, what is read of them, and damage told from errors of the store."""
 
 from __future__ import annotations
 
 import inspect
 import io
-import time
-import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from forebay.errors import ConfigurationError, DataError, ForebayError
+from forebay.errors import DataError, ForebayError
 from forebay.formats.base import damaged_file
 from forebay.formats.compression.byte_streams import read_fully
-from forebay.formats.parquet.footer import Footer
+from forebay.formats.parquet.convert import Converter, StoredColumn
+from forebay.formats.parquet.schema import Leaf, columns_of, inferred_schema, unreadable_column
+from forebay.formats.parquet.statistics import column_statistics
+from forebay.formats.units import BatchRows, OpenUnits, UnitColumn, read_elsewhere
+from forebay.formats.values.rebase import RebaseMode, rebase_of
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
-    from forebay.formats.parquet.footer import Leaf
-
-
-# -- Returns the rows and sizes of the row groups of an open Parquet file, and checks their columns.
-
-
-def row_starts(parquet: OpenParquet) -> list[int]:
-    """Return the first row of each row group, followed by the number of rows of the file.
-
-    As in Spark and Arrow, the footer's own total is ignored.
-
-    Raises:
-        DataError: A row group has a negative number of rows.
-    """
-    rows = [parquet.metadata.row_group(group).num_rows for group in range(parquet.metadata.num_row_groups)]
-    if min(rows, default=0) < 0:
-        raise wrong_footer(parquet, f"row group {rows.index(min(rows))} has {min(rows)} rows")
-    return list(accumulate(rows, initial=0))
-
-
-def group_bytes(parquet: OpenParquet, file_size: int) -> list[int]:
-    """Return the approximate size in bytes of each row group, from its share of the file's uncompressed bytes.
-
-    The exact sizes are in the metadata of columns, which may be encrypted.
-    """
-    groups = range(parquet.metadata.num_row_groups)
-    weights = [max(0, parquet.metadata.row_group(group).total_byte_size) for group in groups]
-    total = sum(weights)
-    if not total:
-        return [file_size // len(groups) for _ in groups]
-    ends = [file_size * weight // total for weight in accumulate(weights, initial=0)]
-    return [end - start for start, end in pairwise(ends)]
-
-
-def check_groups(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[Leaf]) -> None:
-    """Check that row groups can be read: no column is encrypted, and each has the right number of values.
-
-    Spark and Arrow do not check the number: both drop values beyond the row count of the row group, and Spark fills in
-    missing ones.
-
-    Raises:
-        ConfigurationError: A column is encrypted.
-        DataError: A column has fewer values than its row group has rows or, if it is not repeated, more.
-        OSError: The metadata of a column are damaged.
-    """
-    chosen = list(groups)
-    _refuse_encrypted(parquet, leaves, chosen)
-    for number in chosen:
-        group = parquet.metadata.row_group(number)
-        for leaf in leaves:
-            values = group.column(leaf.index).num_values
-            if values < group.num_rows or (values > group.num_rows and not leaf.repeated):
-                what = f"row group {number} has {group.num_rows} rows and {values} values of column {leaf.path!r}"
-                raise wrong_footer(parquet, what)
-
-
-def longest_chunk(parquet: OpenParquet, groups: Iterable[int], leaves: Sequence[Leaf]) -> int:
-    """Return the compressed size in bytes of the longest column chunk. Call `check_groups` before."""
-    rows = [parquet.metadata.row_group(group) for group in groups]
-    return max((group.column(leaf.index).total_compressed_size for group in rows for leaf in leaves), default=0)
-
-
-def statistics_of(group: pq.RowGroupMetaData, leaf: Leaf) -> pq.Statistics | None:
-    """Return the statistics of a column in a row group; None if there are none. Call `check_columns` before.
-
-    Returns None too if the row group gives the column another type, because Arrow would end the process.
-    """
-    column = group.column(leaf.index)
-    return column.statistics if column.physical_type == leaf.physical else None
-
-
-def _refuse_encrypted(parquet: OpenParquet, leaves: Sequence[Leaf], groups: Sequence[int]) -> None:
-    """Raise a ConfigurationError if columns are encrypted, and an OSError if their metadata are damaged."""
-    if not parquet.signed:
-        parquet.check_columns(groups, [leaf.path for leaf in leaves])
-        return
-    for leaf in leaves:
-        try:
-            parquet.check_columns(groups[:1], [leaf.path])
-        except OSError as error:
-            raise ConfigurationError(
-                f"column {leaf.path!r} of {parquet.path} is encrypted or damaged: {error}",
-                advice="remove the column from the schema, or read the file with Spark's own Parquet source, which "
-                "accepts decryption keys",
-            ) from error
-
-
-def wrong_footer(parquet: OpenParquet, what: str) -> DataError:
-    """Return the DataError for a footer that contradicts itself or the data; `what` is the contradiction."""
-    return damaged_file(f"the footer of {parquet.path} is wrong: {what}")
-
+    from forebay.formats.filters import Statistics
 
 _FOOTER_BUFFER = 64 << 10
-_RELEASE_SECONDS = 1.0
-_RELEASE_POLL_SECONDS = 50e-6
+_READ_AHEAD_BYTES = 32 << 20
+_MOST_BUFFER, _LEAST_BUFFER = 4 << 20, 64 << 10
 _MAGIC = b"PAR1"
 _ENCRYPTED_FOOTER = b"PARE"
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
 # Since pyarrow 21, types such as UUID or JSON are extension types by default.
 _EXTENSIONS: dict[str, Any] = {"arrow_extensions_enabled": False}
 if "arrow_extensions_enabled" not in inspect.signature(pq.ParquetFile.__init__).parameters:
     _EXTENSIONS.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenParquet:
-    """A Parquet file whose footer has been read.
+@contextmanager
+def opened(
+    file: InputFile, *, case_sensitive: bool = False, dates: RebaseMode = "CORRECTED", int96: RebaseMode = "CORRECTED"
+) -> Iterator[OpenParquet]:
+    """Open a file for a `with` block, and read its footer. Errors of the store are raised unchanged.
 
     Args:
-        path: The path of the file, for errors.
-        metadata: The footer. `metadata.row_group(i).column(j)` ends the process if the metadata of the column are
-            encrypted or damaged: call `check_columns` before.
+        file: The file.
+        case_sensitive: Whether names that differ only in case are different names.
+        dates: The calendar of old dates, if the file does not name it.
+        int96: The calendar of old INT96 timestamps, if the file does not name it.
+
+    Raises:
+        DataError: The file is damaged or not a Parquet file; also raised inside the `with` block.
+        ConfigurationError: Arrow cannot read the file.
+    """
+    with file.open() as raw:
+        checked = _Checked(raw)
+        try:
+            source = pa.PythonFile(checked, mode="r")
+            metadata = _footer(source, checked, file)
+            rebase = rebase_of(metadata.metadata or {}, dates, int96)
+            yield OpenParquet(file, source, checked, metadata, Converter(file.path, case_sensitive, rebase))
+        except (ForebayError, MemoryError):
+            raise
+        except pa.ArrowNotImplementedError as error:
+            raise read_elsewhere(
+                f"{file.path} uses a feature of Parquet that Arrow cannot read: {error}", file.path, "parquet"
+            ) from error
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: from a column's name
+            if checked.failure is not None:
+                raise checked.failure from None
+            raise damaged_file(f"{file.path} is not a complete Parquet file: {error}") from error
+
+
+def _footer(source: pa.PythonFile, checked: _Checked, file: InputFile) -> pq.FileMetaData:
+    """Return the footer of a file. Arrow converts its schema too, and fails if it cannot express one of its columns."""
+    try:
+        return pq.read_metadata(source)
+    except (pa.ArrowException, OSError) as error:
+        whole = checked.tail[4:] == _MAGIC and checked.footer_bytes + 12 <= file.size
+        if checked.tail[4:] == _ENCRYPTED_FOOTER:
+            what = f"{file.path} is a Parquet file with an encrypted footer"
+        elif whole and checked.failure is None and "deserialize" not in str(error):
+            what = f"{file.path} has a column that Arrow cannot express, or a damaged schema"
+        else:
+            raise
+        raise read_elsewhere(f"{what}: {error}", file.path, "parquet") from error
+
+
+class OpenParquet(OpenUnits[StoredColumn]):
+    """A Parquet file whose footer has been read. The units are row groups.
+
+    Attributes:
         signed: Whether a signature follows the footer, which only files with encrypted columns have.
-        unreadable: The columns of the file that Arrow cannot express, with what it says of each. `metadata` has only
-            the other columns.
+        columns: The columns of the file.
     """
 
-    path: str
-    metadata: pq.FileMetaData
-    signed: bool
-    unreadable: Mapping[str, str]
-    _source: pa.PythonFile
-    _checked: _Checked
+    def __init__(
+        self,
+        file: InputFile,
+        source: pa.PythonFile,
+        checked: _Checked,
+        metadata: pq.FileMetaData,
+        converter: Converter,
+    ) -> None:
+        self.path = file.path
+        self._size = file.size
+        self._source = source
+        self._checked = checked
+        self._metadata = metadata
+        self._converter = converter
+        self.signed = metadata.serialized_size < checked.footer_bytes
+        self._parquet = self._reader(_FOOTER_BUFFER)
+        self.columns = columns_of(self._parquet)
+        self._leaves: list[Leaf] = []
+        self._sound: set[str] = set()
+        # Arrow cannot join dictionaries of several row groups inside nested columns.
+        self._one_group_at_a_time = any(_has_inner_dictionary(kind) for kind in self._parquet.schema_arrow.types)
 
-    def expect(self, groups: Sequence[int], columns: Sequence[int]) -> None:
-        """Announce to the stream which column chunks will be read. Call `check_columns` before."""
-        announce = getattr(self._checked.raw, "expect", None)  # streams of stores for which requests are slow have it
-        if announce is not None:
-            rows = [self.metadata.row_group(group) for group in groups]
-            announce([[_chunk(row.column(column)) for column in columns] for row in rows])
+    @cached_property
+    def starts(self) -> Sequence[int]:
+        """The first row of each row group, followed by the number of rows of the file.
 
-    def check_columns(self, groups: Sequence[int], columns: Sequence[str]) -> None:
-        """Check the metadata of columns, given by path, in some row groups. Reads nothing.
-
-        Arrow builds its metadata of columns when it plans to read ahead, and raises an error if they are damaged.
-        `_Checked` refuses the planned read.
-
-        Raises:
-            OSError: The metadata are encrypted or damaged.
+        As in Spark and Arrow, the footer's own total is ignored.
         """
-        if not groups or not columns:
-            return
-        file = pq.ParquetFile(self._source, metadata=self.metadata, pre_buffer=True, **_EXTENSIONS)
-        refusals: weakref.WeakSet[_ReadRefused] = weakref.WeakSet()
-        self._checked.refusals = refusals
-        try:
-            next(file.iter_batches(1, groups, columns, use_threads=False), None)
-        except _ReadRefused as refused:
-            # Arrow's reader keeps the exception, whose traceback keeps this frame, and so the reader.
-            refused.__traceback__ = None
-        finally:
-            self._checked.refusals = None
-        del file
-        _await_release(refusals)
+        rows = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
+        if min(rows, default=0) < 0:
+            raise self._wrong(f"row group {rows.index(min(rows))} has {min(rows)} rows")
+        return list(accumulate(rows, initial=0))
 
-    def file(self, buffer_bytes: int = _FOOTER_BUFFER) -> pq.ParquetFile:
-        """Return Arrow's reader of the file.
-
-        The reader reads `buffer_bytes` of a column at a time; with 0, whole column chunks.
-        """
+    def _reader(self, buffer_bytes: int) -> pq.ParquetFile:
+        """Return Arrow's reader, which reads `buffer_bytes` of a column at a time; with 0, whole column chunks."""
         return pq.ParquetFile(
             self._source,
-            metadata=self.metadata,
+            metadata=self._metadata,
             buffer_size=buffer_bytes,
             pre_buffer=False,
             coerce_int96_timestamp_unit="us",
             **_EXTENSIONS,
         )
+
+    def schema(self) -> pa.Schema:
+        """Return the schema that Spark infers from the file."""
+        return inferred_schema(self._parquet, self.path, self._converter.case_sensitive)
+
+    def sizes(self) -> Sequence[int]:
+        """Return the approximate size in bytes of each row group, from its share of the file's uncompressed bytes.
+
+        The exact sizes are in the metadata of columns, which may be encrypted.
+        """
+        groups = range(self._metadata.num_row_groups)
+        weights = [max(0, self._metadata.row_group(group).total_byte_size) for group in groups]
+        total = sum(weights)
+        if not total:
+            return [self._size // len(groups) for _ in groups]
+        ends = [self._size * weight // total for weight in accumulate(weights, initial=0)]
+        return [end - start for start, end in pairwise(ends)]
+
+    def column(self, field: pa.Field) -> UnitColumn[StoredColumn]:
+        """Return where a column of the schema is in the file, and its conversion."""
+        return self._converter.column(field, self.columns)
+
+    def statistics(self, unit: int, column: UnitColumn[StoredColumn]) -> Statistics | None:
+        """Return what the footer says of the values of a column in a row group; None for a nested column."""
+        stored = cast("StoredColumn", column.stored)
+        leaf = stored.leaves[0]
+        if self.signed or len(stored.leaves) != 1 or leaf.repeated or leaf.path != stored.name:
+            return None
+        rebased = self._converter.rebase.dates_mode != "CORRECTED"
+        return column_statistics(self.groups(leaf)[unit], leaf, column.field.type, rebased=rebased)
+
+    def groups(self, leaf: Leaf) -> list[pq.RowGroupMetaData]:
+        """Return the metadata of all row groups, to look at a column.
+
+        Raises:
+            OSError: The metadata of the column are damaged.
+        """
+        if leaf.path not in self._sound:
+            self._check_metadata(range(self._metadata.num_row_groups), [leaf])
+            self._sound.add(leaf.path)
+        return [self._metadata.row_group(group) for group in range(self._metadata.num_row_groups)]
+
+    def _check_metadata(self, groups: Sequence[int], leaves: Sequence[Leaf]) -> None:
+        """Check the metadata of columns in some row groups. Reads nothing.
+
+        To ask Arrow for those of a column ends the process if they are encrypted or damaged. When it plans to read
+        ahead it raises an error instead, so it plans to read a file without bytes.
+
+        Raises:
+            OSError: The metadata are encrypted or damaged.
+        """
+        if not groups:
+            return
+        nothing = _NoBytes(self._size)
+        source = pa.PythonFile(nothing, mode="r")
+        parquet = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=True, **_EXTENSIONS)
+        try:
+            next(parquet.iter_batches(1, groups, [leaf.path for leaf in leaves], use_threads=False), None)
+        except OSError:
+            if not nothing.asked:
+                raise
+
+    def prepare(self, columns: Sequence[UnitColumn[StoredColumn]], position: int, end: int) -> None:
+        """Check the row groups of the rows `[position, end)`, and announce their column chunks to the store.
+
+        Only reading whole column chunks bounds the memory that a wrong size in a page header takes, so short chunks
+        are read as a whole.
+        """
+        self._leaves = [leaf for column in columns for leaf in cast("StoredColumn", column.stored).leaves]
+        if not self._leaves:
+            return
+        # An empty row group belongs to the slice that begins there, or else to the last slice.
+        first = min(bisect_left(self.starts, position), bisect_right(self.starts, position) - 1)
+        last = len(self.starts) - 1 if end == self.starts[-1] else bisect_left(self.starts, end)
+        numbers = range(first, last)
+        self._check(numbers)
+        groups = [self._metadata.row_group(number) for number in numbers]
+        chunks = [[_chunk(group.column(leaf.index)) for leaf in self._leaves] for group in groups]
+        announce = getattr(self._checked.raw, "expect", None)  # streams of stores for which requests are slow have it
+        if announce is not None:
+            announce(chunks)
+        buffer = max(_LEAST_BUFFER, min(_MOST_BUFFER, _READ_AHEAD_BYTES // len(self._leaves)))
+        longest = max((stop - start for group in chunks for start, stop in group), default=0)
+        self._parquet = self._reader(0 if longest <= buffer else buffer)
+
+    def _check(self, groups: range) -> None:
+        """Check that row groups can be read: no column is encrypted, and each has the right number of values.
+
+        Spark and Arrow do not check the number: both drop values beyond the row count of the row group, and Spark
+        fills in missing ones.
+
+        Raises:
+            ConfigurationError: A column is encrypted.
+            DataError: A column has fewer values than its row group has rows or, if it is not repeated, more.
+            OSError: The metadata of a column are damaged.
+        """
+        for leaf in self._leaves if self.signed else ():
+            try:
+                self._check_metadata(groups[:1], [leaf])
+            except OSError as error:
+                what = f"column {leaf.path!r} of {self.path} is encrypted or damaged: {error}"
+                raise read_elsewhere(what, self.path, "parquet") from error
+        self._check_metadata(groups, self._leaves)
+        for number in groups:
+            group = self._metadata.row_group(number)
+            for leaf in self._leaves:
+                values = group.column(leaf.index).num_values
+                if values < group.num_rows or (values > group.num_rows and not leaf.repeated):
+                    what = f"row group {number} has {group.num_rows} rows and {values} values of column {leaf.path!r}"
+                    raise self._wrong(what)
+
+    def batches(
+        self, columns: Sequence[UnitColumn[StoredColumn]], unit: int, rows: BatchRows
+    ) -> Generator[pa.RecordBatch]:
+        """Yield the rows of a row group, and of those behind it, as they are stored."""
+        size, sure = self._bytes_per_row(unit)
+        rows.begin(size, sure=sure)
+        groups = [unit] if self._one_group_at_a_time else list(range(unit, len(self.starts) - 1))
+        names = [cast("StoredColumn", column.stored).name for column in columns]
+        paths = [leaf.path for leaf in self._leaves]
+        try:
+            for batch in self._parquet.iter_batches(rows.most, groups, paths, use_threads=False):
+                yield batch.select(names)
+        except pa.ArrowInvalid:
+            for leaf in self._leaves:
+                # Only their values tell how long decimals of BYTE_ARRAY are; Arrow reads at most 16 bytes.
+                if leaf.kind == "DECIMAL" and leaf.physical == "BYTE_ARRAY":
+                    self._check_readable(leaf, groups)
+            raise
+
+    def _check_readable(self, leaf: Leaf, groups: list[int]) -> None:
+        try:
+            for _ in self._parquet.iter_batches(row_groups=groups, columns=[leaf.path], use_threads=False):
+                pass
+        except pa.ArrowInvalid as error:
+            raise unreadable_column(leaf.path, self.path, str(error)) from error
+
+    def _bytes_per_row(self, number: int) -> tuple[float, bool]:
+        """Return the bytes of a row of a row group, and whether the footer tells them."""
+        group = self._metadata.row_group(number)
+        total, sure = 1, True
+        for leaf in self._leaves:
+            column = group.column(leaf.index)
+            width = _WIDTHS.get(column.physical_type, 8)
+            if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page:
+                # A dictionary hides the length of its strings.
+                statistics = column.statistics
+                if statistics is not None and statistics.has_min_max:
+                    width = max(width, len(statistics.min_raw), len(statistics.max_raw))
+                else:
+                    sure = False
+            total += max(column.total_uncompressed_size, column.num_values * width)
+        return total / max(group.num_rows, 1), sure
+
+    def _wrong(self, what: str) -> DataError:
+        return damaged_file(f"the footer of {self.path} is wrong: {what}")
 
 
 def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
@@ -198,109 +305,9 @@ def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
     return start, start + column.total_compressed_size
 
 
-@contextmanager
-def opened(file: InputFile) -> Iterator[OpenParquet]:
-    """Open a file for a `with` block, and read its footer. Errors of the store are raised unchanged.
-
-    Raises:
-        DataError: The file is damaged or not a Parquet file; also raised inside the `with` block.
-    """
-    with file.open() as raw:
-        checked = _Checked(raw)
-        try:
-            source = pa.PythonFile(checked, mode="r")
-            yield _opened(source, checked, file)
-        except (ForebayError, MemoryError):
-            raise
-        except pa.ArrowNotImplementedError as error:
-            raise ConfigurationError(
-                f"{file.path} uses a feature of Parquet that Arrow cannot read: {error}",
-                advice="remove the column with this feature from the schema, or write the file again without it",
-            ) from error
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: from a column's name
-            if checked.failure is not None:
-                raise checked.failure from None
-            raise damaged_file(f"{file.path} is not a complete Parquet file: {error}") from error
-
-
-def _opened(source: pa.PythonFile, checked: _Checked, file: InputFile) -> OpenParquet:
-    try:
-        metadata = _footer(source, checked, file.path)
-        pq.ParquetFile(source, metadata=metadata, **_EXTENSIONS)  # converts the schema
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        start = file.size - 8 - checked.footer_bytes
-        if checked.failure is not None or start < 0 or checked.tail[4:] != _MAGIC:
-            raise
-        checked.seek(start)
-        footer = _parsed(checked.read(checked.footer_bytes))
-        unreadable = {} if footer is None else _unreadable(footer)
-        if footer is None or not unreadable:
-            raise
-        readable = footer.file_with([index for index in range(len(footer.columns)) if index not in unreadable])
-        reasons = {footer.columns[index].name: reason for index, reason in unreadable.items()}
-        return OpenParquet(
-            file.path, pq.read_metadata(pa.BufferReader(readable)), footer.signed, reasons, source, checked
-        )
-    signed = metadata.serialized_size < checked.footer_bytes
-    return OpenParquet(file.path, metadata, signed, {}, source, checked)
-
-
-def _parsed(data: bytes) -> Footer | None:
-    try:
-        return Footer(data)
-    except ValueError:
-        return None
-
-
-def _unreadable(footer: Footer) -> dict[int, str]:
-    """Return the columns that Arrow cannot express, with its reasons; none if the fault is not in columns alone."""
-    if _problem(footer.file_with(())) is not None:
-        return {}
-    unreadable: dict[int, str] = {}
-
-    def search(columns: Sequence[int]) -> None:
-        problem = _problem(footer.file_with(columns))
-        if problem is not None and len(columns) == 1:
-            unreadable[columns[0]] = problem
-        elif problem is not None:
-            search(columns[: len(columns) // 2])
-            search(columns[len(columns) // 2 :])
-
-    search(range(len(footer.columns)))
-    readable = [index for index in range(len(footer.columns)) if index not in unreadable]
-    return unreadable if _problem(footer.file_with(readable)) is None else {}
-
-
-def _problem(file: bytes) -> str | None:
-    """Return what Arrow says of the schema of a file; None if it can express it."""
-    try:
-        pq.ParquetFile(pa.BufferReader(file), **_EXTENSIONS)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        return str(error)
-    return None
-
-
-def _footer(source: pa.PythonFile, checked: _Checked, path: str) -> pq.FileMetaData:
-    try:
-        return pq.read_metadata(source)
-    except OSError as error:
-        if checked.tail[4:] != _ENCRYPTED_FOOTER:
-            raise
-        raise ConfigurationError(
-            f"{path} is a Parquet file with an encrypted footer: {error}",
-            advice="read it with Spark's own Parquet source, which accepts decryption keys",
-        ) from error
-
-
-class _ReadRefused(Exception):
-    """Raised for a read during `check_columns`, which needs no data."""
-
-
-def _await_release(refusals: weakref.WeakSet[_ReadRefused]) -> None:
-    """Wait until no thread of Arrow holds a refused read. Freeing one while Python exits would end the process."""
-    deadline = time.monotonic() + _RELEASE_SECONDS
-    while refusals and time.monotonic() < deadline:
-        time.sleep(_RELEASE_POLL_SECONDS)
+def _has_inner_dictionary(data_type: pa.DataType) -> bool:
+    inside = [data_type.field(index).type for index in range(data_type.num_fields)]
+    return any(isinstance(kind, pa.DictionaryType) or _has_inner_dictionary(kind) for kind in inside)
 
 
 class _Checked(io.RawIOBase):
@@ -309,8 +316,6 @@ class _Checked(io.RawIOBase):
     def __init__(self, raw: BinaryIO) -> None:
         self.raw = raw
         self.failure: Exception | None = None
-        self.refusals: weakref.WeakSet[_ReadRefused] | None = None
-        """The refused reads that are still referenced; None if reads are not refused."""
         self.tail = b""
         """The last bytes of the first read, which reads the end of the file: the footer's length and a magic number."""
 
@@ -320,10 +325,6 @@ class _Checked(io.RawIOBase):
         return int.from_bytes(self.tail[:4], "little")
 
     def read(self, size: int = -1, /) -> bytes:
-        if self.refusals is not None:
-            refused = _ReadRefused()
-            self.refusals.add(refused)
-            raise refused
         try:
             data = read_fully(self.raw.read, size)
         except Exception as error:
@@ -342,6 +343,30 @@ class _Checked(io.RawIOBase):
 
     def tell(self) -> int:
         return self.raw.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+class _NoBytes(io.RawIOBase):
+    """A file of a size without any bytes. `asked` tells whether they were asked for."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.asked = False
+
+    def read(self, size: int = -1, /) -> bytes:
+        self.asked = True
+        return b""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return offset + (self._size if whence else 0)
+
+    def tell(self) -> int:
+        return self._size
 
     def readable(self) -> bool:
         return True

@@ -1,77 +1,76 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the first event time of a Parquet file, from the statistics in its footer."""
+"""Reads the statistics of the columns in each row group of a Parquet file."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import decimal
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
-from forebay.formats.base import InputFile
-from forebay.formats.parquet.footer import Leaf, columns_of
-from forebay.formats.parquet.open import OpenParquet, opened, statistics_of
-from forebay.formats.values.columns import folded
+import pyarrow as pa
 
-_MICROS_PER_UNIT: Final = {"ms": 1_000, "us": 1}
+from forebay.formats.filters import Statistics, Value
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from forebay.formats.parquet.schema import Leaf
+
+MICROS_PER_UNIT: Final = {"ms": 1_000, "us": 1}
 """Microseconds per unit, for each unit in which timestamps can be read."""
 
 
-class FirstTime(NamedTuple):
-    """The first event time of a file, as far as its footer tells it.
-
-    Attributes:
-        known: Whether the footer tells it. Spark's INT96 timestamps have no statistics.
-        micros: Microseconds since 1970; None if no row of the file has an event time.
-    """
-
-    known: bool
-    micros: int | None = None
-
-
-def first_time(file: InputFile, column: str, *, case_sensitive: bool) -> FirstTime:
-    """Read the footer of a file, and return the least value of a timestamp or int64 column. Thread-safe.
+def column_statistics(group: pq.RowGroupMetaData, leaf: Leaf, target: pa.DataType, *, rebased: bool) -> Statistics:
+    """Return what the footer says of the values of a primitive column in a row group.
 
     Args:
-        file: The file.
-        column: The name of a column, or the dotted path of a field inside structs.
-        case_sensitive: Whether names that differ only in case are different names.
-
-    Raises:
-        DataError: The file no longer exists, has changed since it was listed, or is damaged.
-        RetriableError: The store did not answer.
+        group: The row group.
+        leaf: The column, which is not repeated.
+        target: The type of the column in the schema.
+        rebased: Whether reading changes the file's old dates, so that statistics of dates and times do not apply.
     """
-    with opened(file) as parquet:
-        key = folded(column, case_sensitive)
-        leaves = (leaf for node in columns_of(parquet.file()) for leaf in node.leaves())
-        matching = [leaf for leaf in leaves if folded(leaf.path, case_sensitive) == key]
-        if not matching:
-            return FirstTime(known=True)
-        unit = _unit(matching[0])
-        if unit is None or len(matching) > 1 or parquet.signed:  # Arrow ends the process for an encrypted column
-            return FirstTime(known=False)
-        return _least(parquet, matching[0], unit)
+    statistics = statistics_of(group, leaf)
+    nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
+    value_of = _reader(leaf, target, rebased=rebased)
+    least = greatest = None
+    if value_of is not None and statistics is not None and statistics.has_min_max:
+        try:
+            least, greatest = value_of(statistics.min_raw), value_of(statistics.max_raw)
+        except (UnicodeDecodeError, OverflowError):
+            least = greatest = None
+    return Statistics(group.num_rows, nulls, least, greatest, nan=pa.types.is_floating(target))
 
 
-def _unit(leaf: Leaf) -> str | None:
-    """Return the unit of a timestamp or int64 column: `ms` or `us`; None for other columns, and for nanoseconds."""
-    if leaf.physical != "INT64" or leaf.repeated:
+def statistics_of(group: pq.RowGroupMetaData, leaf: Leaf) -> pq.Statistics | None:
+    """Return the statistics of a column in a row group; None if there are none.
+
+    Returns None too if the row group gives the column another type, because Arrow would end the process.
+    """
+    column = group.column(leaf.index)
+    return column.statistics if column.physical_type == leaf.physical else None
+
+
+def _reader(leaf: Leaf, target: pa.DataType, *, rebased: bool) -> Callable[[Any], Value | None] | None:
+    """Return the function that converts a minimum or maximum to a `Value`; None if it cannot be compared."""
+    if pa.types.is_signed_integer(target) and leaf.signed_bits:
+        return int
+    if pa.types.is_floating(target) and leaf.physical in ("FLOAT", "DOUBLE"):
+        return lambda raw: None if math.isnan(raw) else float(raw)
+    if pa.types.is_boolean(target) and leaf.physical == "BOOLEAN":
+        return bool
+    if pa.types.is_string(target) and leaf.kind == "STRING":
+        return lambda raw: raw if isinstance(raw, str) else raw.decode("utf-8")
+    if pa.types.is_decimal(target) and leaf.kind == "DECIMAL" and leaf.physical in ("INT32", "INT64"):
+        scale = int(leaf.details["scale"])
+        return lambda raw: decimal.Decimal(int(raw)).scaleb(-scale)
+    if rebased:
         return None
-    if leaf.kind == "TIMESTAMP":
-        return leaf.unit if leaf.unit in _MICROS_PER_UNIT else None
-    return "us" if leaf.signed_bits == 64 else None
-
-
-def _least(parquet: OpenParquet, leaf: Leaf, unit: str) -> FirstTime:
-    """Return the least value of the column in all row groups; unknown if a row group with values has no statistics."""
-    parquet.check_columns(range(parquet.metadata.num_row_groups), [leaf.path])
-    least: int | None = None
-    for number in range(parquet.metadata.num_row_groups):
-        group = parquet.metadata.row_group(number)
-        if not group.num_rows:
-            continue
-        statistics = statistics_of(group, leaf)
-        if statistics is None or not statistics.has_min_max:
-            if statistics is not None and statistics.has_null_count and statistics.null_count == group.num_rows:
-                continue
-            return FirstTime(known=False)
-        value = statistics.min_raw * _MICROS_PER_UNIT[unit]
-        least = value if least is None else min(least, value)
-    return FirstTime(known=True, micros=least)
+    if pa.types.is_date32(target) and leaf.kind == "DATE":
+        return int
+    if isinstance(target, pa.TimestampType) and leaf.physical == "INT64" and leaf.kind == "TIMESTAMP":
+        factor = MICROS_PER_UNIT.get(leaf.unit)
+        if factor is None or leaf.details["isAdjustedToUTC"] != (target.tz is not None):
+            return None
+        return lambda raw: int(raw) * factor
+    return None

@@ -65,31 +65,114 @@ def check_names(fields: Iterable[pa.Field], path: str, *, case_sensitive: bool, 
         raise ConfigurationError(f"in {path}, {problem}", advice=f"give a schema without these columns{hint}")
 
 
-# -- Converts columns of structs field by field, for ORC and Parquet.
+# -- Converts columns of files with types of their own: by name, and nested types part by part.
 
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 """A function that converts an array to another array of the same length. None in its place keeps the array."""
 
 
-def struct_of(children: Sequence[tuple[int | str | None, Convert | None]], target: pa.StructType) -> Convert:
-    """Return the conversion of structs to the type `target`.
+def place_of(name: str, names: Sequence[str], column: str, path: str, *, case_sensitive: bool) -> int | None:
+    """Return the place of a name among those of a file; None if it is missing.
 
-    `children` has, for each field of `target`, its index or name in the file, None if the file lacks it, and its
-    conversion.
+    Args:
+        name: The name of a column or of a field.
+        names: The names in the file, in a row or a struct.
+        column: The path of the column, for errors.
+        path: The path of the file, for errors.
+        case_sensitive: Whether names that differ only in case are different names.
+
+    Raises:
+        ConfigurationError: Several names match.
     """
+    key = folded(name, case_sensitive)
+    places = [place for place, stored in enumerate(names) if folded(stored, case_sensitive) == key]
+    if len(places) > 1:
+        raise ambiguous(column, [names[place] for place in places], path)
+    return places[0] if places else None
+
+
+def mismatch(column: str, stored_type: object, target: pa.DataType, path: str) -> ConfigurationError:
+    """Return the error for a column of a file that cannot be read as the type of the schema."""
+    return ConfigurationError(
+        f"column {column!r} is {stored_type} in {path} and cannot be read as {target}",
+        advice="in the schema, give the column the type of the file and cast it in the query, or remove it",
+    )
+
+
+def chain(*steps: Convert | None) -> Convert | None:
+    """Return the conversion that does all steps in turn; None if there are none."""
+    todo = [step for step in steps if step is not None]
+    if len(todo) < 2:
+        return todo[0] if todo else None
+
+    def convert(array: pa.Array) -> pa.Array:
+        for step in todo:
+            array = step(array)
+        return array
+
+    return convert
+
+
+Place: TypeAlias = int | pa.Array | None
+"""Where the values of a field are: at a place in the file, all equal to the one value of an array, or null."""
+
+
+def struct_of(children: Sequence[tuple[Place, Convert | None]], target: pa.StructType) -> Convert:
+    """Return the conversion of structs to the type `target`: the place of each field, and its conversion."""
     fields = list(target)
 
     def convert(array: pa.Array) -> pa.Array:
+        if not fields:
+            return pa.Array.from_buffers(target, len(array), array.buffers()[:1], offset=array.offset)
+        structs = cast("pa.StructArray", array)
+        # What is stored where the struct is null has no meaning.
+        stored = structs.flatten() if array.null_count else None
         inside = []
         for field, (place, step) in zip(fields, children, strict=True):
             if place is None:
                 inside.append(pa.nulls(len(array), field.type))
+                continue
+            if isinstance(place, int):
+                values = structs.field(place) if stored is None else stored[place]
             else:
-                values = cast("pa.StructArray", array).field(place)
-                inside.append(values if step is None else step(values))
+                values = repeated(place, len(array))
+            inside.append(values if step is None else step(values))
         mask = pc.is_null(array) if array.null_count else None
         return pa.StructArray.from_arrays(inside, fields=fields, mask=mask)
+
+    return convert
+
+
+def repeated(value: pa.Array, rows: int) -> pa.Array:
+    """Return the one value of an array `rows` times."""
+    return value.take(pa.repeat(pa.scalar(0), rows))
+
+
+def list_of(inside: Convert | None, target: pa.ListType) -> Convert:
+    """Return the conversion of lists to the type `target`; `inside` converts their values."""
+
+    def convert(array: pa.Array) -> pa.Array:
+        lists = cast("pa.ListArray", array)
+        values = lists.values if inside is None else inside(lists.values)
+        return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [values])
+
+    return convert
+
+
+def map_of(key: Convert | None, item: Convert | None, target: pa.MapType) -> Convert:
+    """Return the conversion of maps, or of lists of entries, to the type `target`."""
+    fields = [target.key_field, target.item_field]
+
+    def convert(array: pa.Array) -> pa.Array:
+        lists = cast("pa.ListArray", array)
+        stored = cast("pa.StructArray", lists.values)
+        keys, items = stored.field(0), stored.field(1)
+        keys, items = keys if key is None else key(keys), items if item is None else item(items)
+        if keys.null_count:
+            raise pa.ArrowInvalid("a key of a map is null, or does not fit")
+        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
+        return pa.Array.from_buffers(target, len(lists), lists.buffers()[:2], lists.null_count, lists.offset, [entries])
 
     return convert
 

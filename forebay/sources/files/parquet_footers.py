@@ -14,8 +14,8 @@ from typing import Final, Self, TypeVar
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.parquet.open import group_bytes, opened, row_starts
-from forebay.formats.parquet.statistics import first_time
+from forebay.formats.parquet.format import first_time
+from forebay.formats.parquet.open import opened
 from forebay.sources.files.event_time import OPTION
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.split import FileSplit
@@ -44,8 +44,7 @@ class RowGroups:
             RetriableError: The store did not answer.
         """
         with opened(file) as parquet:
-            starts = row_starts(parquet)
-            sizes = group_bytes(parquet, file.size)
+            starts, sizes = parquet.starts, parquet.sizes()
         filled = [(start, size) for (start, end), size in zip(pairwise(starts), sizes, strict=True) if end > start]
         before = accumulate((size for _, size in filled), initial=0)
         return cls((*(start for start, _ in filled), starts[-1]), tuple(before))
@@ -127,7 +126,9 @@ class FooterTimes:
     def _first(self, split: FileSplit, field: pa.Field) -> int | None:
         stored = self._source.stored(split.status)
         try:
-            first = first_time(stored, self._column, case_sensitive=self._source.format().case_sensitive)
+            with opened(stored) as parquet:
+                case_sensitive = self._source.format().case_sensitive
+                first = first_time(parquet, self._column, case_sensitive=case_sensitive)
             return first.micros if first.known else self._least(stored, field)
         except DataError:
             return None

@@ -112,7 +112,7 @@ def test_long_values_come_in_small_batches(memory_file: Files) -> None:
 
 
 def test_timestamps_beyond_the_range_of_nanoseconds_are_exact(memory_file: Files) -> None:
-    times = [dt.datetime(2262, 4, 11, 23, 47, 16, 854775), dt.datetime(1677, 9, 21, 0, 12, 43), None]
+    times = [dt.datetime(2262, 4, 12, 23, 47, 16, 854775), dt.datetime(9999, 12, 31, 23, 59, 59, 999999), None]
     data = written(pa.table({"t": pa.array(times, pa.timestamp("us"))}))
     schema = pa.schema([("t", pa.timestamp("us", "UTC"))])
     found = next(OrcFormat(OrcOptions(time_zone="UTC")).read(memory_file(data), schema))[0].column(0).to_pylist()
@@ -132,3 +132,24 @@ def test_a_file_that_is_cut_off_is_damaged(striped: tuple[pa.Table, bytes], memo
     with pytest.raises(DataError) as raised:
         OrcFormat().infer_schema([memory_file(data)])
     assert raised.value.option == "ignoreCorruptFiles"
+
+
+@pytest.mark.parametrize("when", ["0001-01-01", "1899-12-31"])
+def test_times_before_1900_are_refused(memory_file: Files, when: str) -> None:
+    """Spark takes them for times of the old calendar and of Java's old time zones."""
+    times = pa.array([dt.datetime(2020, 1, 1), dt.datetime.fromisoformat(when)], pa.timestamp("us"))
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        file = memory_file(written(pa.table({"t": times.cast(kind), "a": [1, 2]})))
+        with pytest.raises(DataError, match="column 't' of .* holds times before 1900") as raised:
+            list(OrcFormat().read(file, pa.schema([("t", pa.timestamp("us", "UTC"))])))
+        assert "spark.read.format('orc')" in (raised.value.advice or "")
+        assert next(OrcFormat().read(file, pa.schema([("a", pa.int64())])))[0].to_pylist() == [{"a": 1}, {"a": 2}]
+
+
+def test_columns_without_names_are_refused(memory_file: Files) -> None:
+    """As Hive writes them: Spark matches them by position."""
+    file = memory_file(written(pa.table({"_col0": [1], "_col1": ["a"]})))
+    for read in (lambda: OrcFormat().infer_schema([file]), lambda: list(OrcFormat().read(file, pa.schema([])))):
+        with pytest.raises(ConfigurationError, match="have no names but _col0") as raised:
+            read()
+        assert "spark.read.format('orc')" in (raised.value.advice or "")

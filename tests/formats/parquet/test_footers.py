@@ -9,7 +9,6 @@ import re
 import struct
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.parquet.open import _Checked, _ReadRefused, opened
 from forebay.sources.files.file_index import list_files
 from forebay.sources.files.parquet_footers import RowGroups
 from forebay.sources.files.source import FileSource
@@ -273,27 +271,6 @@ def test_clear_columns_are_read_and_encrypted_ones_named(encrypted: Path, name: 
     assert len(messages) == 2
     for message in messages:
         assert f"column '{hidden}' of {path} is encrypted" in message
-
-
-def test_a_check_waits_until_the_refused_read_is_freed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Arrow's thread may free it later. While Python exits, that ends the process: `terminate called without …`."""
-    pq.write_table(pa.table({"a": range(6)}), path := tmp_path / "a.parquet")
-    held = []
-
-    def refuse(checked: _Checked, size: int = -1) -> bytes:
-        try:
-            return read(checked, size)
-        except _ReadRefused as refused:
-            held.append(refused)
-            threading.Timer(0.2, held.clear).start()
-            raise
-
-    read = _Checked.read
-    monkeypatch.setattr(_Checked, "read", refuse)
-    with opened(StoredFile(list_files([str(path)]).files[0])) as parquet:
-        for _ in range(3):
-            parquet.check_columns([0], ["a"])
-            assert not held
 
 
 def test_a_file_with_an_encrypted_footer_is_not_taken_for_a_damaged_one(encrypted: Path) -> None:

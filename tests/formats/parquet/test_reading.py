@@ -94,8 +94,8 @@ def test_any_slices_give_every_row_once_and_in_order(
     reader = ParquetFormat()
     schema = reader.infer_schema([file]) if schema is None else schema
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("forebay.formats.parquet.format._BATCH_ROWS", rows)
-        patch.setattr("forebay.formats.parquet.format._LEAST_ROWS", 1)
+        patch.setattr("forebay.formats.units._BATCH_ROWS", rows)
+        patch.setattr("forebay.formats.units._LEAST_ROWS", 1)
         whole = read(file, schema)
         edges = [0, *sorted(cuts), None]
         parts: list[pa.RecordBatch] = []

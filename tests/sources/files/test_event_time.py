@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
-from forebay.formats.parquet import statistics
+from forebay.formats.parquet import format as parquet_format
 from forebay.sources.files import FileSource
 from forebay.sources.files import parquet_footers as footer_times
 
@@ -148,7 +148,7 @@ def test_absurd_times_are_only_an_order(footers: Begin) -> None:
 
 def test_a_footer_is_read_once(footers: Begin, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    real = statistics.first_time
+    real = parquet_format.first_time
 
     def counted(file: Any, *arguments: Any, **more: Any) -> Any:
         asked.append(Path(file.path).name)
@@ -171,7 +171,7 @@ def test_what_was_found_before_a_store_failed_is_not_asked_for_again(
     footers: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    real = statistics.first_time
+    real = parquet_format.first_time
 
     def failing_once(file: Any, *arguments: Any, **more: Any) -> Any:
         asked.append(Path(file.path).name)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata of ORC files: Protocol Buffers in compressed chunks, the tail, the types, the footers of stripes."""
+"""The metadata of ORC files: Protocol Buffers in compressed chunks, the tail, the types, the footers of stripes.
+
+Arrow tells neither the rows of a stripe, nor its writer's time zone and statistics, nor Spark's own types.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate, pairwise
@@ -13,10 +15,9 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError
-from forebay.formats.base import damaged_file
 from forebay.formats.compression.byte_streams import encoded_varint, read_fully
 from forebay.formats.compression.codecs import lz4_size, snappy_size
+from forebay.formats.units import Malformed, read_elsewhere
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
@@ -31,10 +32,6 @@ Fields: TypeAlias = "dict[int, list[Value]]"
 
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _MOST_BITS = 63
-
-
-class Malformed(ValueError):
-    """Bytes that are not valid ORC."""
 
 
 def parse_message(data: bytes) -> Fields:
@@ -133,8 +130,6 @@ def encode(fields: Mapping[int, int | bytes | Iterable[int | bytes]]) -> bytes:
 
 _HEADER = 3
 _ORIGINAL = 1
-_MOST_METADATA = 64 << 20
-"""Upper bound for the bytes of one decompressed footer. It suffices for a few hundred thousand types."""
 
 
 class Codec(IntEnum):
@@ -149,8 +144,8 @@ class Codec(IntEnum):
     BROTLI = 6
 
 
-RATIOS = {Codec.NONE: 1, Codec.ZLIB: 1_032, Codec.SNAPPY: 64, Codec.LZ4: 256, Codec.ZSTD: 20_000}
-"""Maps each codec that can be read to the most decompressed bytes per compressed byte."""
+READABLE = (Codec.NONE, Codec.ZLIB, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
+"""The codecs that can be read."""
 
 
 def decompress(data: bytes, codec: Codec, block: int) -> bytes:
@@ -158,7 +153,7 @@ def decompress(data: bytes, codec: Codec, block: int) -> bytes:
 
     Args:
         data: All chunks of the metadata.
-        codec: The codec of the file, one of `RATIOS`.
+        codec: The codec of the file, one of `READABLE`.
         block: The most bytes of a decompressed chunk.
     """
     if codec is Codec.NONE:
@@ -173,8 +168,6 @@ def decompress(data: bytes, codec: Codec, block: int) -> bytes:
         if at > len(data):
             raise Malformed("a compressed chunk is cut off")
         out += chunk if header & _ORIGINAL else _chunk(chunk, codec, block)
-        if len(out) > _MOST_METADATA:
-            raise Malformed(f"the metadata has more than {_MOST_METADATA} bytes")
     return bytes(out)
 
 
@@ -348,8 +341,6 @@ def _decoded(name: bytes) -> str:
 
 MAGIC = b"ORC"
 _FIRST_READ = 16 << 10
-_MOST_TAIL = 256 << 20
-"""Upper bound for the bytes of statistics, footer and postscript together."""
 _MOST_ROWS = 1 << 48
 _MOST_BLOCK = 1 << 23
 _DEFAULT_BLOCK = 256 << 10
@@ -386,6 +377,7 @@ class Tail:
         starts: The first row of each stripe, followed by the number of rows in the file.
         proleptic: Whether old dates are in the proleptic Gregorian calendar.
         statistics: The offset and the length in bytes of the statistics of the stripes.
+        columns: The statistics of the whole file, one message for each type, or none.
     """
 
     codec: Codec
@@ -396,41 +388,26 @@ class Tail:
     starts: tuple[int, ...]
     proleptic: bool
     statistics: tuple[int, int]
+    columns: tuple[bytes, ...]
 
 
 def read_tail(raw: BinaryIO, file: InputFile) -> Tail:
     """Read the tail of an open file. Errors of the store pass unchanged.
 
     Raises:
-        DataError: The file is damaged, or is not an ORC file.
-        ConfigurationError: The file is encrypted, or compressed in a way that cannot be read.
+        Malformed: The file is damaged, or is not an ORC file.
+        ConfigurationError: The file has encrypted columns, columns without names, or a codec that cannot be read.
     """
-    with wrap_damage(file.path):
-        return _read(raw, file)
-
-
-@contextmanager
-def wrap_damage(path: str) -> Iterator[None]:
-    """If the `with` block raises Malformed, raise the DataError for a damaged file instead."""
-    try:
-        yield
-    except Malformed as error:
-        raise damaged_file(f"{path} is not a complete ORC file: {error}") from error
-
-
-def _read(raw: BinaryIO, file: InputFile) -> Tail:
     script, footer, end = _messages(raw, file)
     codec, block = _codec(script, file.path)
     if footer.get(10):
-        raise ConfigurationError(
-            f"{file.path} has encrypted columns", advice="read it with Spark's own ORC source, which takes the keys"
-        )
+        raise read_elsewhere(f"{file.path} has encrypted columns", file.path, "orc")
     root = parse_types(messages_of(footer, 4))
     if root.kind is not TypeKind.STRUCT:
-        raise ConfigurationError(
-            f"the rows of {file.path} have the type {root}, but only rows with columns (a struct) can be read",
-            advice="exclude the file with pathGlobFilter",
-        )
+        raise read_elsewhere(f"the rows of {file.path} are no rows with columns, but {root}", file.path, "orc")
+    if root.names and all(name.startswith("_col") for name in root.names):
+        what = f"the columns of {file.path} have no names but _col0, _col1 …, as Hive wrote them"
+        raise read_elsewhere(f"{what}: Spark matches them by position", file.path, "orc")
     stripes = _stripes(footer, end)
     rows = number_of(footer, 6)
     starts = tuple(accumulate((stripe.rows for stripe in stripes), initial=0))
@@ -438,7 +415,8 @@ def _read(raw: BinaryIO, file: InputFile) -> Tail:
         raise Malformed(f"the footer states {rows} rows for the file, but {starts[-1]} rows for its stripes")
     proleptic = number_of(footer, 11) == _PROLEPTIC
     statistics = end + number_of(script, 7), number_of(script, 5)
-    return Tail(codec, block, number_of(script, 6), root, stripes, starts, proleptic, statistics)
+    columns = tuple(messages_of(footer, 7))
+    return Tail(codec, block, number_of(script, 6), root, stripes, starts, proleptic, statistics, columns)
 
 
 def _messages(raw: BinaryIO, file: InputFile) -> tuple[Fields, Fields, int]:
@@ -449,16 +427,14 @@ def _messages(raw: BinaryIO, file: InputFile) -> tuple[Fields, Fields, int]:
     if not 0 < length < len(data):
         raise Malformed("the postscript is missing")
     script = parse_message(data[-1 - length : -1])
-    if MAGIC not in (messages_of(script, 8000) or [read_start(raw)]):
+    raw.seek(0)  # old files have the magic bytes at their start alone
+    if MAGIC not in (messages_of(script, 8000) or [read_fully(raw.read, len(MAGIC))]):
         raise Malformed("the postscript does not have the magic bytes of ORC")
     codec, block = _codec(script, file.path)
     size = number_of(script, 1)
     whole = size + number_of(script, 5) + number_of(script, 7) + length + 1
-    if whole > file.size or whole > _MOST_TAIL:
-        raise Malformed(
-            f"the postscript states {whole} bytes for metadata, footer and postscript together, "
-            f"but the file has {file.size} bytes, and at most {_MOST_TAIL} are allowed"
-        )
+    if whole > file.size:
+        raise Malformed(f"the postscript states {whole} bytes of metadata, but the file has {file.size} bytes")
     total = size + length + 1
     if total > len(data):
         raw.seek(file.size - total)
@@ -469,22 +445,13 @@ def _messages(raw: BinaryIO, file: InputFile) -> tuple[Fields, Fields, int]:
     return script, parse_message(decompress(data[stop - size : stop], codec, block)), file.size - whole
 
 
-def read_start(raw: BinaryIO) -> bytes:
-    """Return the magic bytes at the start of a file. Old files have them there, but not in the postscript."""
-    raw.seek(0)
-    return read_fully(raw.read, len(MAGIC))
-
-
 def _codec(script: Fields, path: str) -> tuple[Codec, int]:
     number = number_of(script, 2)
     codec = next((known for known in Codec if known == number), None)
     version = numbers_of(script, 4)
-    if codec not in RATIOS or version[:1] not in ([], [0]):
-        what = f"codec {number if codec is None else codec.name}" if codec not in RATIOS else f"version {version}"
-        raise ConfigurationError(
-            f"{path} is an ORC file of {what}, which forebay cannot read",
-            advice="read it with Spark's own ORC source, or write the file again with another codec or version",
-        )
+    if codec not in READABLE or version[:1] not in ([], [0]):
+        what = f"codec {number if codec is None else codec.name}" if codec not in READABLE else f"version {version}"
+        raise read_elsewhere(f"{path} is an ORC file of {what}, which forebay cannot read", path, "orc")
     block = number_of(script, 3, _DEFAULT_BLOCK) or _DEFAULT_BLOCK
     if block > _MOST_BLOCK:
         raise Malformed(f"the postscript states compressed blocks of {block} bytes, more than {_MOST_BLOCK}")
@@ -509,8 +476,6 @@ def _stripes(footer: Fields, end: int) -> tuple[Stripe, ...]:
 # -- Reads the footer of a stripe: the column, the kind and the length of each stream, and the encoding of each column.
 
 
-_MOST_FOOTER = 64 << 20
-"""Upper bound for the bytes of a stripe's footer."""
 _MOST_ANNOUNCED = 64 << 20
 """The most bytes of a stripe to keep in memory: the stripe size at which ORC's Java writer aims."""
 
@@ -569,15 +534,6 @@ class OpenStripe:
     encodings: tuple[tuple[int, int], ...]
     zone: str
 
-    def has_dictionary(self, column: int) -> bool:
-        """Return whether the values of a column are entries of a dictionary."""
-        return self.encodings[column][0] in DICTIONARIES
-
-    def capacity(self, column: int, part: StreamKind) -> int:
-        """Return the most bytes that a column's stream may have when decompressed; 0 if there is no such stream."""
-        stored_bytes = sum(stream.length for stream in self.streams if stream.column == column and stream.part == part)
-        return min(stored_bytes * RATIOS[self.tail.codec], (stored_bytes // 4 + 1) * self.tail.block)
-
     def announce(self, columns: Collection[int]) -> None:
         """Announce the streams of `columns` to the file, if it has a method `expect`, so that it prefetches them.
 
@@ -600,8 +556,6 @@ class OpenStripe:
 def open_stripe(raw: BinaryIO, tail: Tail, stripe: Stripe) -> OpenStripe:
     """Read the footer of a stripe; raise Malformed if it is damaged."""
     raw.seek(stripe.offset + stripe.index + stripe.data)
-    if stripe.footer > _MOST_FOOTER:
-        raise Malformed(f"stripe {stripe.number} has a footer of {stripe.footer} bytes, more than {_MOST_FOOTER}")
     fields = parse_message(decompress(read_fully(raw.read, stripe.footer), tail.codec, tail.block))
     parsed = [parse_message(part) for part in messages_of(fields, 1)]
     streams = tuple(Stream(*(number_of(message, field) for field in (1, 2, 3))) for message in parsed)

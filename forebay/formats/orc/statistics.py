@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the stripes of an ORC file that may have rows which match a filter, from the statistics of the stripes.
+"""Reads the statistics of the columns in each stripe of an ORC file.
 
 The messages are `Metadata`, `StripeStatistics` and `ColumnStatistics` of orc_proto.proto.
 """
@@ -9,20 +9,22 @@ from __future__ import annotations
 import decimal
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import BinaryIO, Final
 
 import pyarrow as pa
 
 from forebay.formats.compression.byte_streams import read_fully
-from forebay.formats.filters import ANY, Expression, Leaf, Outcomes, Statistics, Value, may_be_true, outcomes
-from forebay.formats.orc import metadata
-from forebay.formats.orc.convert import PickedColumn
-from forebay.formats.orc.metadata import Malformed, Node, Stripe, Tail, TypeKind, decompress
+from forebay.formats.filters import Statistics, Value
+from forebay.formats.orc import footer
+from forebay.formats.orc.footer import Node, Stripe, Tail, TypeKind
+from forebay.formats.units import Malformed
 from forebay.formats.values.rebase import FIRST_COMMON_DAY
 
 _HIVE_8732: Final = 1
 """The first writer version whose statistics of strings are right."""
+_VALUE_BYTES: Final = 8
+"""About the bytes of a value, beside those of a text."""
 _DAY_US: Final = 86_400_000_000
 _ZONES_US: Final = 2 * _DAY_US
 """More than the difference between any two time zones, in microseconds."""
@@ -33,68 +35,58 @@ _Range = tuple[Value | None, Value | None]
 _UNKNOWN: Final[_Range] = (None, None)
 
 
-def matching_stripes(
-    raw: BinaryIO, tail: Tail, expression: Expression, columns: Mapping[str, tuple[PickedColumn, pa.DataType]]
-) -> list[bool]:
-    """Return for each stripe whether some of its rows may match the filter.
-
-    Args:
-        raw: The open file.
-        tail: The tail of the file.
-        expression: A bound filter.
-        columns: The filter's columns by name, each with its data in the file and its type in the schema. Columns that
-            are not stored in files are missing.
-    """
-    try:
-        parts = _statistics(raw, tail)
-    except Malformed:  # reading the rows shows whether the file is damaged
-        parts = []
-
-    def possible(leaf: Leaf, stripe: Stripe) -> Outcomes:
-        column = columns.get(leaf.column)
-        if column is None:
-            return ANY
-        item, target = column
-        if item.pick is None:
-            return outcomes(leaf, Statistics(stripe.rows, stripe.rows))
-        if stripe.number >= len(parts):
-            return ANY
-        try:
-            statistics = _column(parts[stripe.number], item.pick.source, target, stripe, tail)
-        except (Malformed, ValueError, ArithmeticError, struct.error):
-            return ANY
-        return ANY if statistics is None else outcomes(leaf, statistics)
-
-    def may_match(stripe: Stripe) -> bool:
-        return may_be_true(expression, lambda leaf: possible(leaf, stripe))
-
-    return [may_match(stripe) for stripe in tail.stripes]
-
-
-def _statistics(raw: BinaryIO, tail: Tail) -> list[list[bytes]]:
-    """Return the statistics of each stripe, one message for each type of the file."""
+def read_statistics(raw: BinaryIO, tail: Tail) -> list[list[bytes]]:
+    """Return the statistics of each stripe, one message for each type of the file; raise Malformed if damaged."""
     if tail.writer_version < _HIVE_8732:
         return []
     offset, size = tail.statistics
     raw.seek(offset)
-    fields = metadata.parse_message(decompress(read_fully(raw.read, size), tail.codec, tail.block))
-    return [metadata.messages_of(metadata.parse_message(part), 1) for part in metadata.messages_of(fields, 1)]
+    fields = footer.parse_message(footer.decompress(read_fully(raw.read, size), tail.codec, tail.block))
+    return [footer.messages_of(footer.parse_message(message), 1) for message in footer.messages_of(fields, 1)]
 
 
-def _column(parts: list[bytes], node: Node, target: pa.DataType, stripe: Stripe, tail: Tail) -> Statistics | None:
-    """Return the statistics of a column in a stripe; None if they are missing or contradict themselves."""
-    if node.id >= len(parts) or node.kind in (TypeKind.STRUCT, TypeKind.LIST, TypeKind.MAP, TypeKind.UNION):
+def column_statistics(
+    messages: list[bytes], node: Node, target: pa.DataType, stripe: Stripe, tail: Tail
+) -> Statistics | None:
+    """Return the statistics of a column in a stripe; None if they are missing, damaged, or contradict themselves.
+
+    Args:
+        messages: The statistics of the stripe.
+        node: The type of the column in the file.
+        target: The type of the column in the schema.
+        stripe: The stripe.
+        tail: The tail of the file.
+    """
+    if node.id >= len(messages) or node.kind in (TypeKind.STRUCT, TypeKind.LIST, TypeKind.MAP):
         return None
-    fields = metadata.parse_message(parts[node.id])
-    if 1 not in fields:
+    try:
+        fields = footer.parse_message(messages[node.id])
+        if 1 not in fields:
+            return None
+        nulls = stripe.rows - footer.number_of(fields, 1)
+        if nulls < 0 or (nulls and not footer.number_of(fields, 10, 1)):
+            return None
+        least, greatest = _range(fields, node, target, tail)
+    except (Malformed, ValueError, ArithmeticError, struct.error):
         return None
-    nulls = stripe.rows - metadata.number_of(fields, 1)
-    if nulls < 0 or (nulls and not metadata.number_of(fields, 10, 1)):
-        return None
-    least, greatest = _range(fields, node, target, tail)
     # A value that does not fit into `target` is read as null, or is an error.
     known = nulls if _keeps_nulls(node, target) else None
     return Statistics(stripe.rows, known, least, greatest, nan=pa.types.is_floating(target))
+
+
+def bytes_per_row(tail: Tail, nodes: Iterable[Node]) -> float | None:
+    """Return the average size of the values of some types in a row, when they are decoded; None if it is unknown."""
+    total = 0
+    try:
+        for node in nodes:
+            fields = footer.parse_message(tail.columns[node.id])
+            total += _VALUE_BYTES * footer.number_of(fields, 1)
+            if node.kind in footer.TEXTS or node.kind is TypeKind.BINARY:
+                binary = node.kind is TypeKind.BINARY
+                total += _signed(_message(fields, 8 if binary else 4), 1 if binary else 3) or 0
+    except (Malformed, IndexError):
+        return None
+    return total / max(1, tail.starts[-1])
 
 
 def _keeps_nulls(node: Node, target: pa.DataType) -> bool:
@@ -116,7 +108,7 @@ def _holds(target: pa.DataType, kind: TypeKind) -> bool:
     return pa.types.is_signed_integer(target) and target.bit_width >= _WIDTHS[kind]
 
 
-def _range(fields: metadata.Fields, node: Node, target: pa.DataType, tail: Tail) -> _Range:
+def _range(fields: footer.Fields, node: Node, target: pa.DataType, tail: Tail) -> _Range:
     """Return the least and the greatest value, in the form of bound literals (`Value`)."""
     kind = node.kind
     if kind in _WIDTHS and _holds(target, kind):
@@ -138,55 +130,55 @@ def _range(fields: metadata.Fields, node: Node, target: pa.DataType, tail: Tail)
     return _UNKNOWN
 
 
-def _message(fields: metadata.Fields, field: int) -> metadata.Fields:
-    messages = metadata.messages_of(fields, field)
-    return metadata.parse_message(messages[-1]) if messages else {}
+def _message(fields: footer.Fields, field: int) -> footer.Fields:
+    messages = footer.messages_of(fields, field)
+    return footer.parse_message(messages[-1]) if messages else {}
 
 
-def _both(fields: metadata.Fields, first: int) -> tuple[int | None, int | None]:
+def _both(fields: footer.Fields, first: int) -> tuple[int | None, int | None]:
     """Return the signed numbers of two fields: of the field number `first`, and of the next one."""
     least, greatest = (_signed(fields, number) for number in (first, first + 1))
     return least, greatest
 
 
-def _signed(fields: metadata.Fields, number: int) -> int | None:
+def _signed(fields: footer.Fields, number: int) -> int | None:
     if number not in fields:
         return None
-    zigzag = metadata.number_of(fields, number)
+    zigzag = footer.number_of(fields, number)
     return (zigzag >> 1) ^ -(zigzag & 1)
 
 
-def _doubles(fields: metadata.Fields) -> _Range:
+def _doubles(fields: footer.Fields) -> _Range:
     bounds = [struct.unpack("<d", part)[0] if part else None for part in (_last(fields, 1), _last(fields, 2))]
     # If the first value is NaN, some writers store NaN as both minimum and maximum.
     return _UNKNOWN if any(bound is None or math.isnan(bound) for bound in bounds) else (bounds[0], bounds[1])
 
 
-def _last(fields: metadata.Fields, number: int) -> bytes | None:
-    messages = metadata.messages_of(fields, number)
+def _last(fields: footer.Fields, number: int) -> bytes | None:
+    messages = footer.messages_of(fields, number)
     return messages[-1] if messages else None
 
 
-def _text(fields: metadata.Fields, exact: int, bound: int) -> str | None:
+def _text(fields: footer.Fields, exact: int, bound: int) -> str | None:
     """Return a minimum or maximum, or the bound that writers store in place of a long one."""
-    text = metadata.text_of(fields, exact)
-    return metadata.text_of(fields, bound) if text is None else text
+    text = footer.text_of(fields, exact)
+    return footer.text_of(fields, bound) if text is None else text
 
 
-def _booleans(fields: metadata.Fields) -> _Range:
-    counts = metadata.numbers_of(_message(fields, 5), 1)
+def _booleans(fields: footer.Fields) -> _Range:
+    counts = footer.numbers_of(_message(fields, 5), 1)
     if not counts:
         return _UNKNOWN
-    values = metadata.number_of(fields, 1)
+    values = footer.number_of(fields, 1)
     return counts[0] == values, counts[0] > 0
 
 
-def _decimal(fields: metadata.Fields, number: int) -> decimal.Decimal | None:
-    text = metadata.text_of(fields, number)
+def _decimal(fields: footer.Fields, number: int) -> decimal.Decimal | None:
+    text = footer.text_of(fields, number)
     return None if not text else decimal.Decimal(text)
 
 
-def _times(fields: metadata.Fields, tail: Tail) -> _Range:
+def _times(fields: footer.Fields, tail: Tail) -> _Range:
     """Return a range in microseconds that holds in any time zone; the statistics are wall-clock times in ms."""
     least, greatest = _both(fields, 3)
     if least is None or greatest is None:

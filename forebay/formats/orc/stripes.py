@@ -1,35 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Presents one stripe of an ORC file, with selected columns, as a file of its own.
+"""Reads columns of one stripe by Arrow, which gets the stripe as a file of its own.
 
-Arrow's reader of a stripe trusts what the stripe holds: a wrong length of a list, or a null key of a map, ends the
-process. It reads all rows of a stripe at once, however long they are, and times as nanoseconds, which end in the year
-2262. So Arrow's reader gets a file that consists of the bytes of one stripe and of new footers. The footers name only
-the streams of the wanted columns. They may also declare another type for a stream: the lengths of strings and lists
-are read as a column of integers before memory is allocated for their content, maps as lists, and seconds and
-nanoseconds as two columns.
+`pyarrow.orc.ORCFile.read_stripe` leaves nested fields out too, but takes the memory of a whole stripe, ends the process
+for a map with a null key, and reads times as nanoseconds, which end in the year 2262. So Arrow's dataset reader, which
+yields small batches, gets a file that consists of the bytes of one stripe and of new footers. These name only the
+streams of the wanted columns, and declare maps as lists, and seconds and nanoseconds as two columns.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from forebay.errors import ForebayError
 from forebay.formats.compression.byte_streams import read_fully
-from forebay.formats.orc import metadata
-from forebay.formats.orc.metadata import (
+from forebay.formats.orc.footer import (
     DICTIONARIES,
     MAGIC,
     Encoding,
-    Malformed,
     Node,
     OpenStripe,
     StreamKind,
     TypeKind,
+    encode,
     stored,
 )
+from forebay.formats.units import Malformed
 
 _LEFT_OUT = (StreamKind.PRESENT, (1 << 31) - 1)
 """The kind and the column id of streams that are left out. No file has as many columns."""
@@ -76,10 +79,9 @@ class StripeFile(io.RawIOBase):
     Args:
         stripe: The stripe. Its file stays open.
         columns: The columns of the new file. Their names are `0`, `1` ….
-        rows: The number of rows of the new file; by default that of the stripe.
     """
 
-    def __init__(self, stripe: OpenStripe, columns: Sequence[Pick], rows: int | None = None) -> None:
+    def __init__(self, stripe: OpenStripe, columns: Sequence[Pick]) -> None:
         place, tail = stripe.place, stripe.tail
         self._raw = stripe.raw
         self._shift = place.offset - len(MAGIC)
@@ -95,7 +97,7 @@ class StripeFile(io.RawIOBase):
         length = _ZEROS_LENGTH // len(self._zeros) * len(self._zeros)
         self._stop = self._start + length * len(filled)
         zeros = [_stream(StreamKind.DATA, number, length) for number, _ in filled]
-        self._end = _tail(stripe, root, place.rows if rows is None else rows, zeros, self._stop)
+        self._end = _tail(stripe, root, zeros, self._stop)
         self._size = self._stop + len(self._end)
 
     def read(self, size: int = -1, /) -> bytes:
@@ -138,24 +140,24 @@ class StripeFile(io.RawIOBase):
         return True
 
 
-def _tail(stripe: OpenStripe, root: Pick, rows: int, zeros: Sequence[bytes], end: int) -> bytes:
+def _tail(stripe: OpenStripe, root: Pick, zeros: Sequence[bytes], end: int) -> bytes:
     """Return the footers of the new file. `zeros` are the streams behind those of the stripe; they end at `end`."""
     tail = stripe.tail
     picks = list(root.walk())
     streams = [*_streams(stripe, picks), *zeros]
-    encodings = [metadata.encode(_encoding(pick, stripe)) for pick in picks]
-    stripe_footer = stored(metadata.encode({1: streams, 2: encodings, 3: b"GMT"}), tail.codec, tail.block)
-    information = metadata.encode({1: len(MAGIC), 2: 0, 3: end - len(MAGIC), 4: len(stripe_footer), 5: rows})
+    encodings = [encode(_encoding(pick, stripe)) for pick in picks]
+    stripe_footer = stored(encode({1: streams, 2: encodings, 3: b"GMT"}), tail.codec, tail.block)
+    information = encode({1: len(MAGIC), 2: 0, 3: end - len(MAGIC), 4: len(stripe_footer), 5: stripe.place.rows})
     message: dict[int, int | list[bytes]] = {
         1: len(MAGIC),
         2: end + len(stripe_footer),
         3: [information],
         4: [_type(pick, number) for number, pick in enumerate(picks)],
-        6: rows,
+        6: stripe.place.rows,
         8: 0,
     }
-    footer = stored(metadata.encode(message), tail.codec, tail.block)
-    script = metadata.encode(
+    footer = stored(encode(message), tail.codec, tail.block)
+    script = encode(
         {1: len(footer), 2: int(tail.codec), 3: tail.block, 4: b"\x00\x0c", 5: 0, 6: tail.writer_version, 8000: MAGIC}
     )
     # Without these bytes, Arrow's first read would reach into the stripe, which may cost a request.
@@ -175,7 +177,7 @@ def _streams(stripe: OpenStripe, picks: Sequence[Pick]) -> Iterator[bytes]:
 
 
 def _stream(part: StreamKind, column: int, length: int) -> bytes:
-    return metadata.encode({1: int(part), 2: column, 3: length})
+    return encode({1: int(part), 2: column, 3: length})
 
 
 def _encoding(pick: Pick, stripe: OpenStripe) -> dict[int, int]:
@@ -198,4 +200,42 @@ def _type(pick: Pick, number: int) -> bytes:
         fields[3] = [str(place).encode() for place in range(len(inside))]
     if pick.kind is TypeKind.DECIMAL:
         fields |= {5: pick.source.precision, 6: pick.source.scale}
-    return metadata.encode(fields)
+    return encode(fields)
+
+
+_FORMAT = ds.OrcFileFormat()
+_AHEAD = 2
+"""How many batches to take after closing the file: the one that Arrow was reading, and one that finds it closed."""
+
+
+def scan(stripe: OpenStripe, columns: Sequence[Pick], batch_rows: int) -> Generator[pa.RecordBatch]:
+    """Yield columns of a stripe in batches of at most `batch_rows` rows.
+
+    Raises:
+        Malformed: The stripe is damaged. Errors of the store pass unchanged.
+    """
+    file = StripeFile(stripe, columns)
+    try:
+        fragment = _FORMAT.make_fragment(pa.PythonFile(file, mode="r"))
+        scanner = fragment.scanner(batch_size=batch_rows, batch_readahead=0, fragment_readahead=0, use_threads=False)
+        batches = scanner.to_batches()
+        try:
+            while (batch := next(batches, None)) is not None:  # `yield from` would close them
+                batch.validate()
+                yield batch
+        finally:
+            _end(file, batches)
+    except (ForebayError, MemoryError):
+        raise
+    except (pa.ArrowException, OSError) as error:
+        if file.failure is not None:
+            raise file.failure from None
+        raise Malformed(str(error)) from error
+
+
+def _end(file: StripeFile, batches: Iterator[pa.RecordBatch]) -> None:
+    """Close `file`, and wait until Arrow's thread stops reading ahead. Then the ORC file may be closed or reused."""
+    file.close()
+    with suppress(pa.ArrowException, OSError):
+        for _ in islice(batches, _AHEAD):
+            pass
