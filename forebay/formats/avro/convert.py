@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from forebay.errors import DataError
 from forebay.formats.avro.schema import OPTION, TYPES, Node
-from forebay.formats.base import Malformed
+from forebay.formats.units import Malformed
 from forebay.formats.values.columns import (
     Convert,
     Place,

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.formats.avro.container import ContainerBlock, ContainerHeader, Decoder, read_blocks, read_header
-from forebay.formats.avro.resolution import OPTION, Convert, Converter, Resolver, cast_to
-from forebay.formats.avro.schema import Malformed, Naming, Node, parse_schema, spark_type, wrap_damage
+from forebay.formats.avro.container import ContainerBlock, ContainerHeader, read_blocks, read_header
+from forebay.formats.avro.convert import Converter
+from forebay.formats.avro.decode import Decoder
+from forebay.formats.avro.resolution import Resolver
+from forebay.formats.avro.schema import OPTION, Node, parse_schema, spark_type
 from forebay.formats.base import FileFormat, batch_of, unfit_value
-from forebay.formats.values.columns import check_names
+from forebay.formats.units import Malformed, wrap_damage
+from forebay.formats.values.columns import check_names, folded
 from forebay.formats.values.ddl import merged
 from forebay.formats.values.rebase import RebaseMode, rebase_of
 from forebay.options import option
@@ -38,17 +41,8 @@ class AvroOptions:
     avro_schema: str | None = option(
         default=None, doc="the reader's schema as JSON: the schema of each file is resolved to it"
     )
-    positional_field_matching: bool = option(
-        default=False, doc="match the columns of the schema with the fields of a file by position, not by name"
-    )
     datetime_rebase_mode: RebaseMode = option(
         default="EXCEPTION", doc="the calendar of dates before 1582-10-15 in files that do not name their calendar"
-    )
-    enable_stable_identifiers_for_union_type: bool = option(
-        default=False, doc="name the members of a union by type, not by number"
-    )
-    stable_identifier_prefix_for_union_type: str = option(
-        default="member_", doc="the prefix of the names of union members that are named by type"
     )
     case_sensitive: bool = option(
         default=False, doc="compare names of columns exactly: the session's `spark.sql.caseSensitive`"
@@ -59,7 +53,7 @@ class AvroOptions:
 
     def __post_init__(self) -> None:
         if self.reader_schema is not None:
-            spark_type(self.reader_schema, self.naming)
+            spark_type(self.reader_schema)
 
     @cached_property
     def reader_schema(self) -> Node | None:
@@ -88,10 +82,8 @@ class AvroOptions:
             )
         return root
 
-    @property
-    def naming(self) -> Naming:
-        """How the struct fields for the members of a union are named."""
-        return Naming(self.enable_stable_identifiers_for_union_type, self.stable_identifier_prefix_for_union_type)
+
+_STABLE = "members of unions are named member0, member1 …: read the file with spark.read.format('avro')"
 
 
 @dataclass(frozen=True)
@@ -107,9 +99,12 @@ class AvroFormat(FileFormat):
     refused: ClassVar[Mapping[str, str]] = {
         "avroSchemaUrl": "give the text of the schema in avroSchema",
         "compression": "it is for writing; each Avro file names its own codec",
+        "enableStableIdentifiersForUnionType": _STABLE,
         "ignoreExtension": "files with any suffix are read; set pathGlobFilter=*.avro to read only those named so",
         "mode": "it belongs to the function from_avro; set ignoreCorruptFiles to skip damaged files",
+        "positionalFieldMatching": "fields are matched by name: read the file with spark.read.format('avro')",
         "recursiveFieldMaxDepth": "recursive schemas cannot be read",
+        "stableIdentifierPrefixForUnionType": _STABLE,
     }
 
     options: AvroOptions = AvroOptions()
@@ -130,9 +125,9 @@ class AvroFormat(FileFormat):
         if root is None:
             file = min(files, key=lambda candidate: candidate.path)
             place = file.path
-            with file.open() as raw, wrap_damage(place):
+            with file.open() as raw, wrap_damage(place, "Avro"):
                 root = _root(read_header(raw), place)
-        schema = pa.schema(list(cast("pa.StructType", spark_type(root, self.options.naming))))
+        schema = pa.schema(list(cast("pa.StructType", spark_type(root))))
         check_names(schema, place, case_sensitive=self.options.case_sensitive)
         return schema
 
@@ -161,7 +156,7 @@ class AvroFormat(FileFormat):
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Read the blocks whose preceding sync marker begins in `[position, end)`. A batch holds several blocks."""
         names = schema.names if columns is None else list(columns)
-        with file.open() as raw, wrap_damage(file.path):
+        with file.open() as raw, wrap_damage(file.path, "Avro"):
             header = read_header(raw)
             reader = _Reader(file.path, header, schema, names, self.options)
             blocks = read_blocks(raw, file, header, position, end, self.options.max_block_bytes)
@@ -176,23 +171,16 @@ class _Reader:
         self._path = path
         written = _root(header, path)
         self._decoder = Decoder(written)
-        root = options.reader_schema or written
-        resolver = None if root is written else Resolver(path, root)
         metadata = {key.encode(): value for key, value in header.metadata.items()}
         rebase = rebase_of(metadata, options.datetime_rebase_mode, "CORRECTED")
-        converter = Converter(path, options.case_sensitive, options.positional_field_matching, rebase)
-        places = [full.get_field_index(name) for name in names]
-        self._schema = pa.schema([full.field(place) for place in places])
-        self._columns: list[tuple[Convert, Convert] | None] = []
-        for place, field in zip(places, self._schema, strict=True):
-            match = converter.column(place, field, root)
-            if match is None:
-                self._columns.append(None)
-            elif resolver is None:
-                self._columns.append((_stored_field(match[0]), match[1]))
-            else:
-                stored = resolver.field(written, root, match[0], root.names[match[0]])
-                self._columns.append((stored, match[1]))
+        converter = Converter(path, options.case_sensitive, rebase)
+        self._schema = pa.schema([full.field(name) for name in names])
+        root = written
+        if options.reader_schema is not None and options.reader_schema != written:
+            keys = {folded(name, options.case_sensitive) for name in names}
+            wanted = {name for name in options.reader_schema.names if folded(name, options.case_sensitive) in keys}
+            root = Resolver(path, options.reader_schema).record(written, options.reader_schema, "", wanted)
+        self._columns = [converter.field(field.name, field.type, root, field.name) for field in self._schema]
 
     def batches(self, group: Sequence[ContainerBlock]) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield the blocks as one record batch. If a block is damaged, yield those before it, then raise Malformed."""
@@ -210,22 +198,10 @@ class _Reader:
         arrays = []
         for column, target in zip(self._columns, self._schema, strict=True):
             try:
-                if column is None:
-                    arrays.append(pa.nulls(len(records), target.type))
-                else:
-                    stored, convert = column
-                    arrays.append(cast_to(convert(stored(records)), target.type))
-            except pa.ArrowIndexError as error:
-                raise Malformed(
-                    f"column {target.name!r} has a number that is not the index of an enum symbol"
-                ) from error
+                arrays.append(column.of(records, target.type))
             except pa.ArrowInvalid as error:
                 raise unfit_value(target, self._path, f"byte {position}", error) from None
         return batch_of(arrays, self._schema, len(records))
-
-
-def _stored_field(at: int) -> Convert:
-    return lambda records: cast("pa.StructArray", records).field(at)
 
 
 def _grouped(blocks: Iterator[ContainerBlock]) -> Iterator[list[ContainerBlock]]:

@@ -4,31 +4,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.formats.base import damaged_file
+from forebay.formats.units import Malformed
 
-# -- The exception for bytes that are not valid Avro, and its translation to a DataError.
-
-
-class Malformed(ValueError):
-    """Bytes that are not valid Avro."""
-
-
-@contextmanager
-def wrap_damage(path: str) -> Iterator[None]:
-    """If the `with` block raises Malformed, raise the DataError for a damaged file instead."""
-    try:
-        yield
-    except Malformed as error:
-        raise damaged_file(f"{path} is not a complete Avro file: {error}") from error
-
-
+OPTION = "avroSchema"
+"""The option that gives the reader's schema."""
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _MAX_DECIMAL_DIGITS = 38
 _LEAST_BYTES = {"null": 0, "float": 4, "double": 8}
@@ -48,10 +33,12 @@ class Node:
         field_aliases: The other names of each field, in the order of `names`.
         defaults: The defaults of those fields that have one, by name, as parsed JSON.
         children: The types of a record's fields, an array's items, a map's values, or a union's branches.
-        symbols: The symbols of an enum.
+        symbols: The symbols of an enum; None for one that another schema lacks.
         default: The default symbol of an enum.
         size: The number of bytes of a fixed.
         logical: The logical type.
+        places: Of a record that is resolved to another schema, where the values of each field are.
+        promoted: Of a type that is resolved to another one, the kind in the file.
     """
 
     kind: str
@@ -61,12 +48,14 @@ class Node:
     field_aliases: list[tuple[str, ...]] = field(default_factory=list)
     defaults: dict[str, object] = field(default_factory=dict)
     children: list[Node] = field(default_factory=list)
-    symbols: tuple[str, ...] = ()
+    symbols: tuple[str | None, ...] = ()
     default: str | None = None
     size: int = 0
     logical: str | None = None
     precision: int = 0
     scale: int = 0
+    places: list[int | pa.Array] | None = None
+    promoted: str = ""
 
     @property
     def branches(self) -> list[Node]:
@@ -191,25 +180,7 @@ def most_digits(size: int) -> int:
     return len(str((1 << (8 * size - 1)) - 1)) - 1 if size else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Naming:
-    """Names the struct fields for the members of a union as spark-avro does: `member0`, or a prefix and the type."""
-
-    stable: bool = False
-    prefix: str = "member_"
-
-    def members(self, branches: list[Node]) -> list[str]:
-        """Return the name of the struct field for each branch."""
-        if not self.stable:
-            return [f"member{index}" for index in range(len(branches))]
-        return [self.prefix + _type_name(branch).lower() for branch in branches]
-
-
-def _type_name(node: Node) -> str:
-    return node.name.rpartition(".")[2] if node.name else node.kind
-
-
-def spark_type(node: Node, naming: Naming) -> pa.DataType:
+def spark_type(node: Node) -> pa.DataType:
     """Return the type that Spark infers for an Avro type.
 
     Raises:
@@ -218,13 +189,13 @@ def spark_type(node: Node, naming: Naming) -> pa.DataType:
     match node.kind:
         case "record":
             pairs = zip(node.names, node.children, strict=True)
-            return pa.struct([pa.field(name, spark_type(child, naming)) for name, child in pairs])
+            return pa.struct([pa.field(name, spark_type(child)) for name, child in pairs])
         case "array":
-            return pa.list_(pa.field("element", spark_type(node.children[0], naming)))
+            return pa.list_(pa.field("element", spark_type(node.children[0])))
         case "map":
-            return pa.map_(pa.string(), spark_type(node.children[0], naming))
+            return pa.map_(pa.string(), spark_type(node.children[0]))
         case "union":
-            return _union_type(node.branches, naming)
+            return _union_type(node.branches)
     if node.logical == "decimal":
         if node.precision > _MAX_DECIMAL_DIGITS:
             raise ConfigurationError(
@@ -238,18 +209,17 @@ def spark_type(node: Node, naming: Naming) -> pa.DataType:
     return TYPES[node.kind]
 
 
-def _union_type(branches: list[Node], naming: Naming) -> pa.DataType:
+def _union_type(branches: list[Node]) -> pa.DataType:
     kinds = {branch.kind for branch in branches}
     if not branches:
         return pa.null()
     if len(branches) == 1:
-        return spark_type(branches[0], naming)
+        return spark_type(branches[0])
     if kinds == {"int", "long"}:
         return pa.int64()
     if kinds == {"float", "double"}:
         return pa.float64()
-    names = naming.members(branches)
-    return pa.struct([pa.field(name, spark_type(branch, naming)) for name, branch in zip(names, branches, strict=True)])
+    return pa.struct([pa.field(f"member{at}", spark_type(branch)) for at, branch in enumerate(branches)])
 
 
 TYPES: dict[str, pa.DataType] = {

@@ -16,8 +16,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from forebay.formats.avro.container import read_blocks, read_header, varint
+from forebay.errors import ConfigurationError
+from forebay.formats.avro.container import read_blocks, read_header
+from forebay.formats.avro.decode import varint
 from forebay.formats.avro.format import AvroFormat, AvroOptions
+from forebay.sources.files.source import FileSource
 
 ZONE = "UTC"
 ROWS = 150
@@ -291,16 +294,20 @@ def test_every_codec(avro: SparkSession, tmp_path: Path, codec: str) -> None:
     assert_same(ours(path), avro.read.format("avro").load(str(path)))
 
 
-@pytest.mark.parametrize("options", [{"stable": False}, {"stable": True}, {"stable": True, "prefix": "m_"}])
-def test_the_names_of_union_members(avro: SparkSession, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_names_of_union_members(avro: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "a.avro"
     written(path, columns("members", "no_null", "int_long"))
-    prefix = options.get("prefix", "member_")
-    ours_options = AvroOptions(
-        enable_stable_identifiers_for_union_type=options["stable"], stable_identifier_prefix_for_union_type=prefix
-    )
-    peer = avro.read.format("avro").option("enableStableIdentifiersForUnionType", str(options["stable"]))
-    assert_same(ours(path, ours_options), peer.option("stableIdentifierPrefixForUnionType", prefix).load(str(path)))
+    assert_same(ours(path), avro.read.format("avro").load(str(path)))
+
+
+@pytest.mark.parametrize(
+    "option", ["positionalFieldMatching", "enableStableIdentifiersForUnionType", "stableIdentifierPrefixForUnionType"]
+)
+def test_other_names_and_places_are_refused(tmp_path: Path, option: str) -> None:
+    path = tmp_path / "a.avro"
+    written(path, columns("members", "long"))
+    with pytest.raises(ConfigurationError, match=rf"{option}.* spark\.read\.format\('avro'\)"):
+        FileSource.from_options({"path": str(path), option: "true"}).schema()
 
 
 TARGETS = {
@@ -328,19 +335,17 @@ SMALL = {"int": bound(2_000_000), "long": bound(10**13)}
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("positional", [False, True])
-def test_every_pair_of_types(avro: SparkSession, tmp_path: Path, positional: bool) -> None:
+def test_every_pair_of_types(avro: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "a.avro"
     pairs = [(name, target) for name, targets in TARGETS.items() for target in targets]
     known = {name: (kind, value) for name, kind, value in forms()}
     fields = [(f"c{at}", known[name][0], SMALL.get(name, known[name][1])) for at, (name, _) in enumerate(pairs)]
     written(path, fields, **WRITER)
-    names = [f"p{at}" if positional else f"C{at}" for at in range(len(pairs))]
+    names = [f"C{at}" for at in range(len(pairs))]
     ddl = ", ".join(f"{name} {target}" for name, (_, target) in zip(names, pairs, strict=True))
     ddl += ", missing int"
-    peer = avro.read.format("avro").option("positionalFieldMatching", str(positional)).schema(ddl).load(str(path))
-    schema = to_arrow_schema(peer.schema, timezone="UTC")
-    assert_same(ours(path, AvroOptions(positional_field_matching=positional), schema), peer)
+    peer = avro.read.format("avro").schema(ddl).load(str(path))
+    assert_same(ours(path, schema=to_arrow_schema(peer.schema, timezone="UTC")), peer)
 
 
 @pytest.mark.soak
