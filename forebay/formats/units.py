@@ -8,6 +8,7 @@ end at any row, and the number of rows in a batch. The errors are those of Avro,
 
 from __future__ import annotations
 
+import io
 import logging
 from abc import abstractmethod
 from bisect import bisect_right
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, ForebayError
 from forebay.formats.base import FileFormat, batch_of, damaged_file, part_borders, rows_between, unfit_value
 from forebay.formats.filters import ANY, Expression, Leaf, Outcomes, Statistics, kept_ranges, may_be_true, outcomes
 from forebay.formats.filters import leaves as leaves_of
@@ -49,6 +50,33 @@ def wrap_damage(path: str, format_name: str) -> Iterator[None]:
         yield
     except Malformed as error:
         raise damaged_file(f"{path} is not a complete {format_name} file: {error}") from error
+
+
+class ArrowFile(io.RawIOBase):
+    """A file as Arrow's readers see it. `failure` keeps an error of the store, which they would take for damage."""
+
+    failure: Exception | None = None
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+
+@contextmanager
+def arrow_errors(file: ArrowFile) -> Iterator[None]:
+    """Let errors of the store pass a `with` block, and raise Malformed for those that Arrow finds in a file."""
+    try:
+        yield
+    except (ForebayError, MemoryError):
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: from a column's name
+        if file.failure is not None:
+            raise file.failure from None
+        raise Malformed(str(error)) from error
 
 
 def read_elsewhere(message: str, path: str, format_name: str) -> ConfigurationError:

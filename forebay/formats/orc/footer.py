@@ -1,61 +1,120 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata of ORC files: Protocol Buffers in compressed chunks, the tail, the types, the footers of stripes.
+"""The metadata of ORC files: Protocol Buffers in compressed chunks, the tail, the types, the statistics of stripes.
 
 Arrow tells neither the rows of a stripe, nor its writer's time zone and statistics, nor Spark's own types.
 """
 
 from __future__ import annotations
 
+import decimal
+import math
+import struct
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from itertools import accumulate
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import pyarrow as pa
 
 from forebay.formats.compression.byte_streams import encoded_varint, read_fully
 from forebay.formats.compression.codecs import lz4_size, snappy_size
+from forebay.formats.filters import Statistics, Value
 from forebay.formats.units import Malformed, read_elsewhere
+from forebay.formats.values.rebase import FIRST_COMMON_DAY
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
 
-
 # -- Parses and encodes Protocol Buffers messages, as far as the metadata of ORC files needs it.
 
-
-Value: TypeAlias = "int | bytes"
-Fields: TypeAlias = "dict[int, list[Value]]"
-"""The values of a message by field number. Numbers are ints; texts and nested messages are bytes."""
 
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _MOST_BITS = 63
 
 
-def parse_message(data: bytes) -> Fields:
-    """Return the fields of a message; raise Malformed if the bytes are not a message."""
-    fields: Fields = {}
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        value: Value
-        match key & 7:
-            case 0:
+class Message:
+    """A parsed message: the values of each field by its number. Fields of texts and nested messages hold bytes.
+
+    All methods raise Malformed if a field has values of another type, or nested bytes are not a message.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._fields: dict[int, list[int | bytes]] = {}
+        at = 0
+        while at < len(data):
+            key, at = _varint(data, at)
+            kind = key & 7
+            size = 0
+            value: int | bytes
+            if kind in (_VARINT, _BYTES):
                 value, at = _varint(data, at)
-            case 2:
-                size, at = _varint(data, at)
-                value, at = data[at : at + size], at + size
-            case 1 | 5 as kind:
-                size = 8 if kind == _FIXED_64 else 4
-                value, at = data[at : at + size], at + size
-            case kind:
+                size = value
+            elif kind not in (_FIXED_64, _FIXED_32):
                 raise Malformed(f"a field has the unknown Protocol Buffers wire type {kind}")
-        if at > len(data):
-            raise Malformed("a field is longer than its Protocol Buffers message")
-        fields.setdefault(key >> 3, []).append(value)
-    return fields
+            if kind != _VARINT:
+                size = {_FIXED_64: 8, _FIXED_32: 4}.get(kind, size)
+                value, at = data[at : at + size], at + size
+            if at > len(data):
+                raise Malformed("a field is longer than its Protocol Buffers message")
+            self._fields.setdefault(key >> 3, []).append(value)
+
+    def __contains__(self, field: int) -> bool:
+        return field in self._fields
+
+    def number(self, field: int, default: int = 0) -> int:
+        """Return the last number of a field."""
+        number = self._fields.get(field, [default])[-1]
+        if not isinstance(number, int):
+            raise Malformed(f"Protocol Buffers field {field} is not a number")
+        return number
+
+    def signed(self, field: int) -> int | None:
+        """Return the last number of a field of signed numbers; None if it is missing."""
+        zigzag = self.number(field)
+        return (zigzag >> 1) ^ -(zigzag & 1) if field in self else None
+
+    def numbers(self, field: int) -> list[int]:
+        """Return the numbers of a repeated field, whether it is packed or not."""
+        numbers: list[int] = []
+        for value in self._fields.get(field, []):
+            if isinstance(value, int):
+                numbers.append(value)
+                continue
+            at = 0
+            while at < len(value):
+                item, at = _varint(value, at)
+                numbers.append(item)
+        return numbers
+
+    def blobs(self, field: int) -> list[bytes]:
+        """Return the bytes of a repeated field."""
+        values = self._fields.get(field, [])
+        blobs = [value for value in values if isinstance(value, bytes)]
+        if len(blobs) != len(values):
+            raise Malformed(f"Protocol Buffers field {field} is not a message")
+        return blobs
+
+    def messages(self, field: int) -> list[Message]:
+        """Return the messages of a repeated field."""
+        return [Message(data) for data in self.blobs(field)]
+
+    def message(self, field: int) -> Message:
+        """Return the last message of a field; an empty one if it is missing."""
+        return Message(b"".join(self.blobs(field)[-1:]))
+
+    def texts(self, field: int) -> list[str]:
+        """Return the texts of a repeated field."""
+        try:
+            return [data.decode() for data in self.blobs(field)]
+        except UnicodeDecodeError as error:
+            raise Malformed(f"Protocol Buffers field {field} is not UTF-8") from error
+
+    def text(self, field: int) -> str | None:
+        """Return the last text of a field; None if it is missing."""
+        texts = self.texts(field)
+        return texts[-1] if texts else None
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -70,47 +129,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if shift > _MOST_BITS:
             break
     raise Malformed("a Protocol Buffers number does not end")
-
-
-def number_of(fields: Fields, field: int, default: int = 0) -> int:
-    """Return the last number of a field; raise Malformed if the value is not a number."""
-    number = fields.get(field, [default])[-1]
-    if not isinstance(number, int):
-        raise Malformed(f"Protocol Buffers field {field} is not a number")
-    return number
-
-
-def numbers_of(fields: Fields, field: int) -> list[int]:
-    """Return the numbers of a repeated field, whether it is packed or not."""
-    numbers: list[int] = []
-    for value in fields.get(field, []):
-        if isinstance(value, int):
-            numbers.append(value)
-            continue
-        at = 0
-        while at < len(value):
-            item, at = _varint(value, at)
-            numbers.append(item)
-    return numbers
-
-
-def messages_of(fields: Fields, field: int) -> list[bytes]:
-    """Return the bytes of a repeated field of messages or texts; raise Malformed for numbers."""
-    messages = [value for value in fields.get(field, []) if isinstance(value, bytes)]
-    if len(messages) != len(fields.get(field, [])):
-        raise Malformed(f"Protocol Buffers field {field} is not a message")
-    return messages
-
-
-def text_of(fields: Fields, field: int) -> str | None:
-    """Return the last text of a field; None if it is missing. Raise Malformed for bytes that are not UTF-8."""
-    texts = messages_of(fields, field)
-    if not texts:
-        return None
-    try:
-        return texts[-1].decode()
-    except UnicodeDecodeError as error:
-        raise Malformed(f"Protocol Buffers field {field} is not text") from error
 
 
 def encode(fields: Mapping[int, int | bytes | Iterable[int | bytes]]) -> bytes:
@@ -287,30 +305,27 @@ class Node:
             yield from child.walk()
 
 
-def parse_types(parts: Sequence[bytes]) -> Node:
+def parse_types(types: Sequence[Message]) -> Node:
     """Return the root of the types of a footer; raise Malformed unless they form a tree in the order of their ids."""
-    raw = [parse_message(part) for part in parts]
-    if not raw:
-        raise Malformed("the footer has no types")
     taken = [0]
-    root = _node(raw, taken, 0)
-    if taken[0] != len(raw):
-        raise Malformed(f"{len(raw) - taken[0]} types in the footer belong to no column")
+    root = _node(types, taken, 0)
+    if taken[0] != len(types):
+        raise Malformed(f"{len(types) - taken[0]} types in the footer belong to no column")
     return root
 
 
-def _node(raw: Sequence[Fields], taken: list[int], depth: int) -> Node:
+def _node(types: Sequence[Message], taken: list[int], depth: int) -> Node:
     number = taken[0]
-    if number >= len(raw) or depth > _MOST_DEPTH:
+    if number >= len(types) or depth > _MOST_DEPTH:
         raise Malformed("the types in the footer do not form a tree")
     taken[0] += 1
-    fields = raw[number]
+    message = types[number]
     try:
-        kind = TypeKind(number_of(fields, 1))
+        kind = TypeKind(message.number(1))
     except ValueError as error:
-        raise Malformed(f"a type in the footer has the unknown kind {number_of(fields, 1)}") from error
-    inside = numbers_of(fields, 2)
-    names = tuple(_decoded(name) for name in messages_of(fields, 3))
+        raise Malformed(f"a type in the footer has the unknown kind {message.number(1)}") from error
+    inside = message.numbers(2)
+    names = message.texts(3)
     nested = kind in (TypeKind.STRUCT, TypeKind.UNION)
     if (not nested and len(inside) != _CHILDREN.get(kind, 0)) or (
         kind is TypeKind.STRUCT and len(names) != len(inside)
@@ -320,20 +335,12 @@ def _node(raw: Sequence[Fields], taken: list[int], depth: int) -> Node:
     for child in inside:
         if child != taken[0]:
             raise Malformed("the types in the footer are not in the order of their ids")
-        children.append(_node(raw, taken, depth + 1))
-    precision, scale = number_of(fields, 5, 38) or 38, number_of(fields, 6)
+        children.append(_node(types, taken, depth + 1))
+    precision, scale = message.number(5, 38) or 38, message.number(6)
     if kind is TypeKind.DECIMAL and not (precision <= 38 and scale <= precision):
         raise Malformed(f"a decimal type has {precision} digits and scale {scale}, which is not valid")
-    pairs = [parse_message(pair) for pair in messages_of(fields, 7)]
-    attributes = {text_of(pair, 1) or "": text_of(pair, 2) or "" for pair in pairs}
-    return Node(number, kind, names, tuple(children), number_of(fields, 4), precision, scale, attributes)
-
-
-def _decoded(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError as error:
-        raise Malformed("the name of a column is not UTF-8") from error
+    attributes = {pair.text(1) or "": pair.text(2) or "" for pair in message.messages(7)}
+    return Node(number, kind, tuple(names), tuple(children), message.number(4), precision, scale, attributes)
 
 
 # -- Reads the tail of an ORC file (postscript and footer), and checks it before Arrow's reader sees the file.
@@ -400,39 +407,39 @@ def read_tail(raw: BinaryIO, file: InputFile) -> Tail:
     """
     script, footer, end = _messages(raw, file)
     codec, block = _codec(script, file.path)
-    if footer.get(10):
+    if 10 in footer:
         raise read_elsewhere(f"{file.path} has encrypted columns", file.path, "orc")
-    root = parse_types(messages_of(footer, 4))
+    root = parse_types(footer.messages(4))
     if root.kind is not TypeKind.STRUCT:
         raise read_elsewhere(f"the rows of {file.path} are no rows with columns, but {root}", file.path, "orc")
     if root.names and all(name.startswith("_col") for name in root.names):
         what = f"the columns of {file.path} have no names but _col0, _col1 …, as Hive wrote them"
         raise read_elsewhere(f"{what}: Spark matches them by position", file.path, "orc")
     stripes = _stripes(footer, end)
-    rows = number_of(footer, 6)
+    rows = footer.number(6)
     starts = tuple(accumulate((stripe.rows for stripe in stripes), initial=0))
     if starts[-1] != rows:
         raise Malformed(f"the footer states {rows} rows for the file, but {starts[-1]} rows for its stripes")
-    proleptic = number_of(footer, 11) == _PROLEPTIC
-    statistics = end + number_of(script, 7), number_of(script, 5)
-    columns = tuple(messages_of(footer, 7))
-    return Tail(codec, block, number_of(script, 6), root, stripes, starts, proleptic, statistics, columns)
+    proleptic = footer.number(11) == _PROLEPTIC
+    statistics = end + script.number(7), script.number(5)
+    columns = tuple(footer.blobs(7))
+    return Tail(codec, block, script.number(6), root, stripes, starts, proleptic, statistics, columns)
 
 
-def _messages(raw: BinaryIO, file: InputFile) -> tuple[Fields, Fields, int]:
+def _messages(raw: BinaryIO, file: InputFile) -> tuple[Message, Message, int]:
     """Return the postscript, the footer, and the offset before which all stripes must end."""
     raw.seek(max(0, file.size - _FIRST_READ))
     data = read_fully(raw.read, min(file.size, _FIRST_READ))
     length = data[-1] if data else 0
     if not 0 < length < len(data):
         raise Malformed("the postscript is missing")
-    script = parse_message(data[-1 - length : -1])
+    script = Message(data[-1 - length : -1])
     raw.seek(0)  # old files have the magic bytes at their start alone
-    if MAGIC not in (messages_of(script, 8000) or [read_fully(raw.read, len(MAGIC))]):
+    if MAGIC not in (script.blobs(8000) or [read_fully(raw.read, len(MAGIC))]):
         raise Malformed("the postscript does not have the magic bytes of ORC")
     codec, block = _codec(script, file.path)
-    size = number_of(script, 1)
-    whole = size + number_of(script, 5) + number_of(script, 7) + length + 1
+    size = script.number(1)
+    whole = size + script.number(5) + script.number(7) + length + 1
     if whole > file.size:
         raise Malformed(f"the postscript states {whole} bytes of metadata, but the file has {file.size} bytes")
     total = size + length + 1
@@ -442,130 +449,156 @@ def _messages(raw: BinaryIO, file: InputFile) -> tuple[Fields, Fields, int]:
         if len(data) < total:
             raise Malformed("the footer is cut off")
     stop = len(data) - 1 - length
-    return script, parse_message(decompress(data[stop - size : stop], codec, block)), file.size - whole
+    return script, Message(decompress(data[stop - size : stop], codec, block)), file.size - whole
 
 
-def _codec(script: Fields, path: str) -> tuple[Codec, int]:
-    number = number_of(script, 2)
+def _codec(script: Message, path: str) -> tuple[Codec, int]:
+    number = script.number(2)
     codec = next((known for known in Codec if known == number), None)
-    version = numbers_of(script, 4)
+    version = script.numbers(4)
     if codec not in READABLE or version[:1] not in ([], [0]):
         what = f"codec {number if codec is None else codec.name}" if codec not in READABLE else f"version {version}"
         raise read_elsewhere(f"{path} is an ORC file of {what}, which forebay cannot read", path, "orc")
-    block = number_of(script, 3, _DEFAULT_BLOCK) or _DEFAULT_BLOCK
+    block = script.number(3, _DEFAULT_BLOCK) or _DEFAULT_BLOCK
     if block > _MOST_BLOCK:
         raise Malformed(f"the postscript states compressed blocks of {block} bytes, more than {_MOST_BLOCK}")
     return codec, block
 
 
-def _stripes(footer: Fields, end: int) -> tuple[Stripe, ...]:
+def _stripes(footer: Message, end: int) -> tuple[Stripe, ...]:
     """Return the stripes that have rows. Raise Malformed unless the stripes follow one another before `end`."""
     stripes: list[Stripe] = []
-    for number, part in enumerate(messages_of(footer, 3)):
-        fields = parse_message(part)
-        stripe = Stripe(number, *(number_of(fields, field) for field in range(1, 6)))
+    for number, message in enumerate(footer.messages(3)):
+        stripe = Stripe(number, *(message.number(field) for field in range(1, 6)))
         before = stripes[-1].offset + stripes[-1].size if stripes else len(MAGIC)
         if stripe.offset < before or stripe.offset + stripe.size > end or stripe.rows > _MOST_ROWS:
             raise Malformed(f"stripe {number} is not in the file, or overlaps another one")
-        if stripe.rows == 0:
-            continue
-        stripes.append(stripe)
+        if stripe.rows:
+            stripes.append(stripe)
     return tuple(stripes)
 
 
-# -- Reads the footer of a stripe: the column, the kind and the length of each stream, and the encoding of each column.
+# -- Reads the statistics of columns.
 
 
-_MOST_ANNOUNCED = 64 << 20
-"""The most bytes of a stripe to keep in memory: the stripe size at which ORC's Java writer aims."""
+_HIVE_8732: Final = 1
+"""The first writer version whose statistics of strings are right."""
+_VALUE_BYTES: Final = 8
+"""About the bytes of a value, beside those of a text."""
+_DAY_US: Final = 86_400_000_000
+_ZONES_US: Final = 2 * _DAY_US
+"""More than the difference between any two time zones, in microseconds."""
+
+TYPES = {
+    TypeKind.BOOLEAN: pa.bool_(),
+    TypeKind.BYTE: pa.int8(),
+    TypeKind.SHORT: pa.int16(),
+    TypeKind.INT: pa.int32(),
+    TypeKind.LONG: pa.int64(),
+    TypeKind.FLOAT: pa.float32(),
+    TypeKind.DOUBLE: pa.float64(),
+    TypeKind.BINARY: pa.binary(),
+    TypeKind.DATE: pa.date32(),
+    TypeKind.TIMESTAMP: pa.timestamp("us", "UTC"),
+    TypeKind.TIMESTAMP_INSTANT: pa.timestamp("us", "UTC"),
+    **dict.fromkeys(TEXTS, pa.string()),
+}
+"""The types of Arrow that hold the values of primitive types; DECIMAL is missing."""
+
+_Range = tuple[Value | None, Value | None]
 
 
-class StreamKind(IntEnum):
-    """The kinds of streams that hold data, as numbered in orc_proto.proto."""
-
-    PRESENT = 0
-    DATA = 1
-    LENGTH = 2
-    DICTIONARY_DATA = 3
-    SECONDARY = 5
-
-
-class Encoding(IntEnum):
-    """The encodings of columns, as numbered in orc_proto.proto."""
-
-    DIRECT = 0
-    DICTIONARY = 1
-    DIRECT_V2 = 2
-    DICTIONARY_V2 = 3
+def read_statistics(raw: BinaryIO, tail: Tail) -> list[list[bytes]]:
+    """Return the statistics of each stripe, one message for each type of the file; raise Malformed if damaged."""
+    if tail.writer_version < _HIVE_8732:
+        return []
+    offset, size = tail.statistics
+    raw.seek(offset)
+    metadata = Message(decompress(read_fully(raw.read, size), tail.codec, tail.block))
+    return [stripe.blobs(1) for stripe in metadata.messages(1)]
 
 
-PARTS = frozenset(StreamKind)
-"""The kinds of streams that hold data. Streams of other kinds are indexes."""
-_ENCODINGS = frozenset(Encoding)
-DICTIONARIES = (Encoding.DICTIONARY, Encoding.DICTIONARY_V2)
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A stream of a stripe: its kind, the id of its column, and its length in bytes."""
-
-    part: int
-    column: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenStripe:
-    """A stripe of an open file, with its footer.
+def column_statistics(
+    columns: list[bytes], node: Node, target: pa.DataType, rows: int, tail: Tail
+) -> Statistics | None:
+    """Return the statistics of a column in a stripe; None if they are missing, damaged, or contradict themselves.
 
     Args:
-        raw: The open file.
+        columns: The statistics of the columns in the stripe.
+        node: The type of the column in the file.
+        target: The type of the column in the schema. Nothing is known if values are converted to it.
+        rows: The rows of the stripe.
         tail: The tail of the file.
-        place: Where the stripe is in the file.
-        streams: The streams, in the order of the file.
-        encodings: The encoding and the size of the dictionary of each column, by the column's id.
-        zone: The name of the writer's time zone; empty in old files.
     """
-
-    raw: BinaryIO
-    tail: Tail
-    place: Stripe
-    streams: tuple[Stream, ...]
-    encodings: tuple[tuple[int, int], ...]
-    zone: str
-
-    def announce(self, columns: Collection[int]) -> None:
-        """Announce the streams of `columns` to the file, if it has a method `expect`, so that it prefetches them.
-
-        Files of stores with slow requests have this method. Arrow reads all streams in turn, a little of each. So they
-        are announced only if they all fit into `_MOST_ANNOUNCED` bytes.
-        """
-        announce = getattr(self.raw, "expect", None)
-        if announce is None:
-            return
-        ends = list(accumulate((stream.length for stream in self.streams), initial=self.place.offset))
-        ranges = [
-            (start, end)
-            for stream, (start, end) in zip(self.streams, pairwise(ends), strict=True)
-            if stream.column in columns and stream.part in PARTS
-        ]
-        fits = sum(end - start for start, end in ranges) <= _MOST_ANNOUNCED
-        announce([ranges] if fits else [], whole=_MOST_ANNOUNCED)
+    decimal_type = pa.decimal128(node.precision, node.scale) if node.kind is TypeKind.DECIMAL else None
+    if node.id >= len(columns) or target != TYPES.get(node.kind, decimal_type):
+        return None
+    try:
+        message = Message(columns[node.id])
+        nulls = rows - message.number(1, rows + 1)
+        if nulls < 0 or (nulls and not message.number(10, 1)):
+            return None
+    except Malformed:
+        return None
+    try:
+        least, greatest = _range(message, node.kind, tail)
+    except (ValueError, ArithmeticError, struct.error):  # missing or damaged
+        least = greatest = None
+    return Statistics(rows, nulls, least, greatest, nan=pa.types.is_floating(target))
 
 
-def open_stripe(raw: BinaryIO, tail: Tail, stripe: Stripe) -> OpenStripe:
-    """Read the footer of a stripe; raise Malformed if it is damaged."""
-    raw.seek(stripe.offset + stripe.index + stripe.data)
-    fields = parse_message(decompress(read_fully(raw.read, stripe.footer), tail.codec, tail.block))
-    parsed = [parse_message(part) for part in messages_of(fields, 1)]
-    streams = tuple(Stream(*(number_of(message, field) for field in (1, 2, 3))) for message in parsed)
-    if sum(stream.length for stream in streams) > stripe.index + stripe.data:
-        raise Malformed(f"the streams of stripe {stripe.number} are longer than the stripe")
-    parsed = [parse_message(part) for part in messages_of(fields, 2)]
-    encodings = tuple((number_of(message, 1), number_of(message, 2)) for message in parsed)
-    columns = sum(1 for _ in tail.root.walk())
-    if len(encodings) != columns or any(kind not in _ENCODINGS for kind, _ in encodings):
-        raise Malformed(
-            f"stripe {stripe.number} has {len(encodings)} encodings for {columns} columns, or an unknown one"
-        )
-    return OpenStripe(raw, tail, stripe, streams, encodings, text_of(fields, 3) or "")
+def _range(message: Message, kind: TypeKind, tail: Tail) -> _Range:
+    """Return the least and the greatest value, in the form of bound literals (`Value`); None for an unknown one."""
+    match kind:
+        case TypeKind.BYTE | TypeKind.SHORT | TypeKind.INT | TypeKind.LONG:
+            numbers = message.message(2)
+            return numbers.signed(1), numbers.signed(2)
+        case TypeKind.FLOAT | TypeKind.DOUBLE:
+            numbers = message.message(3)
+            least, greatest = (struct.unpack("<d", numbers.blobs(field)[-1])[0] for field in (1, 2) if field in numbers)
+            # If the first value is NaN, some writers store NaN as both minimum and maximum.
+            return (None, None) if math.isnan(least) or math.isnan(greatest) else (least, greatest)
+        case TypeKind.STRING | TypeKind.VARCHAR:
+            texts = message.message(4)  # in place of long ones, writers store bounds
+            return texts.text(1) or texts.text(4), texts.text(2) or texts.text(5)
+        case TypeKind.BOOLEAN:
+            (true, *_) = message.message(5).numbers(1)
+            return true == message.number(1), true > 0
+        case TypeKind.DECIMAL:
+            texts = message.message(6)
+            return decimal.Decimal(texts.text(1) or ""), decimal.Decimal(texts.text(2) or "")
+        case TypeKind.DATE:
+            days = message.message(7)
+            return _common(days.signed(1), days.signed(2), 1, tail)
+        case TypeKind.TIMESTAMP | TypeKind.TIMESTAMP_INSTANT:
+            millis = message.message(9)  # of wall-clock times: the range holds in any time zone
+            least, greatest = millis.signed(3), millis.signed(4)
+            if least is not None and greatest is not None:
+                return _common(least * 1000 - _ZONES_US, (greatest + 1) * 1000 + _ZONES_US, _DAY_US, tail)
+    return None, None
+
+
+def _common(least: int | None, greatest: int | None, day: int, tail: Tail) -> _Range:
+    """Return a range of dates or times; an unknown one if reading converts some of them to the new calendar.
+
+    `day` is the length of a day in the unit of the range.
+    """
+    if least is not None and not tail.proleptic and least < FIRST_COMMON_DAY * day:
+        return None, None
+    return least, greatest
+
+
+def bytes_per_row(tail: Tail, nodes: Iterable[Node]) -> float | None:
+    """Return the average size of the values of some types in a row, when they are decoded; None if it is unknown."""
+    total = 0
+    try:
+        for node in nodes:
+            message = Message(tail.columns[node.id])
+            total += _VALUE_BYTES * message.number(1)
+            if node.kind in TEXTS:
+                total += message.message(4).signed(3) or 0
+            elif node.kind is TypeKind.BINARY:
+                total += message.message(8).signed(1) or 0
+    except (Malformed, IndexError):
+        return None
+    return total / max(1, tail.starts[-1])

@@ -9,30 +9,129 @@ streams of the wanted columns, and declare maps as lists, and seconds and nanose
 
 from __future__ import annotations
 
-import io
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby, islice
+from enum import IntEnum
+from itertools import accumulate, groupby, islice, pairwise
 from operator import itemgetter
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from forebay.errors import ForebayError
 from forebay.formats.compression.byte_streams import read_fully
 from forebay.formats.orc.footer import (
-    DICTIONARIES,
     MAGIC,
-    Encoding,
+    Message,
     Node,
-    OpenStripe,
-    StreamKind,
+    Stripe,
+    Tail,
     TypeKind,
+    decompress,
     encode,
     stored,
 )
-from forebay.formats.units import Malformed
+from forebay.formats.units import ArrowFile, Malformed, arrow_errors
+
+if TYPE_CHECKING:
+    pass
+
+# -- Reads the footer of a stripe: the column, the kind and the length of each stream, and the encoding of each column.
+
+
+_MOST_ANNOUNCED = 64 << 20
+"""The most bytes of a stripe to keep in memory: the stripe size at which ORC's Java writer aims."""
+
+
+class StreamKind(IntEnum):
+    """The kinds of streams that hold data, as numbered in orc_proto.proto."""
+
+    PRESENT = 0
+    DATA = 1
+    LENGTH = 2
+    DICTIONARY_DATA = 3
+    SECONDARY = 5
+
+
+class Encoding(IntEnum):
+    """The encodings of columns, as numbered in orc_proto.proto."""
+
+    DIRECT = 0
+    DICTIONARY = 1
+    DIRECT_V2 = 2
+    DICTIONARY_V2 = 3
+
+
+PARTS = frozenset(StreamKind)
+"""The kinds of streams that hold data. Streams of other kinds are indexes."""
+_ENCODINGS = frozenset(Encoding)
+DICTIONARIES = (Encoding.DICTIONARY, Encoding.DICTIONARY_V2)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream of a stripe: its kind, the id of its column, and its length in bytes."""
+
+    part: int
+    column: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStripe:
+    """A stripe of an open file, with its footer.
+
+    Args:
+        raw: The open file.
+        tail: The tail of the file.
+        place: Where the stripe is in the file.
+        streams: The streams, in the order of the file.
+        encodings: The encoding and the size of the dictionary of each column, by the column's id.
+        zone: The name of the writer's time zone; empty in old files.
+    """
+
+    raw: BinaryIO
+    tail: Tail
+    place: Stripe
+    streams: tuple[Stream, ...]
+    encodings: tuple[tuple[int, int], ...]
+    zone: str
+
+    def announce(self, columns: Collection[int]) -> None:
+        """Announce the streams of `columns` to the file, if it has a method `expect`, so that it prefetches them.
+
+        Files of stores with slow requests have this method. Arrow reads all streams in turn, a little of each. So they
+        are announced only if they all fit into `_MOST_ANNOUNCED` bytes.
+        """
+        announce = getattr(self.raw, "expect", None)
+        if announce is None:
+            return
+        ends = list(accumulate((stream.length for stream in self.streams), initial=self.place.offset))
+        ranges = [
+            (start, end)
+            for stream, (start, end) in zip(self.streams, pairwise(ends), strict=True)
+            if stream.column in columns and stream.part in PARTS
+        ]
+        fits = sum(end - start for start, end in ranges) <= _MOST_ANNOUNCED
+        announce([ranges] if fits else [], whole=_MOST_ANNOUNCED)
+
+
+def open_stripe(raw: BinaryIO, tail: Tail, stripe: Stripe) -> OpenStripe:
+    """Read the footer of a stripe; raise Malformed if it is damaged."""
+    raw.seek(stripe.offset + stripe.index + stripe.data)
+    footer = Message(decompress(read_fully(raw.read, stripe.footer), tail.codec, tail.block))
+    streams = tuple(Stream(*(message.number(field) for field in (1, 2, 3))) for message in footer.messages(1))
+    if sum(stream.length for stream in streams) > stripe.index + stripe.data:
+        raise Malformed(f"the streams of stripe {stripe.number} are longer than the stripe")
+    encodings = tuple((message.number(1), message.number(2)) for message in footer.messages(2))
+    columns = sum(1 for _ in tail.root.walk())
+    if len(encodings) != columns or any(kind not in _ENCODINGS for kind, _ in encodings):
+        raise Malformed(
+            f"stripe {stripe.number} has {len(encodings)} encodings for {columns} columns, or an unknown one"
+        )
+    return OpenStripe(raw, tail, stripe, streams, encodings, footer.text(3) or "")
+
 
 _LEFT_OUT = (StreamKind.PRESENT, (1 << 31) - 1)
 """The kind and the column id of streams that are left out. No file has as many columns."""
@@ -73,7 +172,7 @@ class Pick:
             yield from child.walk()
 
 
-class StripeFile(io.RawIOBase):
+class StripeFile(ArrowFile):
     """A file of one stripe and the selected columns. If reading the original raises an error, `failure` keeps it.
 
     Args:
@@ -86,7 +185,6 @@ class StripeFile(io.RawIOBase):
         self._raw = stripe.raw
         self._shift = place.offset - len(MAGIC)
         self._start = len(MAGIC) + place.index + place.data
-        self.failure: Exception | None = None
         self._at = 0
         root = Pick(tail.root, TypeKind.STRUCT, tuple(columns), ())
         filled = [(number, pick) for number, pick in enumerate(root.walk()) if pick.zeros]
@@ -130,14 +228,6 @@ class StripeFile(io.RawIOBase):
         """Move to a position, and return it."""
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
 
 
 def _tail(stripe: OpenStripe, root: Pick, zeros: Sequence[bytes], end: int) -> bytes:
@@ -215,7 +305,7 @@ def scan(stripe: OpenStripe, columns: Sequence[Pick], batch_rows: int) -> Genera
         Malformed: The stripe is damaged. Errors of the store pass unchanged.
     """
     file = StripeFile(stripe, columns)
-    try:
+    with arrow_errors(file):
         fragment = _FORMAT.make_fragment(pa.PythonFile(file, mode="r"))
         scanner = fragment.scanner(batch_size=batch_rows, batch_readahead=0, fragment_readahead=0, use_threads=False)
         batches = scanner.to_batches()
@@ -225,12 +315,6 @@ def scan(stripe: OpenStripe, columns: Sequence[Pick], batch_rows: int) -> Genera
                 yield batch
         finally:
             _end(file, batches)
-    except (ForebayError, MemoryError):
-        raise
-    except (pa.ArrowException, OSError) as error:
-        if file.failure is not None:
-            raise file.failure from None
-        raise Malformed(str(error)) from error
 
 
 def _end(file: StripeFile, batches: Iterator[pa.RecordBatch]) -> None:

@@ -14,8 +14,7 @@ from typing import Final, Self, TypeVar
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.parquet.format import first_time
-from forebay.formats.parquet.open import opened
+from forebay.formats.parquet.format import first_time, opened
 from forebay.sources.files.event_time import OPTION
 from forebay.sources.files.scan import FileScan
 from forebay.sources.files.split import FileSplit

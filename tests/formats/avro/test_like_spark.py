@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from forebay.errors import ConfigurationError
-from forebay.formats.avro.container import read_blocks, read_header
-from forebay.formats.avro.decode import varint
+from forebay.formats.avro.blocks import read_blocks, read_header, varint
 from forebay.formats.avro.format import AvroFormat, AvroOptions
 from forebay.sources.files.source import FileSource
 

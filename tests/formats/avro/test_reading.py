@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ConfigurationError, DataError, ForebayError
-from forebay.formats.avro import decode
+from forebay.formats.avro import blocks as decode
 from forebay.formats.avro.format import AvroFormat, AvroOptions
 
 Files = Callable[..., Any]
