@@ -23,8 +23,9 @@ from forebay.errors import ConfigurationError, ForebayError
 from forebay.formats.base import FileFormat, batch_of, damaged_file, part_borders, rows_between, unfit_value
 from forebay.formats.filters import ANY, Expression, Leaf, Outcomes, Statistics, kept_ranges, may_be_true, outcomes
 from forebay.formats.filters import leaves as leaves_of
-from forebay.formats.values.columns import Convert
+from forebay.formats.values.columns import Convert, check_names
 from forebay.formats.values.ddl import merged
+from forebay.formats.values.numbers import exceeds_precision
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
@@ -99,6 +100,22 @@ class UnitColumn(Generic[Stored]):
     convert: Convert | None = None
 
 
+def unreadable_column(column: str, path: str, reason: str, format_name: str) -> ConfigurationError:
+    """Return the error for a column of a healthy file that forebay does not read; `reason` goes on after its name."""
+    return ConfigurationError(
+        f"column {column!r} of {path} {reason}",
+        source=path,
+        advice=f"read the file with spark.read.format({format_name!r}), or with a schema that leaves this column out",
+    )
+
+
+def within_precision(array: pa.Array, column: str, path: str) -> pa.Array:
+    """Return decimals unchanged; raise DataError if damage gave one more digits than its type in the file allows."""
+    if exceeds_precision(array):
+        raise damaged_file(f"column {column!r} of {path} has a value with more digits than {array.type} allows")
+    return array
+
+
 class BatchRows:
     """How many rows to read at a time, so that a batch has about `_BATCH_BYTES`. One object for each read of a file."""
 
@@ -146,7 +163,7 @@ class OpenUnits(Generic[Stored]):
         """Return the schema that Spark infers from the file.
 
         Raises:
-            ConfigurationError: Spark or Arrow lacks the type of a column, or two columns have the same name.
+            ConfigurationError: Spark or Arrow lacks the type of a column.
         """
 
     @abstractmethod
@@ -214,6 +231,8 @@ class UnitFormat(FileFormat):
         for file in sorted(files, key=lambda file: file.path):
             with self.opened(file) as units:
                 file_schema = units.schema()
+            hint = ", or set caseSensitive if the names differ in case only"
+            check_names(file_schema, file.path, case_sensitive=self.case_sensitive, hint=hint)
             schema = merged(schema, file_schema, file.path, self.case_sensitive) if schema.names else file_schema
             if schema.names and not merge:
                 break

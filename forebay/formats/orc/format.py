@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, cast
 
 import pyarrow as pa
@@ -31,11 +32,19 @@ from forebay.formats.orc.footer import (
 )
 from forebay.formats.orc.stripes import Pick, StreamKind, open_stripe, scan
 from forebay.formats.records import with_valid_utf8
-from forebay.formats.units import BatchRows, Malformed, OpenUnits, UnitColumn, UnitFormat, wrap_damage
-from forebay.formats.values.columns import Convert, check_names, list_of, map_of, mismatch, place_of, struct_of
+from forebay.formats.units import (
+    BatchRows,
+    Malformed,
+    OpenUnits,
+    UnitColumn,
+    UnitFormat,
+    unreadable_column,
+    within_precision,
+    wrap_damage,
+)
+from forebay.formats.values.columns import Convert, chain, list_of, map_of, mismatch, place_of, struct_of
 from forebay.formats.values.dates import UTC, Zone, session_zone, zone
 from forebay.formats.values.ddl import NoArrowForm, named_type
-from forebay.formats.values.numbers import exceeds_precision
 from forebay.formats.values.rebase import FIRST_COMMON_DAY, FIRST_DAY, day_shift
 from forebay.options import option
 
@@ -86,7 +95,6 @@ class OpenOrc(OpenUnits[Pick]):
         self.path = path
         self._raw = raw
         self._tail = tail
-        self._case_sensitive = options.case_sensitive
         self._times = Times(path, tail.proleptic, options.zone)
         self._converter = Converter(path, options.case_sensitive, self._times)
         self._statistics: list[list[bytes]] | None = None
@@ -98,7 +106,9 @@ class OpenOrc(OpenUnits[Pick]):
 
     def schema(self) -> pa.Schema:
         """Return the schema that Spark infers from the file."""
-        return inferred_schema(self._tail.root, self.path, self._case_sensitive)
+        root = self._tail.root
+        pairs = zip(root.names, root.children, strict=True)
+        return pa.schema([pa.field(name, _type(child, name, self.path)) for name, child in pairs])
 
     def sizes(self) -> Sequence[int]:
         """Return the size of each stripe in bytes."""
@@ -141,19 +151,6 @@ _CATALYST_TYPE = "spark.sql.catalyst.type"
 """The attribute in which Spark records its own type for a column. As in Spark, that type takes precedence."""
 
 
-def inferred_schema(root: Node, path: str, case_sensitive: bool) -> pa.Schema:
-    """Return the schema that Spark infers from a file; every column is nullable.
-
-    Raises:
-        ConfigurationError: Spark or Arrow lacks the type of a column, or two columns have the same name.
-    """
-    pairs = zip(root.names, root.children, strict=True)
-    schema = pa.schema([pa.field(name, _type(child, name, path)) for name, child in pairs])
-    hint = ", or set caseSensitive if the names differ in case only"
-    check_names(schema, path, case_sensitive=case_sensitive, hint=hint)
-    return schema
-
-
 def _type(node: Node, column: str, path: str) -> pa.DataType:
     match node.kind:
         case TypeKind.STRUCT:
@@ -176,11 +173,7 @@ def _type(node: Node, column: str, path: str) -> pa.DataType:
 
 
 def _refused(stored_type: str, column: str, path: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"column {column!r} of {path} has the type {stored_type}, which forebay cannot read",
-        source=path,
-        advice="read the file with spark.read.format('orc'), or with a schema that leaves that column out",
-    )
+    return unreadable_column(column, path, f"has the type {stored_type}, which forebay cannot read", "orc")
 
 
 # -- Converts dates and timestamps of ORC files to the values that Spark reads.
@@ -261,13 +254,8 @@ class Times:
             raise Malformed(f"a stripe names an unknown time zone of its writer: {error}") from None
         if same_rules(writer, self.reader):
             return writer
-        raise ConfigurationError(
-            f"column {column!r} of {self.path} has clock times of the zone {writer.name}, and timeZone is "
-            f"{self.reader.name}: forebay does not convert them",
-            source=self.path,
-            option="timeZone",
-            advice="read the file with spark.read.format('orc'), or with a schema that leaves that column out",
-        )
+        reason = f"has clock times of the zone {writer.name}, and timeZone is {self.reader.name}"
+        raise unreadable_column(column, self.path, reason, "orc").with_context(option="timeZone")
 
     def _too_old(self, column: str, what: str) -> DataError:
         return DataError(
@@ -371,10 +359,11 @@ class Converter:
             return lambda array: self.times.dates(array, column)
         if kind is TypeKind.DECIMAL:
             stored: pa.DataType = pa.decimal128(node.precision, node.scale)
+            checked = partial(within_precision, column=column, path=self.path)
             if isinstance(target, pa.Decimal128Type):
-                return check_precision if stored == target else lambda array: rescaled(check_precision(array), target)
+                return chain(checked, None if stored == target else lambda array: rescaled(array, target))
             if types.is_floating(target):
-                return lambda array: check_precision(array).cast(pa.float64()).cast(target)
+                return chain(checked, lambda array: array.cast(pa.float64()).cast(target))
         elif kind in TEXTS and (types.is_string(target) or types.is_binary(target)):
             return _valid if types.is_string(target) else lambda array: array.view(target)
         elif kind in _WHOLE or kind in _FLOATS:
@@ -454,17 +443,6 @@ def truncated(array: pa.Array, target: pa.DataType) -> pa.Array:
     fits = pc.and_(pc.greater_equal(values, -(2.0**63)), pc.less(values, 2.0**63))
     whole = pc.if_else(fits, pc.trunc(values), pa.scalar(None, pa.float64())).cast(pa.int64(), safe=False)
     return narrowed(whole, target)
-
-
-def check_precision(array: pa.Array) -> pa.Array:
-    """Return the decimals unchanged.
-
-    Raises:
-        Malformed: A decimal has more digits than its type allows.
-    """
-    if exceeds_precision(array):
-        raise Malformed(f"a decimal does not fit into {array.type}")
-    return array
 
 
 def rescaled(array: pa.Array, target: pa.Decimal128Type) -> pa.Array:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError
-from forebay.formats.base import damaged_file
-from forebay.formats.units import UnitColumn
-from forebay.formats.values.columns import Convert, chain, check_names, list_of, map_of, mismatch, place_of, struct_of
+from forebay.formats.units import UnitColumn, unreadable_column, within_precision
+from forebay.formats.values.columns import Convert, chain, list_of, map_of, mismatch, place_of, struct_of
 from forebay.formats.values.ddl import NoArrowForm, named_type, type_of_json
-from forebay.formats.values.numbers import exceeds_precision
 from forebay.formats.values.rebase import Rebase
 
 if TYPE_CHECKING:
@@ -129,25 +128,11 @@ def _node(name: str, data_type: pa.DataType, leaves: Iterator[Leaf]) -> Node:
     return Node(name, data_type, tuple(_node(field.name, field.type, leaves) for field in inside))
 
 
-def unreadable_column(column: str, path: str, reason: str) -> ConfigurationError:
-    """Return the error for a column of a healthy file that Arrow cannot express; `reason` says why."""
-    return ConfigurationError(
-        f"column {column!r} of {path} cannot be read: {reason}",
-        source=path,
-        advice="read the file with a schema that leaves this column out, or with Spark's own Parquet source",
-    )
-
-
-def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa.Schema:
+def inferred_schema(file: pq.ParquetFile, path: str) -> pa.Schema:
     """Return the schema that Spark would infer from one open file; every column is nullable. `path` is for errors.
 
-    Args:
-        file: The open file.
-        path: The path of the file, for errors.
-        case_sensitive: Whether two names may differ in case only.
-
     Raises:
-        ConfigurationError: Spark or Arrow cannot infer the type of a column, or two columns have the same name.
+        ConfigurationError: Spark or Arrow cannot infer the type of a column.
     """
     text = (file.metadata.metadata or {}).get(SPARK_SCHEMA_KEY)
     try:
@@ -160,8 +145,6 @@ def inferred_schema(file: pq.ParquetFile, path: str, case_sensitive: bool) -> pa
         ) from None
     if schema is None:
         schema = pa.schema([pa.field(node.name, _spark_type(node, node.name, path)) for node in columns_of(file)])
-    hint = ", or set caseSensitive if the names differ in case only"
-    check_names(schema, path, case_sensitive=case_sensitive, hint=hint)
     return schema
 
 
@@ -183,7 +166,7 @@ def _spark_type(node: Node, column: str, path: str) -> pa.DataType:
     inside = [_spark_type(child, f"{column}.{child.name}", path) for child in node.children]
     if node.leaf is not None:
         if node.leaf.lost_values:
-            raise unreadable_column(column, path, node.leaf.lost_values)
+            raise unreadable_column(column, path, f"cannot be read: {node.leaf.lost_values}", "parquet")
         data_type = _leaf_type(node.leaf)
         if data_type is None:
             raise ConfigurationError(
@@ -317,7 +300,7 @@ class Converter:
 
     def _leaf(self, node: Node, leaf: Leaf, target: pa.DataType, column: str) -> Convert | None:
         if leaf.lost_values:
-            raise unreadable_column(column, self.path, leaf.lost_values)
+            raise unreadable_column(column, self.path, f"cannot be read: {leaf.lost_values}", "parquet")
         source, decode = _plain(node.type)
         if pa.types.is_null(source):
             return None if source == target else lambda array: pa.nulls(len(array), target)
@@ -342,7 +325,7 @@ class Converter:
             return self._integer(leaf, source, target, column)
         if isinstance(target, pa.Decimal128Type):
             self._check_decimal(leaf, target, column)
-            checked = self._decimals_in_range(column) if leaf.kind == "DECIMAL" else None
+            checked = partial(within_precision, column=column, path=self.path) if leaf.kind == "DECIMAL" else None
             return chain(checked, None if source == target else _cast(target))
         castable = (
             (types.is_boolean(target) and leaf.physical == "BOOLEAN")
@@ -385,16 +368,6 @@ class Converter:
             holds = leaf.unsigned_bits == 64 and target == pa.decimal128(20, 0)
         if not holds:
             raise mismatch(column, str(leaf), target, self.path)
-
-    def _decimals_in_range(self, column: str) -> Convert:
-        """Return a check that raises a DataError if damage gave a decimal more digits than the file's type allows."""
-
-        def check(array: pa.Array) -> pa.Array:
-            if exceeds_precision(array):
-                raise damaged_file(f"{self._place(column)} has a value with more digits than {array.type} allows")
-            return array
-
-        return check
 
     def _timestamp(self, leaf: Leaf, source: pa.DataType, target: pa.TimestampType, column: str) -> Convert | None:
         place = self._place(column)

@@ -27,7 +27,6 @@ from forebay.formats.parquet.convert import (
     StoredColumn,
     columns_of,
     inferred_schema,
-    unreadable_column,
 )
 from forebay.formats.units import (
     ArrowFile,
@@ -37,6 +36,7 @@ from forebay.formats.units import (
     UnitFormat,
     arrow_errors,
     read_elsewhere,
+    unreadable_column,
     wrap_damage,
 )
 from forebay.formats.values.columns import folded
@@ -159,7 +159,7 @@ class OpenParquet(OpenUnits[StoredColumn]):
 
     def schema(self) -> pa.Schema:
         """Return the schema that Spark infers from the file."""
-        return inferred_schema(self._parquet, self.path, self._converter.case_sensitive)
+        return inferred_schema(self._parquet, self.path)
 
     def sizes(self) -> Sequence[int]:
         """Return the approximate size in bytes of each row group, from its share of the file's uncompressed bytes.
@@ -291,7 +291,7 @@ class OpenParquet(OpenUnits[StoredColumn]):
             for _ in self._parquet.iter_batches(row_groups=groups, columns=[leaf.path], use_threads=False):
                 pass
         except pa.ArrowInvalid as error:
-            raise unreadable_column(leaf.path, self.path, str(error)) from error
+            raise unreadable_column(leaf.path, self.path, f"cannot be read: {error}", "parquet") from error
 
     def _bytes_per_row(self, number: int) -> tuple[float, bool]:
         """Return the bytes of a row of a row group, and whether the footer tells them."""
