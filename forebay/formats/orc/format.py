@@ -116,8 +116,7 @@ class OpenOrc(OpenUnits[Pick]):
 
     def column(self, field: pa.Field) -> UnitColumn[Pick]:
         """Return where a column of the schema is in the file, and its conversion."""
-        picked = self._converter.column(field.name, field.type, self._tail.root, field.name)
-        return UnitColumn(field, picked.pick, picked.convert)
+        return self._converter.column(field, self._tail.root, field.name)
 
     def statistics(self, unit: int, column: UnitColumn[Pick]) -> Statistics | None:
         """Return what the file says of the values of a column in a stripe. The first call reads the statistics."""
@@ -275,15 +274,6 @@ def same_rules(left: Zone, right: Zone) -> bool:
 _WHOLE = frozenset({TypeKind.BOOLEAN, TypeKind.BYTE, TypeKind.SHORT, TypeKind.INT, TypeKind.LONG})
 _FLOATS = frozenset({TypeKind.FLOAT, TypeKind.DOUBLE})
 _TIMES = frozenset({TypeKind.TIMESTAMP, TypeKind.TIMESTAMP_INSTANT})
-_INSTANT = pa.timestamp("us", "UTC")
-
-
-@dataclass(frozen=True, slots=True)
-class PickedColumn:
-    """The data to read for one column of the schema, and their conversion. `pick` is None if all values are null."""
-
-    pick: Pick | None
-    convert: Convert | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,62 +284,53 @@ class Converter:
     case_sensitive: bool
     times: Times
 
-    def column(self, name: str, target: pa.DataType, struct: Node, column: str) -> PickedColumn:
-        """Return the data to read for a column or field `name` of `struct`, and their conversion.
+    def column(self, field: pa.Field, struct: Node, column: str) -> UnitColumn[Pick]:
+        """Return the data to read for a column, or for a field of `struct`, and their conversion.
 
         Raises:
             ConfigurationError: The types do not match, or two columns of the file have this name.
         """
-        place = place_of(name, struct.names, column, self.path, case_sensitive=self.case_sensitive)
-        return PickedColumn(None, None) if place is None else self._picked(struct.children[place], target, column)
+        place = place_of(field.name, struct.names, column, self.path, case_sensitive=self.case_sensitive)
+        if place is None or pa.types.is_null(field.type):
+            return UnitColumn(field)
+        return UnitColumn(field, *self._picked(struct.children[place], field.type, column))
 
-    def _picked(self, node: Node, target: pa.DataType, column: str) -> PickedColumn:
-        if pa.types.is_null(target):
-            return PickedColumn(None, None)
+    def _picked(self, node: Node, target: pa.DataType, column: str) -> tuple[Pick, Convert | None]:
         match node.kind:
             case TypeKind.STRUCT if isinstance(target, pa.StructType):
-                return self._struct(node, target, column)
+                fields = [self.column(field, node, f"{column}.{field.name}") for field in target]
+                picks = [field.stored for field in fields if field.stored is not None]
+                places = iter(range(len(picks)))
+                children = [(None if field.stored is None else next(places), field.convert) for field in fields]
+                return Pick(node, node.kind, tuple(picks)), struct_of(children, target)
             case TypeKind.LIST if isinstance(target, pa.ListType):
-                item = self._part(node.children[0], target.value_type, f"{column}.element")
-                return PickedColumn(Pick(node, node.kind, (_pick(item),)), list_of(item.convert, target))
+                pick, convert = self._part(node.children[0], target.value_type, f"{column}.element")
+                return Pick(node, node.kind, (pick,)), list_of(convert, target)
             case TypeKind.MAP if isinstance(target, pa.MapType):
-                key = self._part(node.children[0], target.key_type, f"{column}.key")
-                value = self._part(node.children[1], target.item_type, f"{column}.value")
-                entries = Pick(node, TypeKind.STRUCT, (_pick(key), _pick(value)), ())
-                return PickedColumn(
-                    Pick(node, TypeKind.LIST, (entries,)), map_of(_key(key.convert), value.convert, target)
-                )
+                key, convert_key = self._part(node.children[0], target.key_type, f"{column}.key")
+                value, convert = self._part(node.children[1], target.item_type, f"{column}.value")
+                entries = Pick(node, TypeKind.STRUCT, (key, value), ())
+                return Pick(node, TypeKind.LIST, (entries,)), map_of(chain(_without_null, convert_key), convert, target)
             case kind if kind in _TIMES:
                 return self._timestamp(node, target, column)
             case TypeKind.UNION | TypeKind.CHAR:
                 raise _refused(str(node), column, self.path)
-        return PickedColumn(_leaf(node), self._value(node, target, column))
+        stored = TypeKind.STRING if node.kind in TEXTS else node.kind
+        return Pick(node, stored), self._value(node, target, column)
 
-    def _part(self, node: Node, target: pa.DataType, column: str) -> PickedColumn:
+    def _part(self, node: Node, target: pa.DataType, column: str) -> tuple[Pick, Convert | None]:
         """Return the data to read for a list element, map key or map value. If all are null, only count them."""
-        item = self._picked(node, target, column)
-        if item.pick is None:
-            return PickedColumn(Pick(node, TypeKind.STRUCT, (), ()), lambda array: pa.nulls(len(array), target))
-        return item
+        if pa.types.is_null(target):
+            return Pick(node, TypeKind.STRUCT, (), ()), lambda array: pa.nulls(len(array), target)
+        return self._picked(node, target, column)
 
-    def _struct(self, node: Node, target: pa.StructType, column: str) -> PickedColumn:
-        children: list[tuple[int | None, Convert | None]] = []
-        picks: list[Pick] = []
-        for field in target:
-            inside = self.column(field.name, field.type, node, f"{column}.{field.name}")
-            children.append((None if inside.pick is None else len(picks), inside.convert))
-            if inside.pick is not None:
-                picks.append(inside.pick)
-        return PickedColumn(Pick(node, node.kind, tuple(picks)), struct_of(children, target))
-
-    def _timestamp(self, node: Node, target: pa.DataType, column: str) -> PickedColumn:
-        if target != _INSTANT:
+    def _timestamp(self, node: Node, target: pa.DataType, column: str) -> tuple[Pick, Convert]:
+        if target != TYPES[node.kind]:
             raise mismatch(column, node, target, self.path)
         seconds = Pick(node, TypeKind.LONG, (), ((StreamKind.DATA, StreamKind.DATA),))
         nanos = Pick(node, TypeKind.TIMESTAMP_INSTANT, (), ((StreamKind.SECONDARY, StreamKind.SECONDARY),), zeros=True)
         pick = Pick(node, TypeKind.STRUCT, (seconds, nanos), ((StreamKind.PRESENT, StreamKind.PRESENT),))
-        local = node.kind is TypeKind.TIMESTAMP
-        return PickedColumn(pick, lambda array: self.times.timestamps(array, column, local=local))
+        return pick, partial(self.times.timestamps, column=column, local=node.kind is TypeKind.TIMESTAMP)
 
     def _value(self, node: Node, target: pa.DataType, column: str) -> Convert | None:
         """Return the conversion of a primitive column that is not a timestamp."""
@@ -396,14 +377,6 @@ def _of_number(kind: TypeKind, target: pa.DataType) -> Convert | None:
     return None
 
 
-def _leaf(node: Node) -> Pick:
-    return Pick(node, TypeKind.STRING if node.kind in TEXTS else node.kind)
-
-
-def _pick(column: PickedColumn) -> Pick:
-    return cast("Pick", column.pick)
-
-
 def _valid(array: pa.Array) -> pa.Array:
     """Return the texts with U+FFFD in place of bytes that are not UTF-8."""
     raw = array.view(pa.binary())
@@ -413,15 +386,11 @@ def _valid(array: pa.Array) -> pa.Array:
         return with_valid_utf8(raw)[0].cast(pa.string())
 
 
-def _key(convert: Convert | None) -> Convert:
-    """Return the conversion of a map's keys, none of which is null in a file."""
-
-    def checked(array: pa.Array) -> pa.Array:
-        if array.null_count:
-            raise Malformed("a map has a null key")
-        return array if convert is None else convert(array)
-
-    return checked
+def _without_null(array: pa.Array) -> pa.Array:
+    """Return the keys of maps unchanged; raise Malformed if one is null, which only damage does."""
+    if array.null_count:
+        raise Malformed("a map has a null key")
+    return array
 
 
 # -- Converts numbers to other types as ORC's Java reader does: a value that does not fit becomes null.
