@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BATCH_ROWS: Final = 16_384
-_BATCH_BYTES: Final = 8 << 20
 _LEAST_ROWS: Final = 64
 _PROBE_ROWS: Final = 512
 
@@ -117,22 +116,23 @@ def within_precision(array: pa.Array, column: str, path: str) -> pa.Array:
 
 
 class BatchRows:
-    """How many rows to read at a time, so that a batch has about `_BATCH_BYTES`. One object for each read of a file."""
+    """How many rows to read at a time, so that a batch has about `target_bytes`. One object for each read of a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, target_bytes: int) -> None:
         self.most = _BATCH_ROWS
+        self._target = target_bytes
         self._measured = False
 
     def begin(self, bytes_per_row: float, *, sure: bool) -> None:
         """Choose the number for a unit by the estimated size of a row. If it is not sure, the first batch is short."""
-        most = _limited(_BATCH_BYTES / max(bytes_per_row, 1))
+        most = _limited(self._target / max(bytes_per_row, 1))
         if not (sure or self._measured):
             most = min(most, _PROBE_ROWS)
         self.most = min(self.most, most) if self._measured else most
 
     def adapt(self, batch: pa.RecordBatch) -> bool:
         """Adapt the number to a batch just read; return whether to begin anew with the other number behind it."""
-        most = _limited(batch.num_rows * _BATCH_BYTES / max(1, batch.nbytes))
+        most = _limited(batch.num_rows * self._target / max(1, batch.nbytes))
         first, self._measured = not self._measured, True
         if 2 * most < self.most or (first and self.most == _PROBE_ROWS and most > self.most):
             self.most = most
@@ -144,14 +144,16 @@ def _limited(rows: float) -> int:
     return int(max(_LEAST_ROWS, min(_BATCH_ROWS, rows)))
 
 
-class OpenUnits(Generic[Stored]):
+class OpenUnits(ABC, Generic[Stored]):
     """An open file as a sequence of units. Used on one thread, inside the `with` block that opened it.
 
     Attributes:
         path: The path of the file, for errors.
+        batch_bytes: The target size of a batch in bytes.
     """
 
     path: str
+    batch_bytes: int = 8 << 20
 
     @property
     @abstractmethod
@@ -303,7 +305,7 @@ def _rows(units: OpenUnits[Stored], schema: pa.Schema, position: int, end: int) 
     columns = [units.column(field) for field in schema]
     stored = [column for column in columns if column.stored is not None]
     units.prepare(stored, position, end)
-    rows = BatchRows()
+    rows = BatchRows(units.batch_bytes)
     while position < end:
         unit = bisect_right(units.starts, position) - 1
         before = position

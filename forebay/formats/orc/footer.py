@@ -485,6 +485,8 @@ _HIVE_8732: Final = 1
 """The first writer version whose statistics of strings are right."""
 _VALUE_BYTES: Final = 8
 """About the bytes of a value, beside those of a text."""
+_TEXT_COPIES: Final = 4
+"""How many copies of a text there may be while Arrow reads and converts it."""
 _DAY_US: Final = 86_400_000_000
 _ZONES_US: Final = 2 * _DAY_US
 """More than the difference between any two time zones, in microseconds."""
@@ -589,16 +591,16 @@ def _common(least: int | None, greatest: int | None, day: int, tail: Tail) -> _R
 
 
 def bytes_per_row(tail: Tail, nodes: Iterable[Node]) -> float | None:
-    """Return the average size of the values of some types in a row, when they are decoded; None if it is unknown."""
+    """Return the average memory for the values of some types in a row, while they are read; None if it is unknown."""
     total = 0
     try:
         for node in nodes:
             message = Message(tail.columns[node.id])
             total += _VALUE_BYTES * message.number(1)
             if node.kind in TEXTS:
-                total += message.message(4).signed(3) or 0
+                total += _TEXT_COPIES * (message.message(4).signed(3) or 0)
             elif node.kind is TypeKind.BINARY:
-                total += message.message(8).signed(1) or 0
+                total += _TEXT_COPIES * (message.message(8).signed(1) or 0)
     except (Malformed, IndexError):
         return None
     return total / max(1, tail.starts[-1])
