@@ -16,11 +16,11 @@ from statistics import median
 
 import psycopg
 import pyarrow as pa
+from postgres_server import postgres_server
 from pyspark.sql import DataFrame, SparkSession
 from report import WHERE
 
 from forebay.changelog import PostgresTarget
-from forebay.testkit.servers.postgres import postgres_server
 from forebay.text_tables import text_table
 
 

@@ -30,7 +30,7 @@ from report import Cell, publish
 
 import forebay
 from forebay.sources.files import FileSource
-from forebay.testkit.servers.kafka_jars import Module, fetched
+from forebay.testkit.kafka_broker import Module, fetched
 from forebay.text_tables import text_table
 
 FORMATS = ("csv", "json", "text", "parquet", "orc", "avro")

@@ -14,9 +14,8 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 from opensearch_server import OpenSearchServer
+from postgres_server import postgres_server
 from pyarrow import csv
-
-from forebay.testkit.servers.postgres import postgres_server
 
 _BULK: Final = 5_000
 _INDEXES = ("(status)", "(city)", "(amount)", "USING gin (to_tsvector('simple', note))")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pyspark
 from pyspark.sql import SparkSession
+from spark_kafka_source import spark_source_jars
 
 import forebay
-from forebay.testkit.servers.kafka_jars import spark_source_jars
 
 
 def both(cores: str = "*", settings: Sequence[str] = ()) -> SparkSession:

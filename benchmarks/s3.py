@@ -38,7 +38,7 @@ from forebay.options import Secret
 from forebay.sources.files import FileSource
 from forebay.sources.files.catalog import BUILT_INS
 from forebay.testkit import Fault, FaultProxy
-from forebay.testkit.servers.kafka_jars import Module, fetched
+from forebay.testkit.kafka_broker import Module, fetched
 from forebay.text_tables import text_table
 
 BUCKET = "bench"

@@ -20,14 +20,12 @@ from typing import NamedTuple, Self
 import boto3
 from botocore.config import Config
 
-import forebay.testkit.servers
-from forebay.testkit.servers.kafka_jars import cache
-from forebay.testkit.servers.processes import end_session
+from forebay.testkit.kafka_broker import cache
+from forebay.testkit.processes import end_session, tied
 
 VERSION = "v1.8.0"
 KEY, SECRET, REGION = "forebay", "forebay-secret", "us-east-1"
 _MODULE = "github.com/versity/versitygw/cmd/versitygw"
-_GUARD = Path(str(forebay.testkit.servers.__file__)).with_name("lifeline.py")
 _START_TIMEOUT = 20.0
 
 
@@ -119,19 +117,11 @@ class S3Server:
             self._address = "{}:{}".format(*held.getsockname())
         self.url = f"http://{self._address}"
         process = subprocess.Popen(
-            [
-                *(sys.executable, "-I", str(_GUARD), str(self._home), str(program)),
-                *(
-                    "--port",
-                    self._address,
-                    "--keep-alive",
-                    "--quiet",
-                    "--noacl",
-                    "posix",
-                    "--bucketlinks",
-                    str(self._data),
-                ),
-            ],
+            tied(
+                self._home,
+                *(str(program), "--port", self._address, "--keep-alive", "--quiet", "--noacl"),
+                *("posix", "--bucketlinks", str(self._data)),
+            ),
             env={**os.environ, "ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -26,10 +26,11 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "servers")]
 
 from demo import lines_of, title  # noqa: E402 - the examples are programs, found beside this one
 from kafka_orders import spark_session  # noqa: E402
+from postgres_server import has_postgres, postgres_server  # noqa: E402
 
 from forebay.changelog import (  # noqa: E402
     ArchiveTarget,
@@ -41,7 +42,6 @@ from forebay.changelog import (  # noqa: E402
     read_archive,
 )
 from forebay.testkit.kafka_broker import KafkaBroker  # noqa: E402
-from forebay.testkit.servers.postgres import has_postgres, postgres_server  # noqa: E402
 
 LEVELS = 8
 SHOWN = 10

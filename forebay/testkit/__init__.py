@@ -7,8 +7,7 @@ from forebay.testkit.conformance import check
 from forebay.testkit.contract import SourceContract
 from forebay.testkit.on_spark import check_on_spark
 from forebay.testkit.outcomes import ConformanceError, ConformanceWarning, NotProvenWarning, Report, Result
-from forebay.testkit.servers.fault_proxy import Fault, FaultProxy
-from forebay.testkit.servers.tcp_proxy import TcpProxy
+from forebay.testkit.proxies import Fault, FaultProxy, TcpProxy
 
 __all__ = [
     "ConformanceError",

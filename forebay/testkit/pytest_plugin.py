@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.testkit.servers.fault_proxy import Fault, FaultProxy
+from forebay.testkit.proxies import Fault, FaultProxy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

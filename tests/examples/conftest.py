@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres_server import postgres_server
 
-from forebay.testkit.servers.kafka_jars import Module, fetched
-from forebay.testkit.servers.postgres import postgres_server
+from forebay.testkit.kafka_broker import Module, fetched
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spark_kafka_source import spark_source_jars
 
 import forebay
 from forebay.clock import ManualClock
@@ -26,8 +27,7 @@ from forebay.framework.tasks.assign_tasks import plan_bounded
 from forebay.framework.tasks.read_task import ReadTask, run_task
 from forebay.sources.kafka import KafkaSource
 from forebay.testkit.kafka_broker import KafkaBroker
-from forebay.testkit.servers.kafka_jars import spark_source_jars
-from forebay.testkit.servers.tcp_proxy import TcpProxy
+from forebay.testkit.proxies import TcpProxy
 
 # kafka-python reads its protocol, when it is imported, in a way that Python 3.11 warns of.
 with warnings.catch_warnings():

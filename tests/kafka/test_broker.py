@@ -15,9 +15,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from forebay.errors import ConfigurationError, FatalError
 from forebay.testkit import kafka_broker
-from forebay.testkit.kafka_broker import KafkaBroker
-from forebay.testkit.servers import kafka_jars
-from forebay.testkit.servers.processes import alive, session_of
+from forebay.testkit.kafka_broker import VERSION, KafkaBroker, cache, jars
+from forebay.testkit.processes import alive, session_of
 
 DOOMED = """
 import time
@@ -142,11 +141,11 @@ def test_without_java_the_error_names_what_to_install(monkeypatch):
 
 def test_the_jars_are_kept_where_the_user_says(monkeypatch, tmp_path):
     monkeypatch.setenv("FOREBAY_CACHE", str(tmp_path))
-    (tmp_path / f"kafka-{kafka_jars.VERSION}").mkdir()
-    assert kafka_jars.jars() == tmp_path / f"kafka-{kafka_jars.VERSION}"
+    (tmp_path / f"kafka-{VERSION}").mkdir()
+    assert jars() == tmp_path / f"kafka-{VERSION}"
     monkeypatch.delenv("FOREBAY_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
-    assert str(kafka_jars.cache()) == "/elsewhere/forebay"
+    assert str(cache()) == "/elsewhere/forebay"
 
 
 @pytest.mark.soak
@@ -165,7 +164,7 @@ rmdir {tmp_path}/running
 """
     )
     ivy.chmod(0o755)
-    code = "from forebay.testkit.servers.kafka_jars import *; print(fetched('one', [Module('org', 'one', '1')]))"
+    code = "from forebay.testkit.kafka_broker import *; print(fetched('one', [Module('org', 'one', '1')]))"
     environment = {**os.environ, "FOREBAY_CACHE": str(tmp_path / "cache"), "JAVA_HOME": str(home)}
     runs = [
         subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)

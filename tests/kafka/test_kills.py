@@ -26,7 +26,7 @@ from kafka.errors import KafkaError
 from forebay.sources.kafka.client.connections import network
 from forebay.testkit.kafka_broker import KafkaBroker
 from forebay.testkit.kills import Kill, KillList, MicroBatchFiles, run_until_done
-from forebay.testkit.servers.processes import alive, session_of
+from forebay.testkit.processes import alive, session_of
 
 PROGRAM = Path(__file__).parent.parent / "spark" / "kill_program.py"
 FEW, MANY = 4, 10

@@ -9,10 +9,10 @@ from typing import Any
 import kafka as client
 import psycopg
 import pytest
+from postgres_server import postgres_server
 
 from forebay.changelog import PostgresTarget, apply_changes, materialize, normalize
 from forebay.errors import ConfigurationError
-from forebay.testkit.servers.postgres import postgres_server
 
 ROW = "id long, s string"
 A, B = {"id": 1, "s": "open"}, {"id": 1, "s": "closed"}

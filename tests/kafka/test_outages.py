@@ -24,12 +24,12 @@ import kafka as client
 import psycopg
 import pytest
 from kafka import TopicPartition
+from postgres_server import postgres_server
 from s3_servers import S3Proxy
 
 import forebay
 from forebay.changelog import PostgresTarget, apply_changes, materialize
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.testkit.servers.postgres import postgres_server
 
 SHORT = [3, 20, 60]
 MINUTES = float(os.environ.get("OUTAGE_MINUTES", "30"))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.testkit.servers.kafka_jars import Module, fetched, java
+from forebay.testkit.kafka_broker import Module, fetched, java
 
 VERSION = "2.3.0"
 KAFKA_VERSION = "5.0.0-2.2"

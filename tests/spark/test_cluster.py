@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from spark_cluster import SparkCluster
 
 from forebay.errors import FatalError
-from forebay.testkit.cluster import SparkCluster
 from forebay.testkit.kills import Kill, KillList, MicroBatchFiles
-from forebay.testkit.servers.processes import session_of
+from forebay.testkit.processes import session_of
 
 PROGRAM = Path(__file__).parent / "cluster_program.py"
 

@@ -17,7 +17,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.testkit.kills import POINTS, Kill, KillList, MicroBatchFiles, restart_until_done, run_until_done
-from forebay.testkit.servers.processes import alive, end_session, parent_jvm, session_of
+from forebay.testkit.processes import alive, end_session, parent_jvm, session_of
 
 # Imports the kit once, and forks a process for each visit.
 VISITORS = """
@@ -256,7 +256,7 @@ def test_a_program_that_hangs_is_an_error_and_is_gone(kills, tmp_path, monkeypat
             return now if there.exists() or now > began + 120 else began
 
     there, began = tmp_path / "there", time.monotonic()
-    monkeypatch.setattr("forebay.testkit.kills.restarting.time", Clock)
+    monkeypatch.setattr("forebay.testkit.kills.time", Clock)
     program = f"import os; print(os.getpid(), flush=True); open({str(there)!r}, 'w'); os.read(os.pipe()[0], 1)"
     with pytest.raises(FatalError, match="took more than 1 s") as caught:
         run_until_done([sys.executable, "-c", program], kills, checkpoint=tmp_path, timeout=1.0)

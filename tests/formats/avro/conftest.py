@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.testkit.servers.kafka_jars import Module, fetched
+from forebay.testkit.kafka_broker import Module, fetched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from forebay.testkit.servers.kafka_jars import Module, fetched
+from forebay.testkit.kafka_broker import Module, fetched
 from generated_files.outcomes import digests
 from generated_files.reading import SECONDS, Files
 

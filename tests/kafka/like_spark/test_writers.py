@@ -15,7 +15,7 @@ import pytest
 from forebay.sources.kafka.records.codecs import NAMES
 from forebay.sources.kafka.records.wire import BatchHeader, headers
 from forebay.sources.kafka.split import TopicPartition
-from forebay.testkit.servers.kafka_jars import VERSION, Module, fetched, jars, java
+from forebay.testkit.kafka_broker import VERSION, Module, fetched, jars, java
 
 pytestmark = pytest.mark.soak
 

@@ -12,7 +12,7 @@ from typing import Final, Self
 from flink_jars import javac
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.testkit.servers.kafka_jars import Module, fetched, java
+from forebay.testkit.kafka_broker import Module, fetched, java
 
 VERSION: Final = "2.19.6"
 _GROUP: Final = "org.opensearch"

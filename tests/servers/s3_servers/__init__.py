@@ -23,15 +23,13 @@ import boto3
 import pytest
 from botocore.config import Config
 
-import forebay.testkit.servers
 from forebay.stores.store import StorageOptions
-from forebay.testkit.servers import fault_proxy
-from forebay.testkit.servers.fault_proxy import Fault, FaultProxy, Head
-from forebay.testkit.servers.kafka_jars import Module, cache, fetched, java
-from forebay.testkit.servers.processes import end_session
+from forebay.testkit import proxies
+from forebay.testkit.kafka_broker import Module, cache, fetched, java
+from forebay.testkit.processes import end_session, tied
+from forebay.testkit.proxies import Fault, FaultProxy, Head
 
 KEY, SECRET, REGION = "forebay-key-id", "forebay-secret-text", "us-east-1"
-_GUARD = Path(str(forebay.testkit.servers.__file__)).with_name("lifeline.py")
 _PATIENCE = 60.0
 
 
@@ -79,7 +77,7 @@ class S3Server(ABC):
         """Start the server, and return when it listens."""
         log = (self._home / "log").open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-I", str(_GUARD), str(self._home), *self._command()],
+            tied(self._home, *self._command()),
             env={**os.environ, "ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET},
             stdin=subprocess.PIPE,
             stdout=log,
@@ -294,5 +292,5 @@ class AnsweringProxy(FaultProxy):
         if instead is None:
             return fault
         kind = " ".join(instead)
-        fault_proxy._REFUSED[kind] = (*instead, "said so")
+        proxies._REFUSED[kind] = (*instead, "said so")
         return cast("Fault", SimpleNamespace(kind=kind))

@@ -17,7 +17,7 @@ import forebay
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.options import Secret
 from forebay.sources.files import FileSource
-from forebay.testkit.servers.kafka_jars import Module, fetched
+from forebay.testkit.kafka_broker import Module, fetched
 
 pytest.importorskip("pyspark")
 pytest.importorskip("boto3")

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from spark_cluster import SparkCluster
 
 import forebay
-from forebay.testkit.cluster import SparkCluster
 from forebay.testkit.kills import STATE_POINTS, Kill, KillList, MicroBatchFiles, restart_until_done, run_until_done
 
 PROGRAM = Path(__file__).parent / "state_kill_program.py"

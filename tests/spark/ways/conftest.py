@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import RetriableError
-from forebay.testkit.servers.kafka_jars import Module, fetched
-from forebay.testkit.servers.processes import end_session
+from forebay.testkit.kafka_broker import Module, fetched
+from forebay.testkit.processes import end_session
 
 _STARTED = re.compile(r"Spark Connect server started at: \S*:(\d+)")
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"

@@ -30,7 +30,7 @@ from forebay.table.index.gc import collect
 from forebay.table.index.opensearch_cluster import Cluster
 from forebay.table.index.opensearch_documents import bulk_lines, gone_document, id_of
 from forebay.table.index.runs import runs
-from forebay.testkit.servers.fault_proxy import Fault, FaultProxy
+from forebay.testkit.proxies import Fault, FaultProxy
 
 PAGE = Path(__file__).parents[3] / "docs" / "indexing.md"
 QUICK = RetryPolicy(first_pause=0.01, max_pause=0.05, timeout=5.0)

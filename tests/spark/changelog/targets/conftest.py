@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import psycopg
 import pyarrow as pa
 import pytest
+from postgres_server import postgres_server
 from pyspark.sql.types import LongType
 
 from forebay.spark.changelog.targets.changes import DELETED, SEQUENCE, Changes
 from forebay.spark.changelog.targets.postgres import PostgresTarget
-from forebay.testkit.servers.postgres import postgres_server
 
 _numbers = itertools.count()
 

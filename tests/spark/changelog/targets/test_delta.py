@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from forebay.testkit.servers.kafka_jars import Module, fetched
+from forebay.testkit.kafka_broker import Module, fetched
 
 VERSION = "4.4.0"
 MODULES = [

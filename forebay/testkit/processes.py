@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds processes, and ends all processes of a session."""
+"""Finds processes, ends all processes of a session, and ends a command with its owner.
+
+Run by its path, so it imports the standard library only.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -77,3 +84,39 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
     # The name, in parentheses, may hold anything, also spaces and parentheses.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[3]), int(fields[1])
+
+
+# -- A command that ends with its owner.
+
+
+def tied(directory: str | os.PathLike[str], *command: str) -> list[str]:
+    """Return a command that runs `command`, and kills it when the owner dies, which closes standard input.
+
+    Start it with a pipe as standard input and in its own session. If the owner dies, it also removes `directory`.
+    """
+    return [sys.executable, "-I", __file__, str(directory), *command]
+
+
+def _main() -> int:
+    """Run the command in the arguments; return its exit code. Kill the command when standard input ends."""
+    directory, command = sys.argv[1], sys.argv[2:]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - our own command
+    orphaned = threading.Event()
+
+    def watch() -> None:
+        while os.read(0, 1024):  # not by sys.stdin, whose lock would be held when this process ends
+            pass
+        orphaned.set()
+        child.kill()
+
+    # SIGTERM is passed on, so that the child can shut down cleanly.
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    threading.Thread(target=watch, daemon=True).start()
+    code = child.wait()
+    if orphaned.is_set():
+        shutil.rmtree(directory, ignore_errors=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from forebay.errors import ConfigurationError, FatalError
-from forebay.testkit.servers.processes import end_session
+from forebay.testkit.processes import end_session
 
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
@@ -109,7 +109,7 @@ class SparkCluster:
         command = [str(home / "bin" / "spark-class"), role]
         command += ["--host", host, "--port", "0", "--webui-port", "0", *arguments]
         with log.open("wb") as output:
-            process = subprocess.Popen(  # noqa: S603 - pyspark's own script
+            process = subprocess.Popen(
                 command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -121,7 +121,7 @@ class SparkCluster:
         return log
 
     def _log(self, host: str) -> Path:
-        assert self._directory is not None  # noqa: S101 - __enter__ creates it
+        assert self._directory is not None
         return Path(self._directory.name) / f"{host}.log"
 
     def _wait_for(self, log: Path, pattern: str, began: float) -> str:

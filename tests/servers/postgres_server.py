@@ -63,7 +63,7 @@ def _running(programs: Path, data: Path, owner: dict[str, object]) -> Iterator[N
         command = [str(programs / program), "--pgdata", str(data), *arguments]
         log = data.parent / f"{program}.log"
         with log.open("wb") as output:
-            status = subprocess.run(  # type: ignore[call-overload]  # noqa: S603 - the server's own programs
+            status = subprocess.run(  # type: ignore[call-overload]
                 command, check=False, cwd=data.parent, stdout=output, stderr=output, **owner
             )
         if status.returncode != 0:
