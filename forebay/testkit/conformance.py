@@ -19,7 +19,7 @@ from forebay.testkit.checks import ALL, READ
 from forebay.testkit.checks.base import Check
 from forebay.testkit.checks.faults import FAULTS, unclosed
 from forebay.testkit.checks.readers import REPEATED
-from forebay.testkit.harness.guarded_calls import run_guarded
+from forebay.testkit.harness.calls import run_guarded
 from forebay.testkit.harness.subject import Subject
 from forebay.testkit.harness.surroundings import CHILD
 from forebay.testkit.outcomes import Broken, ConformanceError, ConformanceWarning, NotProvenWarning, Report, Result

@@ -15,7 +15,7 @@ from forebay.framework.source import Source
 from forebay.framework.split import Position
 from forebay.testkit.checks import AFTER_READING, ALL, READ, Check
 from forebay.testkit.checks.faults import NO_CALL, unclosed
-from forebay.testkit.checks.ranges import OLD_END
+from forebay.testkit.checks.readers import OLD_END
 from forebay.testkit.harness.reads import Written, check_range, check_written, compare_written, read, read_plain
 from forebay.testkit.harness.single_thread_host import SingleThreadHost
 from forebay.testkit.harness.subject import Hybrid, Subject

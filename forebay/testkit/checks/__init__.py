@@ -8,10 +8,8 @@ from forebay.testkit.checks.ends import COMPLETE, ENDS, GROWTH, MOVES
 from forebay.testkit.checks.enumerators import COORDINATION, ENUMERATORS
 from forebay.testkit.checks.faults import FAULTS
 from forebay.testkit.checks.optional_methods import OPTIONAL_METHODS
-from forebay.testkit.checks.ranges import RANGES
-from forebay.testkit.checks.readers import PROCESSES, READ, READERS, REPEATED
+from forebay.testkit.checks.readers import PROCESSES, RANGES, READ, READERS, REPEATED, SPLIT_READERS
 from forebay.testkit.checks.sources import COPIES, FACTORY, IDS, POSITIONS, VALUES
-from forebay.testkit.checks.split_readers import SPLIT_READERS
 
 BEFORE_READING: tuple[Check, ...] = (*FACTORY, *IDS, *ENUMERATORS)
 AFTER_READING: tuple[Check, ...] = (

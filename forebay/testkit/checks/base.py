@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.runtime.connector_errors import connector_error
-from forebay.testkit.harness.guarded_calls import run_guarded
+from forebay.testkit.harness.calls import run_guarded
 from forebay.testkit.harness.subject import Subject
 from forebay.testkit.outcomes import UNANSWERED, AuthorMistake, Finding, OutOfTime, Result
 

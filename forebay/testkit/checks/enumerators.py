@@ -14,8 +14,7 @@ from forebay.errors import ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.testkit.checks.base import Checks, check_into
 from forebay.testkit.checks.faults import Leaks
-from forebay.testkit.harness.guarded_calls import calling
-from forebay.testkit.harness.session_base import Silence
+from forebay.testkit.harness.calls import Silence, calling
 from forebay.testkit.harness.single_thread_host import HostCheckpoint, SingleThreadHost
 from forebay.testkit.harness.subject import Subject
 from forebay.testkit.outcomes import Broken, NotApplicable, Skip

@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.harness.guarded_calls import calling
+from forebay.testkit.harness.calls import calling
 from forebay.testkit.harness.reads import first_rows, read
 from forebay.testkit.harness.subject import Mark, Subject, Trace
 from forebay.testkit.outcomes import Broken, NotApplicable

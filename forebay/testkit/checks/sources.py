@@ -17,7 +17,7 @@ from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.harness.guarded_calls import calling
+from forebay.testkit.harness.calls import calling
 from forebay.testkit.harness.reads import first_rows, misordered, read
 from forebay.testkit.harness.sessions import ReaderSession
 from forebay.testkit.harness.subject import Hybrid, Subject, Trace, through_json

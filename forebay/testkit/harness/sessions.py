@@ -19,8 +19,7 @@ from forebay.framework.reading.source_reader import create_reader
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader, check_may_catch_up
-from forebay.testkit.harness.guarded_calls import calling
-from forebay.testkit.harness.session_base import Closing, KitContext, Silence
+from forebay.testkit.harness.calls import Closing, KitContext, Silence, calling
 from forebay.testkit.harness.subject import Mark, Subject, through_json
 from forebay.testkit.outcomes import Broken, Finding, NotApplicable
 

@@ -18,8 +18,7 @@ from forebay.framework.enumerator import SourceEvent
 from forebay.framework.reader import InputStatus
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.split import Json, Split
-from forebay.testkit.harness.guarded_calls import calling
-from forebay.testkit.harness.session_base import Closing, KitContext, Silence
+from forebay.testkit.harness.calls import Closing, KitContext, Silence, calling
 from forebay.testkit.harness.sessions import ReaderSession
 from forebay.testkit.harness.subject import Subject, through_json
 from forebay.testkit.outcomes import Broken

@@ -27,9 +27,8 @@ from forebay.framework.split import Position, Split
 from forebay.framework.tasks.assigned_plan import PlannedReader, plan_assigned
 from forebay.options import Duration
 from forebay.retry import PROCESS_PAUSES, RetryCount
-from forebay.testkit.harness.guarded_calls import calling
+from forebay.testkit.harness.calls import KitContext, Silence, calling
 from forebay.testkit.harness.interpolation import Interpolated
-from forebay.testkit.harness.session_base import KitContext, Silence
 from forebay.testkit.outcomes import UNANSWERED, Broken, Finding, NotApplicable, OutOfTime, Skip, unfit_rows
 
 # -- The rows and positions of the plain read: one read without disturbance, with which checks compare all others.
