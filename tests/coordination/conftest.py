@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.discovering import begin_enumerator
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator

@@ -15,8 +15,8 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ContractError
 from forebay.framework.arrow.row_packer import Batch, RowPacker
 from forebay.framework.runtime.host_options import HostOptions

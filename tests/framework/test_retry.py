@@ -13,9 +13,9 @@ from email.utils import format_datetime
 import pyarrow as pa
 import pytest
 from forebay_simulator.inline import InlineRuntime
+from manual_clock import ManualClock
 
 import forebay
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.runtime.clients import drop_clients
 from forebay.framework.runtime.connector_calls import ConnectorCalls

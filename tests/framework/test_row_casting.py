@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ContractError, DataError
 from forebay.framework.arrow import casting
 from forebay.framework.arrow.row_packer import Batch, RowPacker

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ContractError, DataError, ForebayError
 from forebay.framework.arrow.row_packer import Batch, RowPacker
 from forebay.framework.runtime.host_options import HostOptions

@@ -10,11 +10,11 @@ import threading
 
 import pyarrow as pa
 import pytest
+from manual_clock import ManualClock
 from pyspark import cloudpickle
 
 import forebay
 from forebay import ConfigurationError, Secret, SimpleSource, option
-from forebay.clock import ManualClock
 from forebay.framework.runtime.clients import LeasePool
 
 MADE: list[str] = []

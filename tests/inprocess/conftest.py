@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.inprocess.engine import CheckpointPlan, Engine
 from forebay.framework.runtime.host_options import HostOptions

@@ -13,8 +13,8 @@ import random
 
 import pytest
 from forebay_simulator.inline import InlineRuntime
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.inprocess.running import event_time_strategy
 from forebay.framework.microbatch.stream_planner import open_stream

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manual_clock import ManualClock
 from spark_kafka_source import spark_source_jars
 
 import forebay
-from forebay.clock import ManualClock
 from forebay.framework.microbatch.stream_planner import StreamPlanner, open_stream
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime

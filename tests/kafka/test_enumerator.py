@@ -7,8 +7,8 @@ import time
 
 import pytest
 from kafka import KafkaProducer
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.tasks.assign_tasks import plan_bounded

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from kafka import TopicPartition
 from kafka.errors import LogTruncationError, OffsetOutOfRangeError
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import RetriableError
 from forebay.sources.kafka.client.client_errors import PositionLostError
 from forebay.sources.kafka.fetching import PartitionFetcher

@@ -14,8 +14,8 @@ from kafka.errors import (
     NoError,
     UnknownTopicOrPartitionError,
 )
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
 from forebay.framework.microbatch.admission import Admission, Limits
 from forebay.framework.microbatch.offset import Planned

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from forebay_simulator.event_log import Timed
 from forebay_simulator.inline import InlineRuntime
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.microbatch.stream_planner import open_stream

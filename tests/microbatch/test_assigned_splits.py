@@ -8,8 +8,8 @@ import threading
 
 import pyarrow as pa
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, ContractError, FatalError
 from forebay.framework.enumerator import SourceEvent, SplitEnumerator
 from forebay.framework.microbatch.stream_planner import open_stream

@@ -17,8 +17,8 @@ import pytest
 from forebay_simulator.inline import InlineRuntime
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, ContractError, RetriableError
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.microbatch import end_negotiation as negotiated_splits

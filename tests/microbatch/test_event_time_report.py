@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.microbatch.event_time import SplitTime
 from forebay.framework.microbatch.reports import event_time_report, utc_text

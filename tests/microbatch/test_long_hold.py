@@ -7,8 +7,8 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.framework.microbatch.alignment import LongHold
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.source import Source

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ContractError, RetriableError
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.microbatch.stream_planner import open_stream

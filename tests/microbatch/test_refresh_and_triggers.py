@@ -8,8 +8,8 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.split_provider import RefreshPolicy

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.microbatch.split_provider import Failure, RefreshPolicy

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Sequence
 
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.reading.fetchers import Fetcher, HandOver, HandOverQueue
 from forebay.framework.runtime.runtime import Next, ThreadRuntime, WaitFor

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ContractError, DataError
 from forebay.framework.arrow.row_packer import Batch, Packed, RowPacker
 from forebay.framework.runtime.host_options import HostOptions

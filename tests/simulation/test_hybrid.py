@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import pytest
 from forebay_simulator.runtime import Schedule, SimulatedRuntime
+from manual_clock import ManualClock
 
 from forebay import Discovered, DiscoveryEnumerator, Fetched, HostOptions, HybridSource, Source, Split, option
-from forebay.clock import ManualClock
 from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
 from forebay.framework.inprocess.engine import CheckpointPlan, Engine
 from forebay.framework.runtime.runtime import Next, WaitFor

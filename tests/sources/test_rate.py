@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError
 from forebay.options import Duration
 from forebay.sources.rate import RATE_SCHEMA, RateEnumerator, RateSource, RateSplit

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.retry import RetryPolicy

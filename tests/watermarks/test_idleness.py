@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError
 from forebay.watermarks.strategy import ActivityClock, IdlenessTimer
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, ContractError
 from forebay.watermarks.alignment import max_allowed
 from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, EventTimes

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 from kafka import KafkaProducer
+from manual_clock import ManualClock
 
 import forebay
-from forebay.clock import ManualClock
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.enumerator import KafkaEnumerator

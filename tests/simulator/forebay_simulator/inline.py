@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from forebay.clock import ManualClock
+from manual_clock import ManualClock
+
 from forebay.framework.runtime.runtime import Signal, ThreadRuntime, run_job
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import RetriableError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.enumerator import SplitEnumeratorContext

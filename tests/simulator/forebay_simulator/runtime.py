@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from forebay.clock import ManualClock
+from manual_clock import ManualClock
+
 from forebay.framework.runtime.runtime import Runtime, Signal, Worker, WorkerHandle
 from forebay_simulator.tasks import JobWorker, SimulatedLock, SimulatedSignal, Task, after_step
 

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from random import Random
 
-from forebay.clock import ManualClock
+from manual_clock import ManualClock
+
 from forebay.errors import RetriableError
 from forebay.framework.reader import SourceReader
 from forebay.framework.split import Position

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.framework.arrow.casting import resolve_schema
 from forebay.framework.microbatch.stream_planner import StreamPlanner, open_stream
 from forebay.framework.runtime.host_options import HostOptions

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manual_clock import ManualClock
 
-from forebay.clock import ManualClock
 from forebay.errors import ConfigurationError, DataError
 
 Put = Callable[..., Path]
