@@ -30,9 +30,14 @@ from forebay.sources.kafka.client.client_errors import (
     stuck,
 )
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import GROUP_BYTES, MAX_BATCH_BYTES, Decoded, RawFetch
-from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.selecting import Record
+from forebay.sources.kafka.records.decoding import (
+    GROUP_BYTES,
+    MAX_BATCH_BYTES,
+    Decoded,
+    RawFetch,
+    Record,
+    record_table,
+)
 from forebay.sources.kafka.split import KafkaSplit
 
 # -- A range of offsets that a fetcher reads, and its state.
@@ -498,7 +503,7 @@ class _RecordBackend:
 
     def __init__(self, consumer: Any, schema: pa.Schema, next_range: NextRange) -> None:  # noqa: ANN401
         self._consumer = consumer
-        self._decoder = PlainDecoder(schema)
+        self._schema = schema
         self._next_range = next_range
         self._reported: dict[Key, int] = {}
 
@@ -517,7 +522,7 @@ class _RecordBackend:
             after = after if fetch.end is None else min(after, fetch.end)
             if after == fetch.end:
                 self._consumer.pause(partition)
-            table = self._decoder.table(rows, fetch) if rows else None
+            table = record_table(self._schema, rows, fetch) if rows else None
             fetched.append((partition, iter([Decoded(table, after)])))
         return fetched
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both decoders agree on random and mutated record batches, in bounded memory; and regressions of earlier findings."""
+"""The decoder and its reference agree on random and mutated record batches, in bounded memory; and earlier findings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import cramjam
 import pytest
+from plain_records import PlainDecoder
 
 from forebay.errors import DataError
 from forebay.sources.kafka.records.codecs import decompress
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
 from forebay.sources.kafka.records.decoding import RawFetch, record_schema
-from forebay.sources.kafka.records.plain import PlainDecoder
 
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("fuzz.py"))]
 FULL = record_schema(include_headers=True)
@@ -50,14 +50,14 @@ def test_100000_other_record_batches_are_clean(record_property):
 
 
 def error_of(data, **options):
-    """Return the error text of both decoders, which agree."""
-    found = set()
+    """Return the error text of the decoder; the reference reports damage at the same offset."""
+    found = []
     for decoder in (ColumnarDecoder(FULL, **options), PlainDecoder(FULL, **options)):
         with pytest.raises(DataError) as caught:
             list(decoder.decode(RawFetch("orders", 3, data, 0)))
-        found.add(caught.value.message)
-    (said,) = found
-    return said
+        found.append(caught.value)
+    assert found[0].position == found[1].position
+    return found[0].message
 
 
 @pytest.mark.parametrize("field", ["first", "latest"])
@@ -65,7 +65,7 @@ def test_the_least_time_stamp_there_is_is_out_of_range(wire, field):
     """Its absolute value does not fit in 64 bits, and was taken for a small one."""
     attributes = wire.LOG_APPEND if field == "latest" else 0
     batch = wire.Batch([(0, 0, None, b"v", ())], attributes=attributes, **{field: LEAST})
-    assert f"the timestamp {LEAST} ms is out of range" in error_of(wire.join(batch))
+    assert "the timestamp of a record is out of range" in error_of(wire.join(batch))
 
 
 @pytest.mark.parametrize("base", [LEAST, -1, 2**63 - 1])

@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fast decoder: decodes records column by column, without a Python object for each record.
 
-It accepts a group of batches only if every byte belongs to a valid record. The plain decoder reads all other groups,
-or names the damaged record. So both decoders give the same result.
+It accepts a batch only if every byte belongs to a valid record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.sources.kafka.records.decoding import COLUMNS, GROUP_BYTES, MAX_BATCH_BYTES, Body, Decoded, RawFetch
-from forebay.sources.kafka.records.plain import PlainDecoder
-from forebay.sources.kafka.records.selecting import LEAST_RECORD, Cursor, FetchDecoder, MalformedError
+from forebay.errors import DataError
+from forebay.sources.kafka.records.decoding import (
+    COLUMNS,
+    GROUP_BYTES,
+    MAX_BATCH_BYTES,
+    MAX_MILLIS,
+    Body,
+    Decoded,
+    RawFetch,
+    Record,
+    record_table,
+)
+from forebay.sources.kafka.records.selecting import Cursor, MalformedError, Selection, old_records
+from forebay.sources.kafka.records.wire import corrupt_batch
 
 # -- Decodes many zigzag varints at once.
 #
@@ -183,18 +194,27 @@ def _repeated(value: int | str, rows: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), rows, [None, _buffer(positions), pa.py_buffer(data * rows)])
 
 
-_MAX_MILLIS = (1 << 63) // 1000 - 1
-"""Maximum timestamp in ms whose microseconds fit into 64 bits."""
-_MAX_HEADERS = 1000
-"""Maximum number of headers of a record. The plain decoder reads groups in which a record has more."""
+LEAST_RECORD = 7
+"""Bytes of the smallest record: length, attributes, timestamp, offset, two null lengths, a header count of 0."""
+_LEAST_HEADER = 2
 _MAX_BYTES = (1 << 31) - 64
 """Maximum bytes of a group of batches, because Arrow's offsets have 32 bits."""
 _MIN_BYTES = 16
 """Minimum size of a buffer in bytes, so that views of 8 bytes exist."""
 
 
-class ColumnarDecoder(FetchDecoder):
-    """Decodes groups of record batches column by column."""
+_UNREADABLE = (MalformedError, IndexError, pa.ArrowInvalid)
+
+
+class ColumnarDecoder:
+    """Decodes fetched bytes into Arrow record batches. Called on one thread; stateless between fetches.
+
+    Args:
+        schema: The wanted columns, from `record_schema`; others are neither decoded nor checked.
+        check_crcs: Whether to verify the checksums of Kafka's record batches.
+        group_bytes: Decompressed bytes after which an Arrow record batch is complete.
+        limit: The most bytes of a record batch of Kafka, decompressed.
+    """
 
     def __init__(
         self,
@@ -204,25 +224,73 @@ class ColumnarDecoder(FetchDecoder):
         group_bytes: int = GROUP_BYTES,
         limit: int = MAX_BATCH_BYTES,
     ) -> None:
-        super().__init__(schema, check_crcs=check_crcs, group_bytes=group_bytes, limit=limit)
+        self._limit = limit
+        self._schema = schema
+        self._check = check_crcs
+        self._least = group_bytes
         self._names = frozenset(schema.names)
-        self._plain = PlainDecoder(schema, check_crcs=check_crcs, limit=limit)
         self._constants = Constants()
 
-    def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a group of batches. If any byte belongs to no valid record, the plain decoder decodes the group.
+    def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
+        """Decode a fetch, part by part.
 
-        Args:
-            bodies: The batches.
-            after: The next offset after the group.
-            fetch: The fetch that contains the batches.
+        The last part's `next_offset` is the start of the next fetch. This offset comes from the header of the last
+        whole batch, so it lies after compacted offsets and control records.
+
+        Raises:
+            DataError: Bytes are damaged. The batches before them are yielded first. The text names topic, partition and
+                offset.
         """
+        reported = fetch.start
+        for bodies, after in Selection(fetch, check_crcs=self._check, limit=self._limit).groups(self._least):
+            for part in self._group(bodies, after, fetch):
+                if part.batch is not None or part.next_offset != reported:
+                    reported = part.next_offset
+                    yield part
+
+    def _group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
+        """Decode a group of batches of a fetch; `after` is the next offset after them."""
         try:
             batch = self._columns(bodies, fetch) if bodies else None
-        except (MalformedError, IndexError, pa.ArrowInvalid):
-            yield from self._plain.group(bodies, after, fetch)
+        except _UNREADABLE:
+            yield from self._one_by_one(bodies, after, fetch)
         else:
             yield Decoded(batch, after)
+
+    def _one_by_one(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
+        """Decode a group with messages of old formats, or with damage, which is named after the batches before it."""
+        reached = fetch.start
+        for old, run in groupby(bodies, lambda body: body.header.magic < 2):
+            rows: list[Record] = []
+            for body in run:
+                batch = None
+                try:
+                    if old:
+                        rows += self._old_rows(body, fetch)
+                    else:
+                        batch = self._alone(body, fetch)
+                except DataError:
+                    if rows:
+                        yield Decoded(record_table(self._schema, rows, fetch), reached)
+                    raise
+                reached = max(reached, min(body.header.last + 1, after))
+                if batch is not None:
+                    yield Decoded(batch, reached)
+            if rows:
+                yield Decoded(record_table(self._schema, rows, fetch), reached)
+        yield Decoded(None, after)
+
+    def _alone(self, body: Body, fetch: RawFetch) -> pa.RecordBatch | None:
+        try:
+            return self._columns([body], fetch)
+        except _UNREADABLE as error:
+            reason = "a record reaches beyond its batch" if isinstance(error, IndexError) else error
+            text = f"the records of the batch from this offset on are damaged: {reason}"
+            raise corrupt_batch(fetch.topic_partition, text, body.header.base) from error
+
+    def _old_rows(self, body: Body, fetch: RawFetch) -> list[Record]:
+        rows = old_records(body, fetch.topic_partition, self._limit, check_crcs=self._check)
+        return [row for row in rows if row.offset >= fetch.start and (fetch.end is None or row.offset < fetch.end)]
 
     def _columns(self, group: Sequence[Body], fetch: RawFetch) -> pa.RecordBatch | None:
         source, begins = _joined(group)
@@ -342,20 +410,21 @@ def _times(taken: _Records, group: Sequence[Body]) -> Ints:
     headers = [body.header for body in group]
     firsts = np.array([header.first_timestamp for header in headers], np.int64)
     appended = np.array([header.timestamp_type == 1 for header in headers], np.bool_)
-    if _too_far(firsts) or _too_far(taken.stamps):
-        raise MalformedError("the timestamp of a record may exceed 64 bits")
     millis = taken.stamps + firsts[taken.of]
+    if _too_far(firsts) or _too_far(taken.stamps):  # the sum may have gone round
+        around = ((taken.stamps ^ millis) & (firsts[taken.of] ^ millis)) < 0
+        millis = np.where(around, np.iinfo(np.int64).max, millis)
     if appended.any():
         latest = np.array([header.max_timestamp for header in headers], np.int64)
         millis = np.where(appended[taken.of], latest[taken.of], millis)
     if _too_far(millis):
-        raise MalformedError("the timestamp of a record does not fit into 64 bits")
+        raise MalformedError("the timestamp of a record is out of range")
     return millis * 1000
 
 
 def _too_far(millis: Ints) -> bool:
     # Not by `abs`, which overflows for the smallest 64-bit number.
-    return bool(((millis > _MAX_MILLIS) | (millis < -_MAX_MILLIS)).any())
+    return bool(((millis > MAX_MILLIS) | (millis < -MAX_MILLIS)).any())
 
 
 def _lengths(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, npt.NDArray[np.bool_], Ints]:
@@ -378,15 +447,13 @@ def _headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[n
     """Return the column of headers; null for records `without` headers. `at` are the positions of the header counts.
 
     Raises:
-        MalformedError: Headers are damaged, or a record has more than `_MAX_HEADERS`.
+        MalformedError: Headers are damaged.
     """
     rows = len(at)
     having = np.flatnonzero(~without)
     counts = np.zeros(rows, np.int64)
     stops = stops[having]
     counts[having], positions = _header_counts(source, at[having], stops)
-    if counts.max(initial=0) > _MAX_HEADERS:
-        raise MalformedError("a record has too many headers")
     lists = np.zeros(rows + 1, np.int32)
     np.cumsum(counts, out=lists[1:])
     parts = _walk_headers(source, positions, stops, counts[having], lists[:-1][having].astype(np.int64))
@@ -398,7 +465,7 @@ def _headers_column(source: Bytes, at: Ints, stops: Ints, without: npt.NDArray[n
 def _header_counts(source: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints]:
     """Read the header counts of records; return them, and the positions after them."""
     counts, after = numbers(source, at)
-    if (counts < 0).any() or (counts > stops - after).any():
+    if (counts < 0).any() or (counts > (stops - after) // _LEAST_HEADER).any():
         raise MalformedError("the header count of a record is invalid")
     return counts, after
 

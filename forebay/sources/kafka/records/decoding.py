@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
-from forebay.sources.kafka.records.wire import BatchHeader
+from forebay.sources.kafka.records.wire import BatchHeader, corrupt_batch
 from forebay.sources.kafka.split import TopicPartition
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -29,9 +30,11 @@ COLUMNS: dict[str, pa.DataType] = {
 GROUP_BYTES = 4 << 20
 """Decompressed bytes after which an Arrow record batch is complete: this bounds memory for highly compressed data."""
 
-
 MAX_BATCH_BYTES = 128 << 20
 """The default of the option `maxRecordBytes`."""
+
+MAX_MILLIS = (1 << 63) // 1000 - 1
+"""Maximum timestamp in ms whose microseconds fit into 64 bits."""
 
 
 def record_schema(
@@ -113,3 +116,45 @@ class Decoded:
 
     batch: pa.RecordBatch | None
     next_offset: int
+
+
+class Record(NamedTuple):
+    """One record, where records are read one by one.
+
+    Args:
+        offset: The offset of the record.
+        timestamp: Milliseconds since 1970; -1 = none.
+        timestamp_type: 0 = time of creation, 1 = time of appending to the log, -1 = none.
+        key: The key; None if there is none.
+        value: The value; None = a tombstone.
+        headers: The headers in order, including duplicates.
+    """
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def record_table(schema: pa.Schema, rows: Sequence[Record], fetch: RawFetch) -> pa.RecordBatch:
+    """Return records as an Arrow record batch of the columns of `schema`.
+
+    Raises:
+        DataError: A timestamp is too large for 64-bit microseconds.
+    """
+    for row in rows if "timestamp" in schema.names else ():
+        if abs(row.timestamp) > MAX_MILLIS:
+            raise corrupt_batch(fetch.topic_partition, f"the timestamp {row.timestamp} ms is out of range", row.offset)
+    columns: dict[str, list[object]] = {
+        "key": [row.key for row in rows],
+        "value": [row.value for row in rows],
+        "topic": [fetch.topic] * len(rows),
+        "partition": [fetch.partition] * len(rows),
+        "offset": [row.offset for row in rows],
+        "timestamp": [row.timestamp * 1000 for row in rows],
+        "timestampType": [row.timestamp_type for row in rows],
+        "headers": [[{"key": k, "value": v} for k, v in row.headers] or None for row in rows],
+    }
+    return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)

@@ -1,52 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selects the record batches of a fetch to decode, by offset range and transaction; checks and groups them."""
+"""Selects the record batches of a fetch to decode, by offset range and transaction; checks and groups them.
+
+Also reads messages of the formats before Kafka 0.11, one by one.
+"""
 
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
+import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import crc32c
-import pyarrow as pa
 
 from forebay.errors import DataError
 from forebay.sources.kafka.records.codecs import TooLargeError, decompress
-from forebay.sources.kafka.records.decoding import GROUP_BYTES, MAX_BATCH_BYTES, Body, Decoded, RawFetch
-from forebay.sources.kafka.records.wire import CRC_BEGIN, BatchHeader, corrupt_batch, headers, too_large
+from forebay.sources.kafka.records.decoding import MAX_BATCH_BYTES, Body, RawFetch, Record
+from forebay.sources.kafka.records.wire import (
+    CODEC_MASK,
+    CRC_BEGIN,
+    LOG_APPEND,
+    LOG_OVERHEAD,
+    BatchHeader,
+    corrupt_batch,
+    headers,
+    too_large,
+)
 from forebay.sources.kafka.split import TopicPartition
-
-# -- Parses records one by one in plain Python: the reference for the columnar decoder.
-#
-# This parser also reads batches that the columnar decoder rejects, and its errors name the damaged record.
-
-
-LEAST_RECORD = 7
-"""Bytes of the smallest record: length, attributes, timestamp, offset, two null lengths, a header count of 0."""
-
-HeaderPair = tuple[str, bytes | None]
-
-
-class Record(NamedTuple):
-    """One parsed record.
-
-    Args:
-        offset: The offset of the record.
-        timestamp: Milliseconds since 1970; -1 = none.
-        timestamp_type: 0 = time of creation, 1 = time of appending to the log, -1 = none.
-        key: The key; None if there is none.
-        value: The value; None = a tombstone.
-        headers: The headers in order, including duplicates.
-    """
-
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[HeaderPair, ...] = ()
 
 
 class MalformedError(Exception):
@@ -86,64 +67,7 @@ class Cursor:
         return bytes(self._data[self.at - length : self.at])
 
 
-def records(body: Body, partition: TopicPartition, *, with_headers: bool = False) -> Iterator[Record]:
-    """Yield the records of a batch of format 2. Unless `with_headers` is set, skip the headers without a check.
-
-    Raises:
-        DataError: Records are damaged.
-    """
-    header = body.header
-    cursor = Cursor(body.data, body.begin, body.end)
-    for number in range(header.records):
-        try:
-            yield _record(cursor, body, with_headers=with_headers)
-        except MalformedError as error:
-            raise corrupt_batch(
-                partition,
-                f"record {number} of {header.records} in the batch from this offset on is damaged: {error}",
-                header.base,
-            ) from error
-    if cursor.at != body.end:
-        raise corrupt_batch(
-            partition,
-            f"{body.end - cursor.at} bytes are left after the {header.records} records of the batch",
-            header.base,
-        )
-
-
-def _record(batch: Cursor, body: Body, *, with_headers: bool) -> Record:
-    header = body.header
-    length = batch.varint()
-    if not LEAST_RECORD - 1 <= length <= batch.end - batch.at:
-        raise MalformedError(f"a record claims {length} bytes, but {batch.end - batch.at} are left")
-    cursor = Cursor(body.data, batch.at + 1, batch.at + length)  # skip the attributes, which are unused
-    batch.at += length
-    timestamp = header.first_timestamp + cursor.varint(10)
-    delta = cursor.varint()
-    if not 0 <= delta <= header.last - header.base:
-        raise MalformedError(
-            f"the offset delta {delta} of a record exceeds the {header.last - header.base + 1} offsets of the batch"
-        )
-    key, value = cursor.blob(), cursor.blob()
-    pairs = tuple(_headers(cursor, read=with_headers))
-    if header.timestamp_type:
-        timestamp = header.max_timestamp
-    return Record(header.base + delta, timestamp, header.timestamp_type, key, value, pairs)
-
-
-def _headers(cursor: Cursor, *, read: bool) -> Iterator[HeaderPair]:
-    count = cursor.varint()
-    if count < 0 or count > cursor.end - cursor.at:
-        raise MalformedError(f"a record claims {count} headers in {cursor.end - cursor.at} bytes")
-    if count and not read:
-        return
-    for _ in range(count):
-        key = cursor.blob()
-        if key is None:
-            raise MalformedError("a header of a record has no key")
-        yield key.decode("utf-8", "replace"), cursor.blob()
-    if cursor.at != cursor.end:
-        raise MalformedError(f"{cursor.end - cursor.at} bytes of the record are left after its headers")
+# -- Selects record batches.
 
 
 _MARKER = struct.Struct(">hh")  # version and type: the key of a control record
@@ -220,12 +144,18 @@ class Selection:
         return header.records > 0 and not header.control
 
     def _ends_aborted(self, header: BatchHeader) -> bool:
-        marker = next(records(self._body(header), self._fetch.topic_partition), None)
-        if marker is None or marker.key is None or len(marker.key) < _MARKER.size:
+        body = self._body(header)
+        cursor = Cursor(body.data, body.begin, body.end)
+        try:
+            cursor.varint()  # the length of the record, then its attributes, timestamp and offset
+            cursor.at += 1
+            cursor.varint(10)
+            cursor.varint()
+            return bool(_MARKER.unpack_from(cursor.blob() or b"")[1] == _ABORT)
+        except (MalformedError, struct.error):
             raise corrupt_batch(
                 self._fetch.topic_partition, "the marker at the end of a transaction cannot be read", header.base
-            )
-        return bool(_MARKER.unpack_from(marker.key)[1] == _ABORT)
+            ) from None
 
     def _body(self, header: BatchHeader) -> Body:
         data, partition = self._fetch.data, self._fetch.topic_partition
@@ -242,46 +172,84 @@ class Selection:
         return Body(header, plain, 0, len(plain)) if header.codec else Body(header, data, header.body, header.end)
 
 
-class FetchDecoder(ABC):
-    """Decodes fetched bytes into Arrow record batches. Called on one thread; stateless between fetches.
+# -- Messages of formats 0 and 1 (before Kafka 0.11). They are rare, and read one by one.
 
-    Args:
-        schema: The wanted columns, from `record_schema`; others are neither decoded nor checked.
-        check_crcs: Whether to verify the checksums of Kafka's record batches.
-        group_bytes: Decompressed bytes after which an Arrow record batch is complete.
-        limit: The most bytes of a record batch of Kafka, decompressed.
+
+_OLD = {0: struct.Struct(">qiIbb"), 1: struct.Struct(">qiIbbq")}
+"""By format: offset, length, checksum, format and attributes of a message, and in format 1 its timestamp."""
+_OLD_CRC_BEGIN = 16
+_LENGTH = struct.Struct(">i")
+
+
+class _Message(NamedTuple):
+    offset: int
+    crc: int
+    attributes: int
+    timestamp: int
+    key: memoryview | None
+    value: memoryview | None
+
+
+def old_records(body: Body, partition: TopicPartition, limit: int, *, check_crcs: bool) -> list[Record]:
+    """Return the records of a message of format 0 or 1. A compressed message contains other messages.
+
+    Raises:
+        DataError: The message is damaged.
     """
+    offset, magic = body.header.base, body.header.magic
+    try:
+        outer, _ = _message(body.data, 0, magic)
+        if check_crcs and zlib.crc32(body.data[_OLD_CRC_BEGIN:]) != outer.crc:
+            raise corrupt_batch(partition, "the checksum of the message is wrong", offset)
+        messages = [outer] if not outer.attributes & CODEC_MASK else _packed(outer, magic, limit)
+    except TooLargeError:
+        raise too_large(partition, limit, offset) from None
+    except (ValueError, struct.error) as error:
+        raise corrupt_batch(partition, f"a message of format {magic} is damaged: {error}", offset) from error
+    kind = -1 if magic == 0 else int(bool(outer.attributes & LOG_APPEND))
+    stamps = [outer.timestamp if kind == 1 else each.timestamp for each in messages]
+    return [
+        Record(each.offset, stamp, kind, _bytes(each.key), _bytes(each.value))
+        for each, stamp in zip(messages, stamps, strict=True)
+    ]
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        *,
-        check_crcs: bool = True,
-        group_bytes: int = GROUP_BYTES,
-        limit: int = MAX_BATCH_BYTES,
-    ) -> None:
-        self._limit = limit
-        self._schema = schema
-        self._check = check_crcs
-        self._least = group_bytes
 
-    def decode(self, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a fetch, part by part.
+def _packed(outer: _Message, magic: int, limit: int) -> list[_Message]:
+    """Return the messages in a compressed one, which has the offset of the last of them."""
+    if outer.value is None:
+        raise ValueError("a compressed message contains nothing")
+    data, at = memoryview(decompress(outer.attributes & CODEC_MASK, outer.value, limit)), 0
+    messages = []
+    while at < len(data):
+        message, at = _message(data, at, magic)
+        messages.append(message)
+    shift = outer.offset - messages[-1].offset if magic and messages else 0  # format 1 counts from the first one
+    moved = [message._replace(offset=message.offset + shift) for message in messages]
+    for message in moved:
+        if message.attributes & CODEC_MASK or not 0 <= message.offset <= outer.offset:
+            raise ValueError("it contains a compressed message, or one of an offset outside its range")
+    return moved
 
-        The last part's `next_offset` is the start of the next fetch. This offset comes from the header of the last
-        whole batch, so it lies after compacted offsets and control records.
 
-        Raises:
-            DataError: Bytes are damaged. The records before them are yielded first. The text names topic, partition and
-                offset.
-        """
-        reported = fetch.start
-        for bodies, after in Selection(fetch, check_crcs=self._check, limit=self._limit).groups(self._least):
-            for part in self.group(bodies, after, fetch):
-                if part.batch is not None or part.next_offset != reported:
-                    reported = part.next_offset
-                    yield part
+def _message(data: memoryview, at: int, magic: int) -> tuple[_Message, int]:
+    """Return the message at a position, and the position after it."""
+    offset, length, crc, own_magic, attributes, *stamp = _OLD[magic].unpack_from(data, at)
+    end = at + LOG_OVERHEAD + length
+    key, after = _field(data, at + _OLD[magic].size, end)
+    value, after = _field(data, after, end)
+    if own_magic != magic or after != end or end > len(data):
+        raise ValueError(f"it claims the format {own_magic} or the length {length}")
+    return _Message(offset, crc, attributes, stamp[0] if stamp else -1, key, value), end
 
-    @abstractmethod
-    def group(self, bodies: Sequence[Body], after: int, fetch: RawFetch) -> Iterator[Decoded]:
-        """Decode a group of batches of a fetch; `after` is the next offset after them."""
+
+def _field(data: memoryview, at: int, end: int) -> tuple[memoryview | None, int]:
+    """Return the bytes with a length prefix at a position (None for the length -1), and the position after them."""
+    (length,) = _LENGTH.unpack_from(data, at)
+    begin = at + _LENGTH.size
+    if length < -1 or length > end - begin:
+        raise ValueError(f"a field claims {length} bytes")
+    return (None, begin) if length < 0 else (data[begin : begin + length], begin + length)
+
+
+def _bytes(field: memoryview | None) -> bytes | None:
+    return None if field is None else bytes(field)

@@ -25,8 +25,8 @@ _MAGIC = 16
 _MOST_OFFSET = (1 << 63) - 2
 """Maximum offset of a record: the next offset must also fit into 64 bits."""
 
-_CODEC_MASK = 0x07
-_LOG_APPEND = 0x08
+CODEC_MASK = 0x07
+LOG_APPEND = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 
@@ -90,12 +90,12 @@ class BatchHeader(NamedTuple):
     @property
     def codec(self) -> int:
         """The number of the compression codec; 0 = none."""
-        return self.attributes & _CODEC_MASK
+        return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self) -> int:
         """The type of the timestamps: 0 = time of creation, 1 = time of appending."""
-        return 1 if self.attributes & _LOG_APPEND else 0
+        return 1 if self.attributes & LOG_APPEND else 0
 
     @property
     def transactional(self) -> bool:
