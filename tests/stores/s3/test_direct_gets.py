@@ -4,24 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 from typing import Any
 
-import botocore.auth
 import pytest
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
-from hypothesis import given
-from hypothesis import strategies as st
 
 from forebay.stores.s3.client import S3Client
-from forebay.stores.s3.direct_gets import sign
 from forebay.stores.s3.settings import S3Settings
 from forebay.stores.store import StorageOptions
 
-NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
-EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 KEYS = ["plain", "a%2Fb", "a b+c", "d//x", "😀/é", "tilde~/'quote\"", "#?&=", "k" * 1024]
 NO_FILE_NAMES = ["d//x", "k" * 1024]
 
@@ -40,26 +31,6 @@ def sent_by_botocore(found: S3Client) -> list[str]:
 def read(found: S3Client, bucket: Any, key: str, start: int = 0, end: int = 3) -> bytes:
     body: bytes = found.get_range(bucket.name, key, start, end, None)["Body"].read()
     return body
-
-
-@given(
-    path=st.text(alphabet="ab/~-._%20", max_size=20),
-    host=st.sampled_from(["h", "h:9000", "h:80"]),
-    token=st.sampled_from([None, "to+ken=="]),
-    more=st.dictionaries(
-        st.sampled_from(["Range", "If-Match", "User-Agent", "x-amz-request-payer"]), st.text('a "1', max_size=5)
-    ),
-)
-def test_the_signature_is_that_of_botocore(path, host, token, more):
-    url = f"http://{host}/{path}"
-    theirs = AWSRequest("GET", url, headers=more)
-    theirs.context["client_config"] = None
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(botocore.auth, "get_current_datetime", lambda: NOW)
-        botocore.auth.S3SigV4Auth(Credentials("key", "secret", token), "s3", "eu-west-1").add_auth(theirs)
-    ours = {**more, "X-Amz-Content-SHA256": EMPTY}
-    sign(ours, url, "eu-west-1/s3/aws4_request", ("key", "secret", token), NOW)
-    assert ours["Authorization"] == theirs.headers["Authorization"]
 
 
 def test_only_the_first_get_of_a_bucket_is_sent_by_botocore_and_answers_are_the_same(bucket):
