@@ -41,12 +41,12 @@ def fetched(broker: KafkaBroker, topic: str, end: int) -> list[RawFetch]:
         metrics_enabled=False,
         auto_offset_reset="none",
         check_crcs=False,
+        kafka_client=kafka_internals.network,
     )
     partitions = [TopicPartition(topic, at) for at in range(PARTITIONS)]
     kafka_internals.give_raw(
         consumer, lambda topic, partition, offset: RawFetch(topic, partition, memoryview(b""), offset, end)
     )
-    kafka_internals.receive_fast(consumer)
     try:
         consumer.assign(partitions)
         for partition in partitions:

@@ -251,6 +251,21 @@ def throttle() -> Callable[[KafkaBroker, float | None, str], None]:
 
 
 @pytest.fixture
+def without_internals(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes forebay find that parts of kafka-python are not as it expects: the raw bytes, the topic ids, …."""
+    from forebay.sources.kafka.client import kafka_internals
+
+    real = kafka_internals.unexpected_internal
+
+    def without(*parts: str) -> None:
+        monkeypatch.setattr(
+            kafka_internals, "unexpected_internal", lambda part: f"{part} of a test" if part in parts else real(part)
+        )
+
+    return without
+
+
+@pytest.fixture
 def refusing() -> Iterator[None]:
     """For tests where connections are refused: kafka-python forgets to close their sockets; here they are found."""
     yield

@@ -30,11 +30,13 @@ class Quick(SystemClock):
 
 
 @pytest.fixture
-def fetcher(broker):
+def fetcher(broker, without_internals):
     """Makes fetchers, and closes them."""
     made = []
 
-    def make(schema=FULL, address=None, arguments=None, **options):
+    def make(schema=FULL, address=None, arguments=None, by_columns=True, **options):
+        if not by_columns:
+            without_internals("raw bytes", "topic ids")
         made.append(
             PartitionFetcher({"bootstrap_servers": address or broker.address, **(arguments or {})}, schema, **options)
         )

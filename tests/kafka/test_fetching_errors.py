@@ -97,14 +97,13 @@ def record(topic_partition, offset):
 
 
 @pytest.fixture
-def clock():
+def clock(without_internals):
+    without_internals("raw bytes", "topic ids")  # the consumer has none
     return ManualClock()
 
 
 def reading(consumer, *ranges, **arguments):
-    made = PartitionFetcher(
-        arguments, record_schema(["offset"]), clock=consumer.clock, by_columns=False, connect=consumer.connect
-    )
+    made = PartitionFetcher(arguments, record_schema(["offset"]), clock=consumer.clock, connect=consumer.connect)
     for partition, start, end in ranges:
         made.assign(KafkaSplit(id=f"t/{partition}", position=start, end=end))
     return made

@@ -23,7 +23,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from forebay.sources.kafka.client.connections import network
+from forebay.sources.kafka.client.kafka_internals import network
 from forebay.testkit.kafka_broker import KafkaBroker
 from forebay.testkit.kills import Kill, KillList, MicroBatchFiles, run_until_done
 from forebay.testkit.processes import alive, session_of

@@ -10,7 +10,6 @@ from kafka.net.manager import KafkaConnectionManager
 
 from forebay.errors import DataLossError
 from forebay.framework.tasks.read_task import run_task
-from forebay.sources.kafka.client import kafka_internals
 
 
 def recreate(kafka, topic, values, partitions=1):
@@ -115,9 +114,9 @@ def test_reading_by_topic_id_sends_no_further_request(kafka, begin, monkeypatch)
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_client_that_reads_by_name_asks_for_the_id(kafka, begin, monkeypatch, strict):
+def test_a_client_that_reads_by_name_asks_for_the_id(kafka, begin, without_internals, strict):
     """Brokers before 3.1, and a kafka-python whose internals differ, cannot read by topic id."""
-    monkeypatch.setattr(kafka_internals, "unexpected_topic_id_internal", lambda: "Fetcher._create_fetch_requests")
+    without_internals("topic ids")
     topic = kafka.topic()
     kafka.send(topic, range(10))
     group = {"kafka.client.id": f"by-name-{strict}"}

@@ -19,7 +19,7 @@ from kafka.version import __version__ as kafka_python
 from forebay.clock import Clock, SystemClock
 from forebay.errors import ForebayError
 from forebay.framework.split_reader import Fetched
-from forebay.sources.kafka.client import connections, kafka_internals
+from forebay.sources.kafka.client import kafka_internals
 from forebay.sources.kafka.client.client_errors import (
     Bounds,
     BoundsProbe,
@@ -135,8 +135,6 @@ class PartitionFetcher:
             `kafkaConsumer.pollTimeoutMs`.
         max_record_bytes: The most bytes of a record batch, decompressed.
         clock: The clock that measures the timeouts; None = the system's.
-        by_columns: Whether to decode by columns, and to fetch by topic id, if kafka-python's internals allow that; else
-            record by record, and by name.
         connect: A function that makes a consumer from its arguments; by default a `KafkaConsumer`.
 
     Raises:
@@ -153,7 +151,6 @@ class PartitionFetcher:
         poll_timeout: float = 120.0,
         max_record_bytes: int = MAX_BATCH_BYTES,
         clock: Clock | None = None,
-        by_columns: bool = True,
         connect: Callable[..., Any] | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -161,13 +158,11 @@ class PartitionFetcher:
         self._arguments = _with_defaults(arguments, check_crcs=check_crcs)
         self._committed = self._arguments.get("isolation_level") == "read_committed"
         self._connect = connect or _connect
-        self._by_columns = by_columns
         self._make_backend = partial(
             fetch_backend,
             schema=schema,
             next_range=self._next_range,
             check_crcs=check_crcs,
-            by_columns=by_columns,
             limit=max_record_bytes,
         )
         self._open()
@@ -186,7 +181,7 @@ class PartitionFetcher:
             self._consumer = self._connect(**self._arguments)
         self._probe = BoundsProbe(self._consumer, self._connect, self._arguments)
         self._backend = self._make_backend(self._consumer)
-        usable = self._by_columns and kafka_internals.unexpected_topic_id_internal() is None
+        usable = kafka_internals.unexpected_internal("topic ids") is None
         self._topic_ids = kafka_internals.TopicIds(self._consumer) if usable else None
         self._is_of_another_topic = False
 
@@ -419,7 +414,7 @@ class PartitionFetcher:
 
 
 def _connect(**arguments: object) -> Any:  # noqa: ANN401 - kafka-python has no types
-    return connections.connect(KafkaConsumer, arguments)
+    return kafka_internals.connect(KafkaConsumer, arguments)
 
 
 def _with_defaults(arguments: Mapping[str, object], *, check_crcs: bool) -> dict[str, object]:
@@ -457,21 +452,16 @@ def fetch_backend(
     next_range: NextRange,
     *,
     check_crcs: bool,
-    by_columns: bool,
     limit: int,
 ) -> _ColumnarBackend | _RecordBackend:
-    """Return the columnar backend, if `by_columns` is set and kafka-python's internals are as expected.
-
-    Otherwise return the backend that reads record by record.
-    """
-    unexpected = kafka_internals.unexpected_internal() if by_columns else None
+    """Return the columnar backend; if kafka-python's internals are not as expected, the one that reads by records."""
+    unexpected = kafka_internals.unexpected_internal("raw bytes")
     if unexpected is not None:
         _log.warning(
             "kafka-python %s has unexpected internals (%s), so records are read one by one, which is slower",
             kafka_python,
             unexpected,
         )
-    if unexpected is not None or not by_columns:
         return _RecordBackend(consumer, schema, next_range)
     return _ColumnarBackend(consumer, next_range, ColumnarDecoder(schema, check_crcs=check_crcs, limit=limit))
 
@@ -483,8 +473,6 @@ class _ColumnarBackend:
         self._consumer = consumer
         self._decoder = decoder
         self._ends = kafka_internals.give_raw(consumer, next_range)
-        if kafka_internals.unexpected_receiver_internal() is None:
-            kafka_internals.receive_fast(consumer)
 
     def poll(self, seconds: float) -> list[FetchedRecords]:
         polled = self._consumer.poll(timeout_ms=_millis(seconds), max_records=_ALL_RECORDS)

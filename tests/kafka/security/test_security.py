@@ -13,7 +13,7 @@ from forebay.errors import ConfigurationError
 from forebay.options import redact
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import parse_jaas
-from forebay.sources.kafka.client.connections import _Sender
+from forebay.sources.kafka.client.kafka_internals import _Sender
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="p\\"w;=d";'
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required username=alice password='open sesame'"

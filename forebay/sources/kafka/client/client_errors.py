@@ -14,7 +14,7 @@ from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 
 from forebay.errors import ConfigurationError, DataError, DataLossError, FatalError, ForebayError, RetriableError
 from forebay.sources.kafka.client.client_options import ClientOptions
-from forebay.sources.kafka.client.connections import REFUSALS, UnansweredError
+from forebay.sources.kafka.client.kafka_internals import REFUSALS, UnansweredError
 
 _PROBE_TIMEOUT = 3.0
 """Maximum seconds to probe one port."""

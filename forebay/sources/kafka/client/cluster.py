@@ -20,7 +20,7 @@ from forebay.errors import RetriableError
 from forebay.retry import RetryCount, RetryPolicy
 from forebay.sources.kafka.client.client_errors import client_error, unreachable
 from forebay.sources.kafka.client.client_options import ClientOptions
-from forebay.sources.kafka.client.connections import connect
+from forebay.sources.kafka.client.kafka_internals import connect
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 
 _log = logging.getLogger(__name__)
