@@ -16,8 +16,8 @@ from cpu import seconds_since, tree
 from kafka_topics import KINDS, batches, fill
 
 from forebay.sources.kafka.fetching import FETCH_BYTES, PartitionFetcher
+from forebay.sources.kafka.records.batches import RawFetch, record_schema
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 from forebay.sources.kafka.split import KafkaSplit
 from forebay.testkit.kafka_broker import KafkaBroker
 from forebay.text_tables import text_table

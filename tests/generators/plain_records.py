@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from forebay.errors import DataError
+from forebay.sources.kafka.records.batches import Body, Decoded, RawFetch, Record, corrupt_batch, record_table
 from forebay.sources.kafka.records.columnar import LEAST_RECORD, ColumnarDecoder
-from forebay.sources.kafka.records.decoding import Body, Decoded, RawFetch, Record, record_table
 from forebay.sources.kafka.records.selecting import Cursor, MalformedError
-from forebay.sources.kafka.records.wire import corrupt_batch
 from forebay.sources.kafka.split import TopicPartition
 
 _MAX_MILLIS = (1 << 63) // 1000 - 1

@@ -15,7 +15,7 @@ from forebay.errors import DataError, DataLossError, RetriableError
 from forebay.sources.kafka import fetching
 from forebay.sources.kafka.client.client_errors import PositionLostError
 from forebay.sources.kafka.fetching import PartitionFetcher
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.records.batches import record_schema
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 FULL = record_schema(include_headers=True)

@@ -13,7 +13,7 @@ from manual_clock import ManualClock
 from forebay.errors import RetriableError
 from forebay.sources.kafka.client.client_errors import PositionLostError
 from forebay.sources.kafka.fetching import PartitionFetcher
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.records.batches import record_schema
 from forebay.sources.kafka.split import KafkaSplit
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))

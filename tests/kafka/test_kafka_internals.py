@@ -28,7 +28,7 @@ from forebay.sources.kafka import fetching
 from forebay.sources.kafka.client import kafka_internals
 from forebay.sources.kafka.client.kafka_internals import connect
 from forebay.sources.kafka.fetching import PartitionFetcher
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.records.batches import record_schema
 from forebay.sources.kafka.split import KafkaSplit
 
 

@@ -14,7 +14,7 @@ from forebay.errors import RetriableError
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client import client_errors as offset_loss
 from forebay.sources.kafka.fetching import PartitionFetcher
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.records.batches import record_schema
 from forebay.sources.kafka.split import KafkaSplit
 from forebay.sources.kafka.split_reader import KafkaSplitReader
 

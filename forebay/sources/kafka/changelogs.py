@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError
 from forebay.formats.json.options import JsonOptions
 from forebay.sources.kafka.payloads import CORRUPT, POSITIONS
-from forebay.sources.kafka.records.decoding import COLUMNS
+from forebay.sources.kafka.records.batches import COLUMNS
 from forebay.table.changelog.converters.event_converter import EventConverter
 from forebay.table.changelog.converters.event_formats import EventOptions, event_images
 from forebay.table.changelog.shape import CHANGE_TYPE, SEQUENCE, ChangeTraits, with_traits

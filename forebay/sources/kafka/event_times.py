@@ -19,7 +19,7 @@ from forebay.sources.kafka.client.client_errors import PositionLostError, client
 from forebay.sources.kafka.fetching import PartitionFetcher
 from forebay.sources.kafka.offset_resolver import OffsetResolver
 from forebay.sources.kafka.options import KafkaOptions
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.records.batches import record_schema
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 # -- Stores the offsets at which ending times stop a stream, because retention may later remove the records there.

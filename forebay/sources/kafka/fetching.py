@@ -29,8 +29,7 @@ from forebay.sources.kafka.client.client_errors import (
     must_answer,
     stuck,
 )
-from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import (
+from forebay.sources.kafka.records.batches import (
     GROUP_BYTES,
     MAX_BATCH_BYTES,
     Decoded,
@@ -38,6 +37,7 @@ from forebay.sources.kafka.records.decoding import (
     Record,
     record_table,
 )
+from forebay.sources.kafka.records.columnar import ColumnarDecoder
 from forebay.sources.kafka.split import KafkaSplit
 
 # -- A range of offsets that a fetcher reads, and its state.

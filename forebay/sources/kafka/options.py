@@ -20,7 +20,7 @@ from forebay.options import Secret, option
 from forebay.sources.kafka.bounds import Bound, BoundKind, OffsetRange, assigned_json
 from forebay.sources.kafka.client.client_options import ClientOptions, translate
 from forebay.sources.kafka.payloads import Payloads, json_payload_options
-from forebay.sources.kafka.records.decoding import MAX_BATCH_BYTES
+from forebay.sources.kafka.records.batches import MAX_BATCH_BYTES
 from forebay.sources.kafka.split import TopicPartition
 
 if TYPE_CHECKING:

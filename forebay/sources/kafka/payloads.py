@@ -13,7 +13,7 @@ from forebay.errors import ConfigurationError
 from forebay.formats.json.jackson import check_type
 from forebay.formats.json.options import JsonOptions, text_options
 from forebay.formats.values.ddl import parse_schema
-from forebay.sources.kafka.records.decoding import COLUMNS, record_schema
+from forebay.sources.kafka.records.batches import COLUMNS, record_schema
 from forebay.table.changelog.shape import POSITION, SPLIT, TYPES
 
 CORRUPT = pa.struct(

@@ -26,7 +26,7 @@ from forebay.sources.kafka.client.cluster import KafkaCluster, ask_until
 from forebay.sources.kafka.fetching import PartitionFetcher
 from forebay.sources.kafka.options import KafkaOptions
 from forebay.sources.kafka.payloads import CORRUPT, Payloads
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.records.batches import record_schema
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition, are_of_two_topics
 from forebay.table.changelog.shape import POSITION, SPLIT
 

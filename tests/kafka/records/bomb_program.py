@@ -12,9 +12,8 @@ import zstandard
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from forebay.errors import DataError
+from forebay.sources.kafka.records.batches import CRC_BEGIN, RawFetch, record_schema
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import RawFetch, record_schema
-from forebay.sources.kafka.records.wire import CRC_BEGIN
 
 SIZE = 600_000_000
 _PIECE = bytes(4_000_000)

@@ -32,9 +32,8 @@ with warnings.catch_warnings():
     from plain_records import PlainDecoder
 
     from forebay.errors import DataError
+    from forebay.sources.kafka.records.batches import COLUMNS, BatchHeader, Body, RawFetch, headers, record_schema
     from forebay.sources.kafka.records.columnar import ColumnarDecoder
-    from forebay.sources.kafka.records.decoding import COLUMNS, Body, RawFetch, record_schema
-    from forebay.sources.kafka.records.wire import BatchHeader, headers
 
 MEMORY = 1 << 30
 """Address space beyond the imports; a decoder that needs more has trusted a damaged number."""

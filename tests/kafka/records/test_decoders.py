@@ -15,8 +15,8 @@ from plain_records import PlainDecoder
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.sources.kafka.records import columnar as arrays
+from forebay.sources.kafka.records.batches import Decoded, RawFetch, record_schema
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import Decoded, RawFetch, record_schema
 from forebay.sources.kafka.records.selecting import MalformedError
 
 FULL = record_schema(include_headers=True)

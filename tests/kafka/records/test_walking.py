@@ -12,8 +12,8 @@ from plain_records import PlainDecoder
 
 from forebay.errors import DataError
 from forebay.sources.kafka.records import columnar
+from forebay.sources.kafka.records.batches import RawFetch, record_schema
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
-from forebay.sources.kafka.records.decoding import RawFetch, record_schema
 
 SCHEMA = record_schema(["offset", "key", "value"])
 

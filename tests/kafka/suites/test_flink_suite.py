@@ -15,7 +15,7 @@ from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.enumerator import KafkaEnumerator
 from forebay.sources.kafka.fetching import PartitionFetcher
-from forebay.sources.kafka.records.decoding import record_schema
+from forebay.sources.kafka.records.batches import record_schema
 from forebay.sources.kafka.split import KafkaSplit
 from forebay.sources.kafka.split_reader import KafkaSplitReader
 from forebay.watermarks.strategy import WatermarkStrategy

@@ -63,8 +63,7 @@ from kafka.record import MemoryRecords
 
 from forebay.errors import DataError
 from forebay.options.secret import REDACTED
-from forebay.sources.kafka.records.decoding import RawFetch
-from forebay.sources.kafka.records.wire import headers
+from forebay.sources.kafka.records.batches import RawFetch, headers
 
 Part = Literal["connections", "receiver", "raw bytes", "topic ids"]
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.errors import DataError
-from forebay.sources.kafka.records.decoding import (
+from forebay.sources.kafka.records.batches import (
     COLUMNS,
     GROUP_BYTES,
     MAX_BATCH_BYTES,
@@ -24,10 +24,10 @@ from forebay.sources.kafka.records.decoding import (
     Decoded,
     RawFetch,
     Record,
+    corrupt_batch,
     record_table,
 )
 from forebay.sources.kafka.records.selecting import Cursor, MalformedError, Selection, old_records
-from forebay.sources.kafka.records.wire import corrupt_batch
 
 # -- Decodes many zigzag varints at once.
 #

@@ -15,18 +15,21 @@ from typing import NamedTuple
 import crc32c
 
 from forebay.errors import DataError
-from forebay.sources.kafka.records.codecs import TooLargeError, decompress
-from forebay.sources.kafka.records.decoding import MAX_BATCH_BYTES, Body, RawFetch, Record
-from forebay.sources.kafka.records.wire import (
+from forebay.sources.kafka.records.batches import (
     CODEC_MASK,
     CRC_BEGIN,
     LOG_APPEND,
     LOG_OVERHEAD,
+    MAX_BATCH_BYTES,
     BatchHeader,
+    Body,
+    RawFetch,
+    Record,
     corrupt_batch,
     headers,
     too_large,
 )
+from forebay.sources.kafka.records.codecs import TooLargeError, decompress
 from forebay.sources.kafka.split import TopicPartition
 
 
