@@ -21,8 +21,8 @@ from kafka_topics import KINDS, Kind, fill
 from forebay.sources.kafka.client import kafka_internals
 from forebay.sources.kafka.fetching import ALL_BYTES, FETCH_BYTES
 from forebay.sources.kafka.records.batches import CRC_BEGIN, RawFetch, headers, record_schema
-from forebay.sources.kafka.records.codecs import decompress
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
+from forebay.sources.kafka.records.selecting import decompress
 from forebay.testkit.kafka_broker import KafkaBroker
 from forebay.text_tables import text_table
 

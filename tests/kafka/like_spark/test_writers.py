@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forebay.sources.kafka.records.batches import BatchHeader, headers
-from forebay.sources.kafka.records.codecs import NAMES
+from forebay.sources.kafka.records.selecting import NAMES
 from forebay.sources.kafka.split import TopicPartition
 from forebay.testkit.kafka_broker import VERSION, Module, fetched, jars, java
 

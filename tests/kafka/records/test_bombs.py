@@ -12,7 +12,7 @@ import cramjam
 import pytest
 import zstandard
 
-from forebay.sources.kafka.records.codecs import TooLargeError, decompress
+from forebay.sources.kafka.records.selecting import TooLargeError, decompress
 
 DATA = b"some text, and then " * 5000
 UNSIZED = zstandard.ZstdCompressor(write_content_size=False).compressobj()

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import cramjam
 import pytest
 
-from forebay.sources.kafka.records.codecs import decompress
+from forebay.sources.kafka.records.selecting import decompress
 
 ZSTD = 4
 

@@ -15,8 +15,8 @@ from plain_records import PlainDecoder
 
 from forebay.errors import DataError
 from forebay.sources.kafka.records.batches import RawFetch, record_schema
-from forebay.sources.kafka.records.codecs import decompress
 from forebay.sources.kafka.records.columnar import ColumnarDecoder
+from forebay.sources.kafka.records.selecting import decompress
 
 COMMAND = [sys.executable, "-P", str(Path(__file__).with_name("fuzz.py"))]
 FULL = record_schema(include_headers=True)
