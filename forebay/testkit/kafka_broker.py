@@ -104,11 +104,11 @@ class Module(NamedTuple):
         return _DEPENDENCY.format(self, "false" if self.alone else "true", configuration, artifact)
 
 
-def jars(version: str = VERSION) -> Path:
+def jars() -> Path:
     """Return the directory of Kafka's jars; the first call downloads them (43 MB). See `fetched`."""
     # Kafka logs through slf4j, but brings no logger. Without a logger, a failed start leaves no message.
-    modules = [Module("org.apache.kafka", "kafka_2.13", version), Module("org.slf4j", "slf4j-simple", "1.7.36")]
-    return fetched(f"kafka-{version}", modules)
+    modules = [Module("org.apache.kafka", "kafka_2.13", VERSION), Module("org.slf4j", "slf4j-simple", "1.7.36")]
+    return fetched(f"kafka-{VERSION}", modules)
 
 
 def fetched(place: str, modules: Sequence[Module]) -> Path:

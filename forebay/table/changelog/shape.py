@@ -213,13 +213,13 @@ class ChangeTraits:
         return {FIELD_CHANGES: entry | ({"asserted": True} if self.asserted else {})}
 
 
-def is_complete(history: str, option: str = "history") -> bool:
-    """Return whether a history is complete, as users name it. `option` is the name of the argument or option.
+def is_complete(history: str) -> bool:
+    """Return whether a history is complete, as users name it.
 
     Raises:
         ConfigurationError: `history` is unknown.
     """
-    _check(option, history, get_args(HistoryName))
+    _check("history", history, get_args(HistoryName))
     return history == "complete"
 
 
