@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from forebay.testkit.checks.base import Check
 from forebay.testkit.checks.ends import COMPLETE, ENDS, GROWTH, MOVES
-from forebay.testkit.checks.enumerators import COORDINATION, ENUMERATORS
+from forebay.testkit.checks.enumerators import COORDINATION, ENUMERATORS, OPTIONAL_METHODS
 from forebay.testkit.checks.faults import FAULTS
-from forebay.testkit.checks.optional_methods import OPTIONAL_METHODS
 from forebay.testkit.checks.readers import PROCESSES, RANGES, READ, READERS, REPEATED, SPLIT_READERS
 from forebay.testkit.checks.sources import COPIES, FACTORY, IDS, POSITIONS, VALUES
 

@@ -12,7 +12,7 @@ from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.simple import SimpleSource
 from forebay.framework.split import Position, Split
 from forebay.testkit.checks.base import Checks, check_into
-from forebay.testkit.checks.optional_methods import check_position
+from forebay.testkit.checks.enumerators import check_position
 from forebay.testkit.harness.reads import read
 from forebay.testkit.harness.sessions import ReaderSession
 from forebay.testkit.harness.subject import Subject, Trace

@@ -12,10 +12,9 @@ from forebay.framework.reader import InputStatus
 from forebay.framework.simple import SimpleSource
 from forebay.testkit.checks.base import Check, Checks, check_into
 from forebay.testkit.checks.faults import LEFT_BY_READ, Leaks
-from forebay.testkit.harness.interpolation import KnownMark
 from forebay.testkit.harness.reads import check_range, read, read_plain
 from forebay.testkit.harness.sessions import WAKE_AFTER, ReaderSession, SplitReaderSession
-from forebay.testkit.harness.subject import Subject, Trace, difference
+from forebay.testkit.harness.subject import KnownMark, Subject, Trace, difference
 from forebay.testkit.harness.surroundings import read_elsewhere
 from forebay.testkit.outcomes import Broken, NotApplicable, OutOfTime, Skip
 

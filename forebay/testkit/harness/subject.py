@@ -28,7 +28,6 @@ from forebay.framework.tasks.assigned_plan import PlannedReader, plan_assigned
 from forebay.options import Duration
 from forebay.retry import PROCESS_PAUSES, RetryCount
 from forebay.testkit.harness.calls import KitContext, Silence, calling
-from forebay.testkit.harness.interpolation import Interpolated
 from forebay.testkit.outcomes import UNANSWERED, Broken, Finding, NotApplicable, OutOfTime, Skip, unfit_rows
 
 # -- The rows and positions of the plain read: one read without disturbance, with which checks compare all others.
@@ -36,6 +35,22 @@ from forebay.testkit.outcomes import UNANSWERED, Broken, Finding, NotApplicable,
 
 Mark = tuple[int, Position | None]
 """A number of rows, and the position after them."""
+
+KnownMark = tuple[int, Position]
+"""The same, with a position that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolated:
+    """The calculated marks of a split, in order.
+
+    Args:
+        inside: Marks inside pages: after a row that is not the last one of its page.
+        gaps: Marks directly before a row whose id is not the next number after the id of the previous row.
+    """
+
+    inside: tuple[KnownMark, ...] = ()
+    gaps: tuple[KnownMark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
