@@ -3,5 +3,5 @@
 
 `read` cuts a slice into blocks of whole records and finds the header. `splitting` splits a block into columns of tokens
 (texts of values), with the tokenizer of `univocity` where Arrow does not do. `format` makes record batches from the
-tokens with the converters of `values`, and infers the schema.
+tokens, and infers the schema.
 """

@@ -91,6 +91,8 @@ class CsvOptions(RecordOptions):
 
     def rules(self) -> CsvRules:
         """Return the settings of the CSV tokenizer that follow from these options."""
+        # The parser uses a line separator of one character as its newline; "\n" is then an ordinary character.
+        newline = self.line_sep if self.line_sep is not None and len(self.line_sep) == 1 else "\n"
         return CsvRules(
             sep=self.separator,
             quote=self.quote or NUL,
@@ -103,6 +105,6 @@ class CsvOptions(RecordOptions):
             stray_quotes=self.unescaped_quote_handling.upper(),
             max_columns=self.max_columns,
             max_chars=self.max_chars_per_column,
-            # The parser uses a line separator of one character as its newline; "\n" is then an ordinary character.
-            newline=self.line_sep if self.line_sep is not None and len(self.line_sep) == 1 else "\n",
+            newline=newline,
+            line_sep=newline,
         )

@@ -28,10 +28,10 @@ from forebay.formats.csv.splitting import (
     Tokens,
     matches,
 )
-from forebay.formats.csv.univocity import WHITESPACE, CsvTokenizer, strip_line_end
-from forebay.formats.records import BOM, Block, RecordBlocks, Window, as_utf8, decoded, valid_utf8
+from forebay.formats.csv.univocity import WHITESPACE, CsvTokenizer, plain_tokens, strip_line_end
+from forebay.formats.records import BOM, Block, Window, as_utf8, decoded, valid_utf8
 
-# -- Finds the header line of a CSV file, and compares its names with the schema.
+# -- Compares the names of a header with the schema.
 
 
 _CHECKED_BYTES = 1 << 20
@@ -39,64 +39,6 @@ _SMALL_BLOCK = 64 << 10
 _BLANKS = WHITESPACE.encode()
 
 _log = logging.getLogger(__name__)
-
-
-class CsvHeader:
-    """Finds and removes the header line while one file or slice is read. Create one for each read."""
-
-    def __init__(self, options: CsvOptions, blocks: RecordBlocks) -> None:
-        self._options = options
-        self._blocks = blocks
-
-    def is_before(self, file: InputFile, position: int) -> bool:
-        """Return whether the header line of a file starts before `position`.
-
-        Only blank lines and comments can precede the header. So if `position` is beyond the first 1 MiB, the answer is
-        True, and nothing is read.
-        """
-        if position > _CHECKED_BYTES:
-            return True
-        small = replace(self._blocks, block_bytes=min(self._blocks.block_bytes, _SMALL_BLOCK))
-        return any(self.line(block) is not None for block in small.read(file, end=position))
-
-    def line(self, block: Block) -> tuple[str, int, int] | None:
-        """Return the first line of a block that is neither blank nor a comment, its index, and the index after it.
-
-        Returns None if the block has no such line.
-        """
-        comment = self._options.comment.encode() or None
-        for line, start, after in self._lines(block.data, self._after_blank_lines(block.data)):
-            if line.strip(_BLANKS) and not (comment and line.startswith(comment)):
-                return decoded(line), start, after
-        return None
-
-    def remove_lines(self, block: Block, text: str) -> None:
-        """Remove every line that equals `text` from the data of a block."""
-        unwanted = text.encode()
-        if unwanted in block.data:
-            lines = self._lines(block.data, 0)
-            block.data[:] = b"".join([block.data[at:after] for line, at, after in lines if line != unwanted])
-
-    def tokens(self, text: str) -> list[str | None]:
-        """Split the text of a header line into column names. Spark's parser drops a byte order mark before them."""
-        return CsvTokenizer(self._options.rules()).line(text.removeprefix("\ufeff")) or []
-
-    def _lines(self, data: bytearray, at: int) -> Iterator[tuple[bytes, int, int]]:
-        """Yield each line of `data` from index `at` on: its bytes without line end, its start, and the next start."""
-        separator = self._blocks.separator
-        while at < len(data):
-            after = self._blocks.next_start(data, at)
-            line = bytes(data[at:after])
-            yield line.rstrip(b"\r\n") if separator is None else line.removesuffix(separator), at, after
-            at = after
-
-    def _after_blank_lines(self, data: bytearray) -> int:
-        """Return where a line starts, at or before the first character that is not white space."""
-        separator = self._blocks.separator
-        if separator is not None and len(separator) > 1:
-            return 0
-        blank = len(data) - len(data.lstrip(_BLANKS))
-        return max(data.rfind(end, 0, blank) + 1 for end in ([b"\n", b"\r"] if separator is None else [separator]))
 
 
 def names_of(tokens: Sequence[str | None], null_value: str) -> list[str]:
@@ -114,29 +56,6 @@ def names_of(tokens: Sequence[str | None], null_value: str) -> list[str]:
         else:
             names.append(token)
     return names
-
-
-def check_header(options: CsvOptions, tokens: Sequence[str | None], names: Sequence[str], path: str) -> None:
-    """Compare a header with the names of the schema. The read that finds the header calls this once per file.
-
-    With `enforceSchema`, Spark's default, columns match by position, and a difference is logged as a warning.
-
-    Raises:
-        ConfigurationError: `enforceSchema` is false, and the names differ in number or in more than case.
-    """
-    problem = _difference([token or "" for token in tokens], names)
-    if problem is None:
-        return
-    if not options.enforce_schema:
-        raise ConfigurationError(
-            f"{path} {problem}",
-            option="enforceSchema",
-            advice="correct the schema, or set enforceSchema to true to match columns by position",
-        )
-    # Compare with the names as inference makes them, because names with an index differ from the header anyway.
-    if _difference(names_of(tokens, options.null_value), names) is not None:
-        advice = "if that is wrong, correct the schema or the file; enforceSchema=false makes this an error"
-        _log.warning("%s %s; columns match by position: %s", path, problem, advice)
 
 
 def _difference(headers: Sequence[str], names: Sequence[str]) -> str | None:
@@ -196,10 +115,9 @@ class CsvReading:
 
     def _of_lines(self, position: int, end: int | None) -> TokenBlocks:
         splitter = LineSplitter(self._options, len(self._names), self._selected)
-        header = CsvHeader(self._options, self._blocks)
         awaited = self._options.header and self._without is None
         if awaited and position:
-            awaited = not header.is_before(self._file, position)
+            awaited = not self._header_is_before(position)
         first = awaited or (not position and self._without is None)
         for block in self._blocks.read(self._file, position=position, end=end):
             if block.cut:
@@ -207,18 +125,18 @@ class CsvReading:
                 first = first and awaited
                 continue
             if first:
-                line = header.line(block)
+                line = self._first_line(block)
                 first = line is None
                 if awaited:
                     if line is not None:
-                        self._check(header.tokens(line[0]))
+                        self._check(self._names_in(line[0]))
                     del block.data[: line[2] if line else len(block.data)]
                     awaited = first
                 elif line is not None and block.data.startswith(BOM, line[1]):
                     at = line[1]  # Spark's parser drops a mark before the first record
                     del block.data[at : at + len(BOM)]
             if self._without is not None:
-                header.remove_lines(block, self._without)
+                self._remove_lines(block, self._without)
             for part in self._blocks.parts(block, _MAX_ROWS):
                 yield splitter.split(part.data), part
 
@@ -255,17 +173,67 @@ class CsvReading:
         With `multiLine` the text is empty.
         """
         if not self._options.multi_line:
-            header = CsvHeader(self._options, self._blocks)
             for block in self._blocks.read(self._file):
-                line = None if block.cut else header.line(block)
+                line = None if block.cut else self._first_line(block)
                 if line is not None:
-                    return header.tokens(line[0]), line[0]
+                    return self._names_in(line[0]), line[0]
             return None
         with self._stream() as stream:
             window = Window(stream)
             splitter = RecordSplitter(self._options, 1, [], self._begin(window))
             tokens, _ = self._first_in(window, splitter)
             return None if tokens is None else (tokens, "")
+
+    def _header_is_before(self, position: int) -> bool:
+        """Return whether the header line of the file starts before `position`.
+
+        Only blank lines and comments can precede the header. So if `position` is beyond the first 1 MiB, the answer is
+        True, and nothing is read.
+        """
+        if position > _CHECKED_BYTES:
+            return True
+        small = replace(self._blocks, block_bytes=min(self._blocks.block_bytes, _SMALL_BLOCK))
+        return any(self._first_line(block) is not None for block in small.read(self._file, end=position))
+
+    def _first_line(self, block: Block) -> tuple[str, int, int] | None:
+        """Return the first line of a block that is neither blank nor a comment, its index, and the index after it.
+
+        Returns None if the block has no such line.
+        """
+        comment = self._options.comment.encode() or None
+        for line, start, after in self._lines(block.data, self._after_blank_lines(block.data)):
+            if line.strip(_BLANKS) and not (comment and line.startswith(comment)):
+                return decoded(line), start, after
+        return None
+
+    def _remove_lines(self, block: Block, text: str) -> None:
+        """Remove every line that equals `text` from the data of a block."""
+        unwanted = text.encode()
+        if unwanted in block.data:
+            lines = self._lines(block.data, 0)
+            block.data[:] = b"".join([block.data[at:after] for line, at, after in lines if line != unwanted])
+
+    def _names_in(self, line: str) -> list[str | None]:
+        """Split a header line into column names. Spark's parser drops a byte order mark before them."""
+        rules, line = self._options.rules(), line.removeprefix("\ufeff")
+        return plain_tokens(line, rules) or CsvTokenizer(rules).line(line) or []
+
+    def _lines(self, data: bytearray, at: int) -> Iterator[tuple[bytes, int, int]]:
+        """Yield each line of `data` from index `at` on: its bytes without line end, its start, and the next start."""
+        separator = self._blocks.separator
+        while at < len(data):
+            after = self._blocks.next_start(data, at)
+            line = bytes(data[at:after])
+            yield line.rstrip(b"\r\n") if separator is None else line.removesuffix(separator), at, after
+            at = after
+
+    def _after_blank_lines(self, data: bytearray) -> int:
+        """Return where a line starts, at or before the first character that is not white space."""
+        separator = self._blocks.separator
+        if separator is not None and len(separator) > 1:
+            return 0
+        blank = len(data) - len(data.lstrip(_BLANKS))
+        return max(data.rfind(end, 0, blank) + 1 for end in ([b"\n", b"\r"] if separator is None else [separator]))
 
     def _begin(self, window: Window) -> str:
         """Skip a byte order mark at the start of the window, and return the line end of the file."""
@@ -275,8 +243,27 @@ class CsvReading:
         return line_sep
 
     def _check(self, header: Sequence[str | None]) -> None:
-        if not self._inferring:
-            check_header(self._options, header, self._names, self._file.path)
+        """Compare the header of the file with the names of the schema, unless a schema is being inferred.
+
+        With `enforceSchema`, Spark's default, columns match by position, and a difference is logged as a warning.
+
+        Raises:
+            ConfigurationError: `enforceSchema` is false, and the names differ in number or in more than case.
+        """
+        path, names = self._file.path, self._names
+        problem = None if self._inferring else _difference([token or "" for token in header], names)
+        if problem is None:
+            return
+        if not self._options.enforce_schema:
+            raise ConfigurationError(
+                f"{path} {problem}",
+                option="enforceSchema",
+                advice="correct the schema, or set enforceSchema to true to match columns by position",
+            )
+        # Compare with the names as inference makes them, because names with an index differ from the header anyway.
+        if _difference(names_of(header, self._options.null_value), names) is not None:
+            advice = "if that is wrong, correct the schema or the file; enforceSchema=false makes this an error"
+            _log.warning("%s %s; columns match by position: %s", path, problem, advice)
 
     def _first_in(self, window: Window, splitter: RecordSplitter) -> tuple[list[str | None] | None, int]:
         while True:
@@ -326,9 +313,6 @@ class LineSplitter(Splitter):
     def __init__(self, options: CsvOptions, width: int, column_indexes: Sequence[int]) -> None:
         super().__init__(options, width, column_indexes, newlines_in_quotes=False)
         self._line_sep = None if options.line_sep is None else options.line_sep.encode()
-        if options.line_sep is not None and len(options.line_sep) == 1:
-            # LF is then an ordinary character, also in quotes.
-            self.tokenizer = CsvTokenizer(replace(self.rules, line_sep=self.rules.newline))
 
     def split(self, data: bytes | bytearray) -> Tokens:
         """Return the records of a block of complete lines."""
@@ -396,7 +380,7 @@ class LineSplitter(Splitter):
         if not text.strip(WHITESPACE):
             return None
         if "\n" not in text or self.rules.newline != "\n":
-            return self.tokenizer.line(text)
+            return plain_tokens(text, self.rules) or self.tokenizer.line(text)
         # With a line separator of two characters, a newline is an ordinary character.
         tokens = self.tokenizer.line(text.replace("\n", _NEWLINE_INSIDE))
         return tokens and [token and token.replace(_NEWLINE_INSIDE, "\n") for token in tokens]
@@ -433,7 +417,6 @@ class RecordSplitter(Splitter):
         super().__init__(options, width, column_indexes, newlines_in_quotes=True)
         # Spark's parser keeps line ends in quotes unchanged if the option lineSep is set.
         self.rules = replace(self.rules, line_sep=line_sep, newlines_in_quotes=options.line_sep is None)
-        self.tokenizer = CsvTokenizer(self.rules)
         self._line_sep = line_sep.encode()
         # Any of these bytes may end a record.
         self._ends = [bytes([end]) for end in {self._line_sep[-1], *self.rules.newline.encode()[-1:]}]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from itertools import groupby
 
 import pyarrow as pa
@@ -71,16 +72,16 @@ class Placeholders:
                 data = data.replace(pair, self._new(data, escaped.encode(), pair))
         return data
 
-    def hide_stray_quotes(self, data: bytes | bytearray, starts: re.Pattern[bytes], sep: str, quote: str) -> bytes:
+    def hide_stray_quotes(self, data: bytes | bytearray, rules: CsvRules) -> bytes:
         """In each field with a stray quote, replace the opening quote and the separators before the stray quote.
 
-        Return `data` with the placeholders. The first group of `starts` matches the text between the two quotes.
+        Return `data` with the placeholders.
         """
-        sep_byte, quote_byte = sep.encode(), quote.encode()
+        sep_byte, quote_byte = rules.sep.encode(), rules.quote.encode()
         opening = self._new(data, quote_byte, quote_byte)
         inner = self._new(data, sep_byte, sep_byte)
         pair = quote_byte * 2
-        return starts.sub(lambda match: opening + match[1].replace(sep_byte, inner) + pair, data)
+        return _stray_starts(rules).sub(lambda match: opening + match[1].replace(sep_byte, inner) + pair, data)
 
     def restored(self, tokens: pa.Array) -> pa.Array:
         """Return the tokens with the original characters instead of the placeholders.
@@ -130,20 +131,18 @@ class SafeBlocks:
     """The regular expressions that match safe blocks, for one set of tokenizer rules."""
 
     def __init__(self, rules: CsvRules, *, newlines_in_quotes: bool) -> None:
+        self._rules = rules
         self._quote = rules.quote.encode()
         self._escape = b"" if rules.escape in (NUL, rules.quote) else rules.escape.encode()
         self._doubled = rules.escape == rules.quote
         # An escape changes what white space at the end of the line becomes when it is trimmed.
         self._trims = rules.trim_leading or rules.trim_trailing
-        self._fields = {
-            quoting: _field(rules, quoting, "" if newlines_in_quotes else "\n")
-            for quoting in (Quoting.PLAIN, Quoting.DOUBLED, Quoting.ESCAPED, Quoting.STRAY)
-        }
+        self._never_quoted = "" if newlines_in_quotes else "\n"
         self._pair = self._quote * 2
         self._sep = rules.sep.encode()
         # If newlines may be quoted, a record with a stray quote may end elsewhere than at the end of its line.
         self._strays = self._escape != b"" and rules.stray_quotes == "STOP_AT_DELIMITER" and not newlines_in_quotes
-        self._separators = f"[{_codes(rules.sep)}\\n]"
+        self._expressions: dict[Quoting, str] = {}
 
     def quoting(self, data: bytes | bytearray) -> Quoting:
         """Return how the fields of a block of complete records are quoted.
@@ -155,8 +154,7 @@ class SafeBlocks:
         if self._quote == NUL.encode():
             return Quoting.NOT_SAFE
         for quoting in self._candidates(data):
-            field = self._fields[quoting]
-            if matches(data, rf"\A(?:{field}{self._separators})*{field}\z"):
+            if matches(data, self._expression(quoting)):
                 return quoting
         return Quoting.NOT_SAFE
 
@@ -168,8 +166,14 @@ class SafeBlocks:
         if self._quote == NUL.encode():
             return pc.match_substring_regex(lines, rf"\A[^{_codes(NUL)}]*\z"), Quoting.NONE
         *_, quoting = self._candidates(data)
-        field = self._fields[quoting]
-        return pc.match_substring_regex(lines, rf"\A(?:{field}{self._separators})*{field}\z"), quoting
+        return pc.match_substring_regex(lines, self._expression(quoting)), quoting
+
+    def _expression(self, quoting: Quoting) -> str:
+        """Return the regular expression for text whose fields are all quoted in one way."""
+        if quoting not in self._expressions:
+            field = _field(self._rules, quoting, self._never_quoted)
+            self._expressions[quoting] = rf"\A(?:{field}[{_codes(self._rules.sep)}\n])*{field}\z"
+        return self._expressions[quoting]
 
     def _candidates(self, data: bytes | bytearray) -> Iterator[Quoting]:
         """Yield the `Quoting`s to try for a block, cheapest first.
@@ -201,7 +205,7 @@ def matches(data: bytes | bytearray, expression: str) -> bool:
     return bool(pc.match_substring_regex(one_value(data, pa.large_binary()), expression)[0].as_py())
 
 
-def stray_starts(rules: CsvRules) -> re.Pattern[bytes]:
+def _stray_starts(rules: CsvRules) -> re.Pattern[bytes]:
     """Return an expression for the start of a `Quoting.STRAY` field, through its stray quote.
 
     Group 1 is the text between the opening quote and the stray quote.
@@ -252,10 +256,16 @@ def _codes(text: str) -> str:
     return "".join(f"\\x{ord(char):02x}" for char in text)
 
 
-# -- Splits blocks of CSV into columns of tokens with Arrow. `safe_blocks` finds the blocks for which this is correct.
+# -- The base class of CSV splitters: splits safe blocks into columns of tokens with Arrow, and merges their rows with
+# those that the tokenizer split.
 
 
 _BLOCK_BYTES = (1 << 31) - 2  # a block is one chunk of one column
+_FEW = 64
+
+ArrowOptions = tuple[csv.ReadOptions, csv.ParseOptions, csv.ConvertOptions]
+FallbackRow = tuple[int, "list[str | None] | None"]
+"""A record that the tokenizer split: its index among all records, and its tokens; None if it has no tokens."""
 
 
 @dataclass(slots=True)
@@ -268,116 +278,6 @@ class ArrowRows:
     """Records that do not have the expected number of fields: their index among all non-empty records, and text."""
     other_widths: list[int]
     """The number of fields of each of the `fallback_rows`."""
-
-
-class ArrowSplitter:
-    """Splits blocks that Arrow splits as Spark does. Create one for each read."""
-
-    def __init__(self, rules: CsvRules, column_indexes: Sequence[int], *, newlines_in_quotes: bool) -> None:
-        self._rules = rules
-        self._selected = column_indexes
-        self._stray_starts = stray_starts(rules)
-        self._trims = rules.trim_leading or rules.trim_trailing
-        self._simple_nulls = not rules.null_value and not rules.empty_value
-        self._invalid: list[csv.InvalidRow] = []
-        self._parse_options = {
-            quoting: csv.ParseOptions(
-                delimiter=rules.sep,
-                quote_char=False if quoting is Quoting.NONE or rules.quote == NUL else rules.quote,
-                double_quote=quoting is Quoting.DOUBLED,
-                newlines_in_values=newlines_in_quotes,
-                invalid_row_handler=self._note_invalid,
-            )
-            for quoting in (Quoting.NONE, Quoting.PLAIN, Quoting.DOUBLED)
-        }
-        self._options: dict[int, tuple[csv.ReadOptions, csv.ConvertOptions]] = {}
-
-    def _note_invalid(self, row: csv.InvalidRow) -> str:
-        self._invalid.append(row)
-        return "skip"
-
-    def split(self, data: bytes | bytearray, quoting: Quoting, width: int, placeholders: Placeholders) -> ArrowRows:
-        """Split a block into `width` columns. `data` must be valid UTF-8 with LF as line end.
-
-        `quoting` says how the fields of the block are quoted. `placeholders` holds the characters that were replaced in
-        `data`.
-        """
-        if quoting is Quoting.ESCAPED:
-            data = placeholders.hide_escapes(data, self._rules.escape, self._rules.quote)
-            quoting = Quoting.PLAIN
-        elif quoting is Quoting.STRAY:
-            data = placeholders.hide_stray_quotes(data, self._stray_starts, self._rules.sep, self._rules.quote)
-            quoting = Quoting.PLAIN
-        if not data:
-            return ArrowRows([pa.nulls(0, pa.string()) for _ in self._selected], 0, [], [])
-        if not data.endswith(b"\n"):
-            data = data + b"\n"  # else Arrow treats an empty value at the end as quoted if the value before it is
-        read, convert = self._options_for(width)
-        self._invalid.clear()
-        if data.startswith(BOM):
-            data = BOM + data  # Arrow drops a byte order mark at the start of a block
-        table = csv.read_csv(pa.py_buffer(data), read, self._parse_options[quoting], convert)
-        fallback_rows = [(row.number - 1, row.text) for row in self._invalid if row.number is not None]
-        columns = [
-            self._tokens(table.column(f"f{index}"), placeholders, last=index == width - 1)
-            if index < width
-            else pa.nulls(table.num_rows, pa.string())
-            for index in self._selected
-        ]
-        return ArrowRows(columns, table.num_rows, fallback_rows, [row.actual_columns for row in self._invalid])
-
-    def _options_for(self, width: int) -> tuple[csv.ReadOptions, csv.ConvertOptions]:
-        if width not in self._options:
-            names = [f"f{index}" for index in range(width)]
-            self._options[width] = (
-                csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=names),
-                csv.ConvertOptions(
-                    column_types=dict.fromkeys(names, pa.binary()),
-                    null_values=[""],
-                    strings_can_be_null=True,
-                    quoted_strings_can_be_null=self._simple_nulls,
-                    # An empty list would mean all columns.
-                    include_columns=[names[index] for index in dict.fromkeys(self._selected) if index < width]
-                    or names[:1],
-                ),
-            )
-        return self._options[width]
-
-    def _tokens(self, column: pa.ChunkedArray, placeholders: Placeholders, *, last: bool) -> pa.Array:
-        """Return a column of Arrow's values as the tokens of Spark's parser, with null where Spark has null.
-
-        `last` says whether it is the last column of the file.
-        """
-        chunks = column.chunks
-        tokens = (chunks[0] if len(chunks) == 1 else column.combine_chunks()).view(pa.string())
-        if placeholders.used:
-            tokens = placeholders.restored(tokens)
-        if self._trims:
-            tokens = self._trimmed(tokens, last=last)
-        if not self._simple_nulls:
-            # First `emptyValue` for quoted empty fields, then `nullValue` for all.
-            if self._rules.empty_value:
-                tokens = pc.if_else(pc.equal(tokens, ""), self._rules.empty_value, tokens)
-            tokens = pc.if_else(pc.equal(tokens, self._rules.null_value), pa.scalar(None, pa.string()), tokens)
-        return tokens
-
-    def _trimmed(self, tokens: pa.Array, *, last: bool) -> pa.Array:
-        rules = self._rules
-        trim = pc.utf8_rtrim if not rules.trim_leading else pc.utf8_trim if rules.trim_trailing else pc.utf8_ltrim
-        trimmed = trim(tokens, characters=WHITESPACE)
-        emptied = pc.and_(pc.equal(trimmed, ""), pc.not_equal(tokens, ""))
-        # The parser sees an empty value only at the end of a line, and only if it does not trim leading white space.
-        becomes = rules.empty_value if last and not rules.trim_leading and not self._simple_nulls else None
-        return pc.if_else(emptied, pa.scalar(becomes, pa.string()), trimmed)
-
-
-# -- The base class of CSV splitters: it merges rows split by Arrow with rows split by the tokenizer.
-
-
-_FEW = 64
-
-FallbackRow = tuple[int, "list[str | None] | None"]
-"""A record that the tokenizer split: its index among all records, and its tokens; None if it has no tokens."""
 
 
 @dataclass(slots=True)
@@ -404,22 +304,46 @@ class Splitter:
         self.width = width
         self.column_indexes = column_indexes
         self.rules = options.rules()
-        self.tokenizer = CsvTokenizer(self.rules)
         self.safe_blocks = SafeBlocks(self.rules, newlines_in_quotes=newlines_in_quotes)
-        self._arrow = ArrowSplitter(self.rules, column_indexes, newlines_in_quotes=newlines_in_quotes)
+        self._newlines_in_quotes = newlines_in_quotes
+        self._trims = self.rules.trim_leading or self.rules.trim_trailing
+        self._simple_nulls = not self.rules.null_value and not self.rules.empty_value
         self._arrow_width = max(1, width)
+        self._invalid: list[csv.InvalidRow] = []
+        self._options: dict[tuple[Quoting, int], ArrowOptions] = {}
+
+    @cached_property
+    def tokenizer(self) -> CsvTokenizer:
+        """The tokenizer for what Arrow splits differently from Spark; most files need none."""
+        return CsvTokenizer(self.rules)
 
     def by_arrow(self, data: bytes | bytearray, quoting: Quoting, placeholders: Placeholders) -> ArrowRows:
-        """Split a safe block with Arrow.
+        """Split a safe block with Arrow. `data` must be valid UTF-8 with LF as line end.
 
         If most records do not have the expected number of fields, expect their most common number and split again.
+        `quoting` says how the fields of the block are quoted. `placeholders` holds the characters that were replaced in
+        `data`.
         """
-        arrow_rows = self._arrow.split(data, quoting, self._arrow_width, placeholders)
+        if quoting is Quoting.ESCAPED:
+            data = placeholders.hide_escapes(data, self.rules.escape, self.rules.quote)
+            quoting = Quoting.PLAIN
+        elif quoting is Quoting.STRAY:
+            data = placeholders.hide_stray_quotes(data, self.rules)
+            quoting = Quoting.PLAIN
+        if not data:
+            return ArrowRows([pa.nulls(0, pa.string()) for _ in self.column_indexes], 0, [], [])
+        if not data.endswith(b"\n"):
+            data = data + b"\n"  # else Arrow treats an empty value at the end as quoted if the value before it is
+        if data.startswith(BOM):
+            data = BOM + data  # Arrow drops a byte order mark at the start of a block
+        arrow_rows = self._split_by_arrow(data, quoting, placeholders)
         if len(arrow_rows.fallback_rows) > max(_FEW, arrow_rows.rows):
             # Most records have another number of fields than the schema: expect that number from now on.
             self._arrow_width = Counter(arrow_rows.other_widths).most_common(1)[0][0]
-            arrow_rows = self._arrow.split(data, quoting, self._arrow_width, placeholders)
-        self._check_chars(arrow_rows)
+            arrow_rows = self._split_by_arrow(data, quoting, placeholders)
+        limit = self.rules.max_chars
+        if limit >= 0 and any((pc.max(pc.utf8_length(column)).as_py() or 0) > limit for column in arrow_rows.columns):
+            raise TooManyChars
         return arrow_rows
 
     def merged(
@@ -451,13 +375,75 @@ class Splitter:
         token = tokens[index] if index < len(tokens) else None
         return None if token == self.rules.null_value else token
 
-    def _check_chars(self, arrow_rows: ArrowRows) -> None:
-        limit = self.rules.max_chars
-        if limit >= 0:
-            for column in arrow_rows.columns:
-                longest = pc.max(pc.utf8_length(column)).as_py()
-                if longest is not None and longest > limit:
-                    raise TooManyChars
+    def _split_by_arrow(self, data: bytes | bytearray, quoting: Quoting, placeholders: Placeholders) -> ArrowRows:
+        width = self._arrow_width
+        self._invalid.clear()
+        read, parse, convert = self._options_for(quoting, width)
+        table = csv.read_csv(pa.py_buffer(data), read, parse, convert)
+        fallback_rows = [(row.number - 1, row.text) for row in self._invalid if row.number is not None]
+        columns = [
+            self._tokens(table.column(f"f{index}"), placeholders, last=index == width - 1)
+            if index < width
+            else pa.nulls(table.num_rows, pa.string())
+            for index in self.column_indexes
+        ]
+        return ArrowRows(columns, table.num_rows, fallback_rows, [row.actual_columns for row in self._invalid])
+
+    def _options_for(self, quoting: Quoting, width: int) -> ArrowOptions:
+        if (quoting, width) not in self._options:
+            names = [f"f{index}" for index in range(width)]
+            plain = quoting is Quoting.NONE or self.rules.quote == NUL
+            self._options[quoting, width] = (
+                csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=names),
+                csv.ParseOptions(
+                    delimiter=self.rules.sep,
+                    quote_char=False if plain else self.rules.quote,
+                    double_quote=quoting is Quoting.DOUBLED,
+                    newlines_in_values=self._newlines_in_quotes,
+                    invalid_row_handler=self._skip_invalid,
+                ),
+                csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.binary()),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=self._simple_nulls,
+                    # An empty list would mean all columns.
+                    include_columns=[names[index] for index in dict.fromkeys(self.column_indexes) if index < width]
+                    or names[:1],
+                ),
+            )
+        return self._options[quoting, width]
+
+    def _skip_invalid(self, row: csv.InvalidRow) -> str:
+        self._invalid.append(row)
+        return "skip"
+
+    def _tokens(self, column: pa.ChunkedArray, placeholders: Placeholders, *, last: bool) -> pa.Array:
+        """Return a column of Arrow's values as the tokens of Spark's parser, with null where Spark has null.
+
+        `last` says whether it is the last column of the file.
+        """
+        chunks = column.chunks
+        tokens = (chunks[0] if len(chunks) == 1 else column.combine_chunks()).view(pa.string())
+        if placeholders.used:
+            tokens = placeholders.restored(tokens)
+        if self._trims:
+            tokens = self._trimmed(tokens, last=last)
+        if not self._simple_nulls:
+            # First `emptyValue` for quoted empty fields, then `nullValue` for all.
+            if self.rules.empty_value:
+                tokens = pc.if_else(pc.equal(tokens, ""), self.rules.empty_value, tokens)
+            tokens = pc.if_else(pc.equal(tokens, self.rules.null_value), pa.scalar(None, pa.string()), tokens)
+        return tokens
+
+    def _trimmed(self, tokens: pa.Array, *, last: bool) -> pa.Array:
+        rules = self.rules
+        trim = pc.utf8_rtrim if not rules.trim_leading else pc.utf8_trim if rules.trim_trailing else pc.utf8_ltrim
+        trimmed = trim(tokens, characters=WHITESPACE)
+        emptied = pc.and_(pc.equal(trimmed, ""), pc.not_equal(tokens, ""))
+        # The parser sees an empty value only at the end of a line, and only if it does not trim leading white space.
+        becomes = rules.empty_value if last and not rules.trim_leading and not self._simple_nulls else None
+        return pc.if_else(emptied, pa.scalar(becomes, pa.string()), trimmed)
 
 
 def _merged_column(column: pa.Array, others: pa.Array, runs: list[tuple[int, int]]) -> pa.Array:

@@ -75,10 +75,22 @@ class CsvRules:
     max_chars: int
     newline: str
     """The character that ends a record."""
-    line_sep: str = "\n"
+    line_sep: str
     """One or two characters that are read as `newline`."""
     newlines_in_quotes: bool = True
     """Whether `line_sep` is read as `newline` inside quotes as well."""
+
+
+def plain_tokens(line: str, rules: CsvRules) -> list[str | None] | None:
+    """Return the tokens of a line without quotes; None if only `CsvTokenizer` can split it."""
+    limited = rules.max_chars >= 0 or rules.trim_leading or rules.trim_trailing
+    special = {rules.quote, rules.newline, rules.line_sep}
+    if limited or line[:1] in ("", rules.comment) or any(text in line for text in special):
+        return None
+    tokens: list[str | None] = [field or rules.null_value for field in line.split(rules.sep)]
+    if len(tokens) > rules.max_columns:
+        raise TooManyColumns
+    return tokens
 
 
 # -- The part of the CSV tokenizer that steps through the text and collects the values of a record.
@@ -109,8 +121,6 @@ class CsvCursor:
         self._quoted_run = _run_without(*self._quoted_stops, self._sep1)
         self._special = re.compile("[" + re.escape(self._quote + self._escape + self._sep1) + "]")
         self._any_delimiter = re.compile("[" + re.escape(self._sep + self._newline) + "]")
-        self._plain_rules = rules.max_chars < 0 and not (rules.trim_leading or rules.trim_trailing)
-        self._in_plain_line = False
         self.begin("", True)
 
     def begin(self, text: str, final: bool) -> None:
@@ -297,10 +307,7 @@ class CsvTokenizer(CsvCursor):
     def line(self, text: str) -> list[str | None] | None:
         """Return the tokens of one line; None if the line has no tokens."""
         self.begin(text, True)
-        self._in_plain_line = self._plain_rules and self._newline not in text
-        row = self._row(in_stream=False)
-        self._in_plain_line = False
-        return row
+        return self._row(in_stream=False)
 
     def next(self) -> list[str | None] | None:
         """Return the tokens of the next record; None if the text has no further complete record."""
@@ -379,26 +386,11 @@ class CsvTokenizer(CsvCursor):
         self._ch = ch
 
     def _unquoted(self) -> None:
-        if self._length() == 0:
-            if self._in_plain_line:
-                self._split_plainly()
-                return
-            if self._value_before_delimiter():
-                return
+        if self._length() == 0 and self._value_before_delimiter():
+            return
         self._trim = self._rules.trim_trailing
         self._append_until_delimiter()
         self._value_parsed()
-
-    def _split_plainly(self) -> None:
-        """Split the fields before the next quoted field with `str.split`, and add them to the record."""
-        start = self._i - 1
-        end = self._text.find(self._sep + self._quote, start)
-        fields = self._text[start:] if end < 0 else self._text[start:end]
-        self._values += [field or self._rules.null_value for field in fields.split(self._sep)]
-        if len(self._values) > self._rules.max_columns:
-            raise TooManyColumns
-        self._i = len(self._text) if end < 0 else end + 1
-        self._ch = self._newline if end < 0 else self._sep
 
     def _value_before_delimiter(self) -> bool:
         """Read an unquoted value up to the next separator or line end; return False if the text ends first."""
@@ -422,7 +414,7 @@ class CsvTokenizer(CsvCursor):
         return True
 
     def _plain_quoted(self) -> bool:
-        """Read a quoted value that has no escapes and is followed by a separator or newline.
+        """Read a quoted value that has no escapes and is followed by a separator or newline, as univocity does first.
 
         Return False if the value is not of this form.
         """

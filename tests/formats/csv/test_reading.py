@@ -345,6 +345,12 @@ def test_a_header_must_match_only_if_asked(memory_file, multi_line) -> None:
         assert caught.value.option == "enforceSchema"
 
 
+@pytest.mark.parametrize("header", [b"a\nb,c", b'"a\nb",c', b'"a\nb","c"'])
+def test_a_line_feed_in_a_header_is_text_where_another_separator_ends_lines(memory_file, header) -> None:
+    options = CsvOptions(header=True, line_sep="|")
+    assert CsvFormat(options).infer_schema([memory_file(header + b"|1,2|")]).names == ["a\nb", "c"]
+
+
 @pytest.mark.parametrize("multi_line", [False, True])
 def test_a_header_that_does_not_match_is_logged_and_read_by_position(memory_file, caplog, multi_line) -> None:
     options = {"header": True, "multi_line": multi_line}

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.formats.csv.format import converter
 from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.values import converter
 from forebay.formats.values.dates import parse_timestamp, zone
 from forebay.formats.values.numbers import parse_bool, parse_decimal, parse_double, parse_float, parse_int
 from forebay.formats.values.time_columns import DatePattern, _Timestamps, localized
