@@ -20,13 +20,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, DataError
-from forebay.formats.json.arrow import ArrowReader, NotSafe, has_unsafe_number, is_utf8
+from forebay.formats.json.arrow import ArrowTier, is_utf8
 from forebay.formats.json.blocks import BlockReader, column
 from forebay.formats.json.format import JsonFormat
-from forebay.formats.json.jackson import JacksonParser
+from forebay.formats.json.inference import KindReader
+from forebay.formats.json.jackson import JacksonParser, RecordReader
 from forebay.formats.json.jackson_tokens import BadValue, decoded_base64
 from forebay.formats.json.options import REFUSED, JsonOptions
-from forebay.formats.json.stdlib_reader import RecordReader
 from forebay.options import class_options
 
 
@@ -200,13 +200,8 @@ def test_arrow_reads_a_safe_record_like_the_jackson_parser(record: bytes) -> Non
     options = JsonOptions(time_zone="Europe/Berlin")
     jackson = JacksonParser(FIELDS, options).read(record)
     assert repr(RecordReader(FIELDS, options).read(record)) == repr(jackson)
-    if not (record.startswith(b"{") and record.endswith(b"}")) or has_unsafe_number(record):
-        return
-    try:
-        batch, unsafe = ArrowReader(FIELDS, options).read(record, 1)
-    except NotSafe:
-        return
-    if not unsafe:
+    batch, leftovers = ArrowTier(FIELDS, options).read_lines([record])
+    if batch is not None and not leftovers:
         batch.validate(full=True)
         assert not jackson.bad
         arrays = [column([row[place] for row in jackson.rows], item.type) for place, item in enumerate(FIELDS)]
@@ -322,7 +317,7 @@ def test_uniform_lines_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(b'{"a": %d, "x": {"b": "%d", "y": 1.5}, "b": null}\n' % (n, n) for n in range(3000))
     schema = pa.schema([pa.field("a", pa.int64()), pa.field("x", pa.struct([("b", pa.string()), ("y", pa.float64())]))])
     monkeypatch.setattr(RecordReader, "read", forbidden)
-    monkeypatch.setattr(ArrowReader, "read", forbidden)
+    monkeypatch.setattr("forebay.formats.json.arrow.parsed", forbidden)
     rows = read(data, schema)
     assert rows[2999] == {"a": 2999, "x": {"b": "2999", "y": 1.5}}
     assert values(rows, "a") == list(range(3000))
@@ -338,7 +333,7 @@ def test_only_irregular_lines_of_a_uniform_block_are_read_one_by_one(
         lines[place] = line
     lines.insert(2500, b"")
     read_alone = records_read_alone(monkeypatch)
-    monkeypatch.setattr(ArrowReader, "read", forbidden)
+    monkeypatch.setattr("forebay.formats.json.arrow.parsed", forbidden)
     rows = read(end.join(lines), block_bytes=1 << 20)
     assert read_alone == list(irregular.values())
     assert values(rows, "a") == [7, 1, *range(2, 1500), None, *range(1501, 2000), None, *range(2001, 2999), None]
@@ -656,15 +651,45 @@ def test_each_option_of_sparks_reader_is_honoured_or_refused_by_name() -> None:
     assert not accepted & set(REFUSED)
 
 
-def test_inference_by_arrow_says_the_same_as_record_by_record(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "others",
+    [
+        b"",
+        b"bad\n",
+        b'"text"\n[{"a":"x","z":1}]\n',
+        b'{"a":"x"}\n{"a":99999999999999999999}\n{"a":NaN}\n\n \n{"b":[]}\n',
+    ],
+)
+def test_inference_by_arrow_says_the_same_as_record_by_record(others: bytes) -> None:
     data = (
         b'{"a":1,"t":"2020-01-01T00:00:00Z","e":"","l":[[1],[]],"s":{"y":1,"x":[]},"n":null}\n'
         b'{"a":2.5,"t":"","e":null,"l":[[2.5]],"s":{"x":["q"]},"b":true}\n'
     )
-    expected = JsonFormat().infer_schema([MemoryFile(data)])
-    monkeypatch.setattr("forebay.formats.json.inference.types_by_arrow", lambda *_: None)
-    assert JsonFormat().infer_schema([MemoryFile(data)]) == expected
-    assert expected.names == ["a", "b", "e", "l", "n", "s", "t"]
+    inferred = JsonFormat().infer_schema([MemoryFile(data + others + data)])
+    assert inferred == JsonFormat().infer_schema([MemoryFile(line) for line in (data + others).splitlines()])
+    assert set(inferred.names) >= {"a", "b", "e", "l", "n", "s", "t"}
+    # A pattern of timestamps in strings is looked for in each record alone.
+    alone = JsonFormat(JsonOptions(infer_timestamp=True, timestamp_format="yyyy")).infer_schema(
+        [MemoryFile(data + others)]
+    )
+    assert inferred == alone
+
+
+def test_a_few_irregular_lines_do_not_make_inference_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = REGULAR.splitlines()
+    lines[100], lines[2000], lines[4000] = b'{"a":"x"}', b"bad", b'{"a":1}{"a":2}'
+    alone: list[bytes] = []
+    real = KindReader.read
+
+    def counted(self: KindReader, record: bytes) -> Any:
+        alone.append(record)
+        return real(self, record)
+
+    monkeypatch.setattr(KindReader, "read", counted)
+    schema = JsonFormat().infer_schema([MemoryFile(b"\n".join(lines))])
+    assert schema.names == ["_corrupt_record", "a", "b", "c"]
+    assert schema.field("a").type == pa.string()
+    assert len(alone) < 200
 
 
 def test_a_malformed_record_stops_inference_in_the_mode_failfast() -> None:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.formats.json.arrow import NotSafe
-from forebay.formats.json.template import Template, template_of
-from forebay.formats.json.uniform import UniformSplitter
+from forebay.formats.json.uniform import Template, UniformSplitter, template_of
 
 FORM = b'{"a":1,"b":"x"}'
 

@@ -429,6 +429,8 @@ class RecordSplitter(Splitter):
         text = data.decode("utf-8", "surrogateescape")
         self.tokenizer.begin(text, final)
         tokens = self.tokenizer.next()
+        if tokens is not None:
+            tokens = [token and _repaired(token) for token in tokens]
         return tokens, len(text[: self.tokenizer.consumed].encode("utf-8", "surrogateescape"))
 
     def split(self, data: bytearray, *, final: bool) -> tuple[Tokens, int]:

@@ -7,6 +7,7 @@ pyarrow's JSON reader differs from Spark without an error in these points:
   and end with `}`. Then no document spans lines, so if there are as many rows as lines, each line is one document.
 - It does not check UTF-8: `is_utf8` does.
 - It accepts `Inf` and `NaN`, which Spark's options may forbid: `UNSAFE_NUMBER` finds them.
+- It loses nulls of arrays that begin with null if it infers the type of their elements: `validate` finds that.
 - It reads -0 as the double -0.0, 1e39 as the float infinity, and 12345 as a DECIMAL(5, 2). Its columns are checked.
 
 In all other cases that Spark reads differently, such as a repeated name, a value of another type, or an integer out of
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import decimal
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
@@ -34,6 +35,9 @@ UNSAFE_NUMBER = re.compile(rb"[:\[,][ \t\r\n]*[-+]?(?:NaN|Inf)")
 """Matches a number that Spark's options may forbid, or that only Arrow accepts."""
 
 _LONG_LINE = 1000  # bytes; shorter lines are within all limits of Jackson
+_MOST_PARSED = 8  # to parse a line so many times takes about as long as to read it alone
+_LINES_OF_CALL = 100  # a call of Arrow takes as long as it takes to parse so many lines,
+_FEW_LINES = 16  # or to read so many alone
 
 # The lookbehind keeps a search linear: without it, each byte of a run would start a match.
 _LONG_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{%d}" % MAX_NUMBER_DIGITS)
@@ -55,55 +59,79 @@ class NotSafe(Exception):
         self.row = row
 
 
-class ArrowReader:
-    """Parses JSON lines of one schema with Arrow. Create one for each read."""
-
-    def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
-        self._schema = pa.schema(fields)
-        self.able = bool(fields) and not any(any_type(field.type, pa.types.is_map) for field in fields)
-        """Whether Arrow can parse columns of these types."""
-        self._finishes = [finish_of(field.type, options) for field in fields]
-        self._parse = arrow_json.ParseOptions(
-            explicit_schema=pa.schema([field.with_type(_read_type(field.type)) for field in fields]),
-            newlines_in_values=False,
-            unexpected_field_behavior="ignore",
-        )
-
-    def read(self, lines: bytes | bytearray, count: int) -> tuple[pa.RecordBatch, list[int]]:
-        """Parse `count` lines, each of which begins with `{` and ends with `}`.
-
-        Returns a batch with a row for each line, and the indexes of its rows that may be wrong: another reader must
-        read their lines again.
-
-        Raises:
-            NotSafe: Arrow cannot parse the lines as Spark does.
-        """
-        table = parsed(lines, self._parse)
-        if table.num_rows != count:
-            raise NotSafe
-        arrays: list[pa.Array] = []
-        unsafe: set[int] = set()
-        for chunks, finish in zip(table.columns, self._finishes, strict=True):
-            array, rows = finish(chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks())
-            arrays.append(array)
-            unsafe.update(rows)
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema), sorted(unsafe)
-
-
-def parsed(lines: bytes | bytearray, options: arrow_json.ParseOptions) -> pa.Table:
-    """Parse lines with Arrow.
+def parsed(lines: bytes | bytearray, options: arrow_json.ParseOptions, count: int) -> pa.Table:
+    """Parse `count` lines with Arrow, each of which begins with `{` and ends with `}`.
 
     Raises:
-        NotSafe: Arrow cannot parse them.
+        NotSafe: Arrow cannot parse them as Spark does.
     """
     read = arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
     try:
-        return arrow_json.read_json(pa.BufferReader(lines), read_options=read, parse_options=options)
+        table = arrow_json.read_json(pa.BufferReader(lines), read_options=read, parse_options=options)
+        table.validate()
     except pa.ArrowInvalid as error:
         match = _ROW.search(str(error).split("\n", 1)[0])
         raise NotSafe(None if match is None else int(match[1])) from None
     except pa.ArrowNotImplementedError:
         raise NotSafe from None
+    if table.num_rows != count:
+        raise NotSafe
+    return table
+
+
+def parsed_lines(lines: list[bytes], options: arrow_json.ParseOptions) -> tuple[pa.Table | None, list[int]]:
+    """Parse the lines that Arrow can parse as Spark does; return their table, and the index of the line of each row.
+
+    The table is None if there are none, or so many others that to find them takes longer than to read all one by one.
+    Each call of Arrow finds one of the others, or changes the number of lines to try.
+    """
+    block = b"\n".join(lines)
+    check_each = has_unsafe_number(block) or not is_utf8(block)
+    good = [index for index, line in enumerate(lines) if _is_safe(line, check_each)]
+    left = _MOST_PARSED * (len(good) + _LINES_OF_CALL)
+    begin, size, bad = 0, len(good), set[int]()
+    while good and left > 0 and _FEW_LINES * len(bad) <= begin + _FEW_LINES**2:
+        some = good[begin : begin + size]
+        left -= len(some) + _LINES_OF_CALL
+        try:
+            table = _parsed_at(some, lines, options)
+        except NotSafe as error:
+            if error.row is None and len(some) > _FEW_LINES:
+                size = len(some) // 8
+                continue
+            others = some if error.row is None else some[error.row : error.row + 1]
+            bad.update(others)
+            size = len(some) if error.row is None else error.row + 1
+        else:
+            if len(some) == len(good):
+                return table, good
+            size = len(some)
+        begin, size = begin + size, 2 * size
+        if begin >= len(good):
+            good = [index for index in good if index not in bad]
+            begin, size = 0, len(good)
+            bad.clear()
+    good = [index for index in good[:begin] if index not in bad]
+    try:
+        return _parsed_at(good, lines, options), good
+    except NotSafe:
+        return None, []
+
+
+def _parsed_at(indexes: list[int], lines: list[bytes], options: arrow_json.ParseOptions) -> pa.Table:
+    return parsed(b"\n".join([lines[index] for index in indexes]), options, len(indexes))
+
+
+def _is_safe(line: bytes, check_each: bool) -> bool:
+    """Return whether Arrow parses a line as Spark does, if it does so without an error.
+
+    `check_each` says whether the lines may have bytes that are not UTF-8, or numbers that only Arrow accepts.
+    """
+    if line[:1] != b"{" or line[-1:] != b"}":
+        line = line.strip(BLANKS)
+        if not (line.startswith(b"{") and line.endswith(b"}")):
+            return False
+    return not beyond_limits(line) and not (check_each and (UNSAFE_NUMBER.search(line) or not is_utf8(line)))
 
 
 def regular_lines(data: bytes | bytearray) -> int | None:
@@ -286,12 +314,7 @@ def _decoded(text: str) -> bytes | None:
 
 BLANKS = b" \t\r\n"
 
-_MAX_TRIES = 64
-_FEW_LINES = 32
 _MAX_SKIPPED = 32
-
-Part: TypeAlias = pa.RecordBatch | bytes
-"""Rows that a tier has read, or a line that it leaves to the next tier."""
 
 
 class Leftover(NamedTuple):
@@ -308,16 +331,13 @@ class Leftover(NamedTuple):
     text: bytes
 
 
-def parts_of(batch: pa.RecordBatch, leftovers: Iterable[Leftover]) -> Iterator[Part]:
-    """Yield the slices of `batch`, with each leftover line in its place between them. `leftovers` is sorted by row."""
-    start = 0
-    for row, replaces, text in leftovers:
-        if row > start:
-            yield batch.slice(start, row - start)
-        yield text
-        start = row + replaces
-    if start < batch.num_rows:
-        yield batch.slice(start)
+Rows: TypeAlias = tuple[pa.RecordBatch | None, list[Leftover]]
+"""The rows that a tier has read, and the lines that it leaves to the next tier, in order. None stands for no rows."""
+
+
+def all_left(lines: list[bytes]) -> Rows:
+    """Return the result of a tier that leaves all lines to the next one."""
+    return None, [Leftover(0, False, line) for line in lines]
 
 
 class Backoff:
@@ -344,75 +364,56 @@ class Backoff:
 
 
 class ArrowTier:
-    """Reads lines with Arrow, in runs that are as long as possible. Create one for each read."""
+    """Reads JSON lines of one schema with Arrow. Create one for each read."""
 
-    def __init__(self, reader: ArrowReader) -> None:
-        self._reader = reader
+    def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
+        self._schema = pa.schema(fields)
+        self.able = bool(fields) and not any(any_type(field.type, pa.types.is_map) for field in fields)
+        """Whether Arrow can parse columns of these types."""
+        self._finishes = [finish_of(field.type, options) for field in fields]
+        self._parse = arrow_json.ParseOptions(
+            explicit_schema=pa.schema([field.with_type(_read_type(field.type)) for field in fields]),
+            newlines_in_values=False,
+            unexpected_field_behavior="ignore",
+        )
         self.backoff = Backoff(_MAX_SKIPPED)
 
-    def read_block(self, data: bytes | bytearray) -> list[Part] | None:
-        """Parse a block with one call of Arrow; return None if any line must be read by another tier."""
+    def read_block(self, data: bytes | bytearray) -> Rows | None:
+        """Parse a block with one call of Arrow; return None if any line must be read by another reader."""
         count = regular_lines(data)
         if count is None:
             return None
         try:
-            batch, unsafe = self._reader.read(data, count)
+            batch, unsafe = self._converted(parsed(data, self._parse, count))
         except NotSafe:
             return None
-        return None if unsafe else [batch]
+        return None if unsafe else (batch, [])
 
-    def read_lines(self, lines: list[bytes]) -> Iterator[Part]:
-        """Parse lines in runs. If Arrow fails for a run, divide the run and try its parts."""
-        tries = 0
-        for start, end, safe in _runs(lines):
-            todo = [(start, end)]
-            while todo:
-                low, high = todo.pop()
-                if not safe or tries >= _MAX_TRIES or high - low <= 1:
-                    yield from lines[low:high]
-                    continue
-                tries += 1
-                try:
-                    batch, unsafe = self._reader.read(b"\n".join(lines[low:high]), high - low)
-                except NotSafe as error:
-                    todo += _divided(low, high, error.row)
-                    continue
-                yield from parts_of(batch, (Leftover(row, True, lines[low + row]) for row in unsafe))
-        self.backoff.report(failed=tries >= _MAX_TRIES)
+    def read_lines(self, lines: list[bytes]) -> Rows:
+        """Parse lines with Arrow. Those that it may read differently from Spark are left to the next reader."""
+        table, places = parsed_lines(lines, self._parse)
+        self.backoff.report(failed=2 * len(places) < len(lines))
+        try:
+            batch, unsafe = (None, []) if table is None else self._converted(table)
+        except NotSafe:
+            batch, unsafe = None, []
+        if batch is None:
+            return all_left(lines)
+        others = sorted({*range(len(lines))} - {*places})
+        leftovers = [Leftover(index - number, False, lines[index]) for number, index in enumerate(others)]
+        leftovers += [Leftover(row, True, lines[places[row]]) for row in unsafe]
+        return batch, sorted(leftovers, key=lambda line: line[:2])
 
+    def _converted(self, table: pa.Table) -> tuple[pa.RecordBatch, list[int]]:
+        """Convert parsed columns to their types; also return the rows that may be wrong.
 
-def _runs(lines: list[bytes]) -> Iterator[tuple[int, int, bool]]:
-    """Yield runs of consecutive lines as (start, end, whether Arrow may parse them)."""
-    block = b"\n".join(lines)
-    check_each = has_unsafe_number(block) or not is_utf8(block)
-    start, safe = 0, True
-    for index, line in enumerate(lines):
-        unsafe = beyond_limits(line) or (check_each and (UNSAFE_NUMBER.search(line) or not is_utf8(line)))
-        now = _may_be_object(line) and not unsafe
-        if now != safe:
-            if index > start:
-                yield start, index, safe
-            start, safe = index, now
-    if start < len(lines):
-        yield start, len(lines), safe
-
-
-def _may_be_object(line: bytes) -> bool:
-    if line[:1] == b"{" and line[-1:] == b"}":
-        return True
-    line = line.strip(BLANKS)
-    return line.startswith(b"{") and line.endswith(b"}")
-
-
-def _divided(low: int, high: int, row: int | None) -> list[tuple[int, int]]:
-    """Return the parts of the run `[low, high)` to try after Arrow failed, last first.
-
-    `row` is the index in the run at which Arrow failed; None if unknown.
-    """
-    if row is not None and low + row < high:
-        bad = low + row
-        return [part for part in ((bad + 1, high), (bad, bad + 1), (low, bad)) if part[0] < part[1]]
-    if high - low <= _FEW_LINES:
-        return [(index, index + 1) for index in range(high - 1, low - 1, -1)]
-    middle = (low + high) // 2
-    return [(middle, high), (low, middle)]
+        Raises:
+            NotSafe: Another reader must read all lines.
+        """
+        arrays: list[pa.Array] = []
+        unsafe: set[int] = set()
+        for chunks, finish in zip(table.columns, self._finishes, strict=True):
+            array, rows = finish(chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks())
+            arrays.append(array)
+            unsafe.update(rows)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema), sorted(unsafe)

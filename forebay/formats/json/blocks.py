@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns blocks of JSON lines into record batches.
 
-Three readers ("tiers") try each block, the fastest first. A tier returns record batches, and the lines that it leaves
-to the next tier.
+Three readers ("tiers") try each block, the fastest first. A tier returns the rows that it has read, and the lines that
+it leaves to the next tier.
 
 1. `UniformTier`: lines with the same names in the same order.
 2. `ArrowTier`: Arrow's JSON reader.
@@ -11,34 +11,34 @@ to the next tier.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
+from forebay.formats.compression.codecs import open_decompressed
 from forebay.formats.json.arrow import (
     BLANKS,
-    ArrowReader,
     ArrowTier,
     Backoff,
     Leftover,
     NotSafe,
-    Part,
+    Rows,
+    all_left,
     is_utf8,
-    parts_of,
 )
-from forebay.formats.json.jackson import Outcome, Reasons, check_type
+from forebay.formats.json.jackson import Outcome, Reasons, RecordReader, check_type
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.json.stdlib_reader import RecordReader
-from forebay.formats.json.template import template_of
-from forebay.formats.records import valid_utf8
+from forebay.formats.records import as_utf8, valid_utf8
 
 if TYPE_CHECKING:
+    from forebay.formats.base import InputFile
     from forebay.formats.json.uniform import UniformReader
 
 
+_STEP_BYTES = 4 << 20
 _SHOWN_BYTES = 200
 _EXPLAINED_BYTES = 1 << 20  # for longer records, finding the reason takes too long
 _MAX_STRING_BYTES = (1 << 31) - 1  # in one column
@@ -48,6 +48,22 @@ def split_lines(data: bytes | bytearray, options: JsonOptions) -> list[bytes]:
     """Return the lines of a block, without their line ends."""
     block = bytes(data)
     return block.splitlines() if options.line_sep is None else block.split(options.line_sep.encode())
+
+
+def document_bytes(file: InputFile, options: JsonOptions) -> tuple[bytes, bool]:
+    """Return the bytes of the file, decoded to UTF-8 with the option `encoding`, and whether they are complete.
+
+    If the file is longer than `maxRecordBytes`, return only its start.
+    """
+    parts: list[bytes] = []
+    size = 0
+    with as_utf8(open_decompressed(file), options.encoding or "UTF-8") as stream:
+        while size <= options.max_record_bytes and (part := stream.read(_STEP_BYTES)):
+            parts.append(part)
+            size += len(part)
+    data = b"".join(parts)
+    # A document's bytes that are invalid in the encoding of the option are replaced; those of a line make it malformed.
+    return data if options.encoding is None else bytes(valid_utf8(data)), size <= options.max_record_bytes
 
 
 class BlockReader:
@@ -82,8 +98,8 @@ class BlockReader:
         self._data_schema = pa.schema(self._fields)
         self._records = RecordReader(self._fields, options, embedded=embedded)
         self._uniform = UniformTier(self._fields, options)
-        arrow = ArrowReader(self._fields, options)
-        self._arrow = ArrowTier(arrow) if arrow.able else None
+        arrow = ArrowTier(self._fields, options)
+        self._arrow = arrow if arrow.able else None
         self.malformed_records = 0
         """The number of malformed records so far."""
 
@@ -103,11 +119,8 @@ class BlockReader:
         """Return the rows of a block if a fast tier reads it without splitting it into lines; None if no tier can."""
         if self._arrow is None or self._options.line_sep is not None or self._arrow.backoff.left:
             return None
-        for tier in (self._uniform, self._arrow):
-            parts = tier.read_block(data)
-            if parts is not None:
-                return self._read_parts(parts, offset)
-        return None
+        rows = self._uniform.read_block(data) or self._arrow.read_block(data)
+        return None if rows is None else self._with_leftovers(rows, offset)
 
     def read_lines(self, lines: list[bytes], offset: int) -> pa.RecordBatch:
         """Return the rows of `lines`, none of which is blank.
@@ -117,41 +130,58 @@ class BlockReader:
         if not len(self._schema) and self._options.mode == "PERMISSIVE":
             # Spark only counts lines then.
             return batch_of([], self._schema, len(lines))
-        if self._arrow is None or self._arrow.backoff.skip():
-            return self._read_parts(lines, offset)
-        return self._read_parts(self._arrow.read_lines(lines), offset)
+        alone = self._arrow is None or self._arrow.backoff.skip()
+        rows = all_left(lines) if self._arrow is None or alone else self._arrow.read_lines(lines)
+        return self._with_leftovers(rows, offset)
 
     def read_record(self, record: bytes, offset: int) -> pa.RecordBatch:
         """Return the rows of one record, which may be any JSON text, also a malformed one.
 
         `offset` is the byte offset of the record in the file.
         """
-        return self._read_parts([record], offset)
+        return self._with_leftovers(all_left([record]), offset)
 
     def malformed(self, record: bytes, offset: int) -> pa.RecordBatch:
         """Return the rows of a malformed record. `offset` is the byte offset of the record in the file."""
-        builder = BatchBuilder(self._data_schema)
-        self._add_malformed(Outcome([], bad=True), record, builder, offset)
-        return self._with_malformed(builder)
+        values = self._malformed_rows([], record, offset)
+        texts = dict.fromkeys(range(len(values)), bytes(valid_utf8(record)))
+        return self._with_texts(self._batch(values), texts)
 
-    def _read_parts(self, parts: Iterable[Part], offset: int) -> pa.RecordBatch:
-        builder = BatchBuilder(self._data_schema)
-        for part in parts:
-            if isinstance(part, pa.RecordBatch):
-                builder.add_batch(part)
-                continue
-            if self._options.encoding is not None and not is_utf8(part):
-                # Java's readers refuse bytes that are invalid in the encoding of the option.
-                outcome = Outcome([], bad=True)
-            else:
-                outcome = self._records.read(part)
+    def _with_leftovers(self, rows: Rows, offset: int) -> pa.RecordBatch:
+        """Return the rows of a tier with those of the lines that it left, each of which is read alone."""
+        batch, leftovers = rows
+        count = 0 if batch is None else batch.num_rows
+        values: list[list[Any]] = []
+        order: list[int] = []
+        malformed: dict[int, bytes] = {}
+        start = 0
+        for row, replaces, line in leftovers:
+            order += range(start, row)
+            start = row + replaces
+            # Java's readers refuse bytes that are invalid in the encoding of the option.
+            refused = self._options.encoding is not None and not is_utf8(line)
+            outcome = Outcome([], bad=True) if refused else self._records.read(line)
+            more = outcome.rows
             if outcome.bad:
-                self._add_malformed(outcome, part, builder, offset)
-            else:
-                builder.rows += outcome.rows
-        return self._with_malformed(builder)
+                more = self._malformed_rows(outcome.rows, line, offset)
+                text = bytes(valid_utf8(line))
+                malformed.update(dict.fromkeys(range(len(order), len(order) + len(more)), text))
+            order += range(count + len(values), count + len(values) + len(more))
+            values += more
+        if batch is None or not leftovers:
+            return self._with_texts(self._batch(values) if batch is None else batch, malformed)
+        order += range(start, count)
+        both = zip(batch.columns, self._batch(values).columns, strict=True)
+        places = pa.array(order, pa.int32())
+        columns = [pa.concat_arrays(parts).take(places) for parts in both]
+        return self._with_texts(batch_of(columns, self._data_schema, len(order)), malformed)
 
-    def _add_malformed(self, outcome: Outcome, record: bytes, builder: BatchBuilder, offset: int) -> None:
+    def _malformed_rows(self, rows: list[list[Any]], record: bytes, offset: int) -> list[list[Any]]:
+        """Return the rows to keep of a malformed record, of which `rows` could be read.
+
+        Raises:
+            DataError: The mode is FAILFAST.
+        """
         self.malformed_records += 1
         if self._options.mode == "FAILFAST":
             shown = repr(record[:_SHOWN_BYTES].decode("utf-8", "replace")) + ("…" if len(record) > _SHOWN_BYTES else "")
@@ -163,19 +193,18 @@ class BlockReader:
                 advice="correct the record or the schema, or set mode to PERMISSIVE to keep such records, or to "
                 "DROPMALFORMED to drop them",
             )
-        if self._options.mode == "PERMISSIVE":
-            builder.add_malformed(outcome.rows or [[None] * len(self._fields)], bytes(valid_utf8(record)))
+        return (rows or [[None] * len(self._fields)]) if self._options.mode == "PERMISSIVE" else []
 
-    def _with_malformed(self, builder: BatchBuilder) -> pa.RecordBatch:
-        """Return the batch of all collected rows.
+    def _batch(self, values: list[list[Any]]) -> pa.RecordBatch:
+        columns = [column([row[place] for row in values], item.type) for place, item in enumerate(self._fields)]
+        return batch_of(columns, self._data_schema, len(values))
 
-        Add the column for malformed records if the schema has it.
-        """
-        batch = builder.batch()
+    def _with_texts(self, batch: pa.RecordBatch, malformed: dict[int, bytes]) -> pa.RecordBatch:
+        """Add the column for malformed records if the schema has it."""
         columns = batch.columns
         for place, item in enumerate(self._schema):
             if item.name == self._corrupt:
-                columns.insert(place, self._texts(builder.malformed, batch.num_rows))
+                columns.insert(place, self._texts(malformed, batch.num_rows))
         return batch if len(columns) == batch.num_columns else batch_of(columns, self._schema, batch.num_rows)
 
     def _texts(self, malformed: dict[int, bytes], rows: int) -> pa.Array:
@@ -197,46 +226,6 @@ class BlockReader:
 
 
 # -- Builds Arrow columns and record batches from the values that the record readers return.
-
-
-class BatchBuilder:
-    """Collects the rows of a block as record batches and as lists of values, and returns them as one batch."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._batches: list[pa.RecordBatch] = []
-        self._count = 0
-        self.rows: list[list[Any]] = []
-        """The rows after the last record batch, as lists of values."""
-        self.malformed: dict[int, bytes] = {}
-        """Maps the number of each row that comes from a malformed record to the text of the record."""
-
-    def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Append the rows of a record batch."""
-        self._flush()
-        self._batches.append(batch)
-        self._count += batch.num_rows
-
-    def add_malformed(self, rows: list[list[Any]], text: bytes) -> None:
-        """Append the rows of a malformed record. `text` is the text of the record."""
-        start = self._count + len(self.rows)
-        self.malformed.update(dict.fromkeys(range(start, start + len(rows)), text))
-        self.rows += rows
-
-    def batch(self) -> pa.RecordBatch:
-        """Return all rows as one record batch."""
-        self._flush()
-        if len(self._batches) == 1:
-            return self._batches[0]
-        columns = [pa.concat_arrays(parts) for parts in zip(*(batch.columns for batch in self._batches), strict=True)]
-        return batch_of(columns, self._schema, self._count)
-
-    def _flush(self) -> None:
-        if self.rows:
-            columns = [column([row[place] for row in self.rows], item.type) for place, item in enumerate(self._schema)]
-            self._batches.append(batch_of(columns, self._schema, len(self.rows)))
-            self._count += len(self.rows)
-            self.rows = []
 
 
 def batch_of(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
@@ -316,16 +305,16 @@ class UniformTier:
         self._reader: UniformReader | None = None
         self._backoff = Backoff(_MAX_SKIPPED)
 
-    def read_block(self, data: bytes | bytearray) -> list[Part] | None:
+    def read_block(self, data: bytes | bytearray) -> Rows | None:
         """Return the rows and leftover lines of a block; None if too few of its lines have a common form."""
         if self._backoff.skip() or len(data) > _MAX_BYTES or b"\\" in data or not is_utf8(data):
             return None
         for reader in self._candidates(data):
-            parts = _parts(reader, data)
-            if parts is not None:
+            rows = _uniform_rows(reader, data)
+            if rows is not None:
                 self._reader = reader
                 self._backoff.report(failed=False)
-                return parts
+                return rows
         self._backoff.report(failed=True)
         return None
 
@@ -337,12 +326,11 @@ class UniformTier:
             yield self._reader
         for start in (0, data.find(b"\n", len(data) // 2) + 1):
             end = data.find(b"\n", start)
-            template = template_of(bytes(data[start : end if end >= 0 else len(data)]).strip())
-            if template is not None:
-                try:
-                    yield self._reader_class(self._fields, self._options, template)
-                except NotSafe:
-                    continue
+            line = bytes(data[start : end if end >= 0 else len(data)]).strip()
+            try:
+                yield self._reader_class(self._fields, self._options, line)
+            except NotSafe:
+                continue
 
 
 def _reader_class() -> type[UniformReader] | None:
@@ -356,7 +344,7 @@ def _reader_class() -> type[UniformReader] | None:
     return UniformReader
 
 
-def _parts(reader: UniformReader, data: bytes | bytearray) -> list[Part] | None:
+def _uniform_rows(reader: UniformReader, data: bytes | bytearray) -> Rows | None:
     values = reader.splitter.split(data)
     if values is None:
         return None
@@ -375,4 +363,4 @@ def _parts(reader: UniformReader, data: bytes | bytearray) -> list[Part] | None:
         for row, start, end in zip(values.before_others.tolist(), others.starts, others.ends, strict=True)
     ]
     leftovers += [Leftover(row, True, bytes(data[rows.starts[row] : rows.ends[row]])) for row in unsafe]
-    return list(parts_of(batch, sorted(leftovers, key=lambda line: line[:2])))
+    return batch, sorted(leftovers, key=lambda line: line[:2])

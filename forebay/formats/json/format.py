@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
 from forebay.formats.base import FileFormat, JoinedContents
-from forebay.formats.json.blocks import BlockReader
-from forebay.formats.json.documents import read_document
+from forebay.formats.json.blocks import BlockReader, document_bytes
 from forebay.formats.json.inference import infer_schema
+from forebay.formats.json.jackson import refuse_constant
+from forebay.formats.json.jackson_tokens import as_utf8
 from forebay.formats.json.options import REFUSED, JsonOptions
 from forebay.formats.records import Block, join_lines
 
@@ -73,7 +78,7 @@ class JsonFormat(FileFormat):
         reader = BlockReader(projected, self.options, file.path)
         if self.options.multi_line:
             block_bytes = self.options.bytes_at_once(schema)
-            yield from read_document(file, reader, self.options, block_bytes=block_bytes, position=position, end=end)
+            yield from _read_document(file, reader, self.options, block_bytes=block_bytes, position=position, end=end)
             return
         for block in self._blocks(file, position, end, schema):
             if block.cut:
@@ -88,3 +93,108 @@ class JsonFormat(FileFormat):
     ) -> Iterator[Block]:
         """Yield the blocks of lines for the records that start in `[position, end)`."""
         return self.options.blocks(self.options.bytes_at_once(schema)).read(file, position=position, end=end)
+
+
+# -- Reads files with one document over any number of lines: an object, or an array of objects.
+
+
+_NEXT = re.compile(r"[ \t\r\n]*([,\]])[ \t\r\n]*")
+_START = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*")
+
+
+def _read_document(
+    file: InputFile,
+    reader: BlockReader,
+    options: JsonOptions,
+    *,
+    block_bytes: int,
+    position: int = 0,
+    end: int | None = None,
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the rows of the records that start in `[position, end)`, as pairs of a batch and the position after it.
+
+    A record is an element of the file's array, or the whole file. A file with a malformed part counts as one record
+    that starts at 0.
+
+    Args:
+        file: The file.
+        reader: Converts records to batches.
+        options: The options of the JSON format.
+        block_bytes: How many bytes of records to convert at a time.
+        position: A byte offset in the decompressed text.
+        end: A byte offset in the decompressed text; None for the end of the file.
+    """
+    data, complete = document_bytes(file, options)
+    text = as_utf8(data, options.encoding)
+    batches: list[pa.RecordBatch] = []
+    starts = [0]
+    spans = _elements(text) if complete else []
+    for first, last in _groups(spans, block_bytes, {position, end or 0}):
+        batches.append(reader.read_lines([text[start:stop] for start, stop in spans[first:last]], 0))
+        starts.append(spans[last][0] if last < len(spans) else len(text))
+        if reader.malformed_records:  # to Spark the whole document is one malformed record
+            batches.clear()
+            break
+    if batches:
+        for batch, (start, after) in zip(batches, pairwise(starts), strict=True):
+            if start >= position and (end is None or start < end):
+                yield batch, after
+    elif position == 0 and end != 0:
+        batch = reader.read_record(data, 0) if complete else reader.malformed(data, 0)
+        if batch.num_rows:
+            yield batch, max(1, len(data)) if complete else file.size or len(data)
+
+
+def _groups(spans: list[tuple[int, int]], block_bytes: int, positions: set[int]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of consecutive records to convert at a time, as pairs of indexes in `spans`.
+
+    A range has about `block_bytes` and ends before each of `positions`, where another read may begin.
+    """
+    cuts = {bisect_left(spans, (position,)) for position in positions}
+    first = size = 0
+    for place, (start, stop) in enumerate(spans):
+        if place > first and (size >= block_bytes or place in cuts):
+            yield first, place
+            first, size = place, 0
+        size += stop - start
+    if first < len(spans):
+        yield first, len(spans)
+
+
+def _elements(data: bytes) -> list[tuple[int, int]]:
+    """Return the start and end of each object in a well-formed JSON array of objects; [] for any other text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return []
+    match = _START.match(text)
+    if match is None:
+        return []
+    at = match.end()
+    spans: list[tuple[int, int]] = []
+    decode = json.JSONDecoder(parse_constant=refuse_constant).raw_decode
+    try:
+        while True:
+            if text[at] != "{":
+                return []
+            stop = decode(text, at)[1]
+            spans.append((at, stop))
+            match = _NEXT.match(text, stop)
+            if match is None:
+                return []
+            if match[1] == "]":
+                break
+            at = match.end()
+    except (ValueError, IndexError, RecursionError):
+        return []
+    return spans if text.isascii() else _byte_spans(text, spans)
+
+
+def _byte_spans(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    at = byte = 0
+    for start, stop in spans:
+        first = byte + len(text[at:start].encode())
+        at, byte = stop, first + len(text[start:stop].encode())
+        out.append((first, byte))
+    return out

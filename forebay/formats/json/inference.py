@@ -18,13 +18,11 @@ from pyarrow import json as arrow_json
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.json import jackson_tokens
-from forebay.formats.json.arrow import NotSafe, is_utf8, parsed, regular_lines
-from forebay.formats.json.blocks import split_lines
-from forebay.formats.json.documents import document_bytes
-from forebay.formats.json.jackson import infers_as_timestamp
+from forebay.formats.json.arrow import NotSafe, is_utf8, parsed, parsed_lines, regular_lines
+from forebay.formats.json.blocks import document_bytes, split_lines
+from forebay.formats.json.jackson import infers_as_timestamp, needs_jackson, refuse_constant
 from forebay.formats.json.jackson_tokens import Malformed, as_utf8
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.json.stdlib_reader import needs_jackson, refuse_constant
 from forebay.formats.records import Block
 from forebay.formats.values.columns import check_names
 
@@ -285,12 +283,12 @@ class _Inference:
         if block.cut:
             self._malformed(bytes(data), path)
             return
-        if not self._sampled and self._options.line_sep is None and self._options.encoding is None:
-            kind = types_by_arrow(data, self._options)
-            if kind is not None:
-                self._merge(kind)
-                return
-        for line in split_lines(data, self._options):
+        if self._sampled or self._options.line_sep is not None or self._options.encoding is not None:
+            lines = split_lines(data, self._options)
+        else:
+            kind, lines = kind_by_arrow(data, self._options)
+            self._merge(kind)
+        for line in lines:
             if not self._sampled or self._random.random() < self._options.sampling_ratio:
                 self.record(line, path)
 
@@ -340,7 +338,7 @@ class _Inference:
         return Struct(((self._options.column_name_of_corrupt_record, STRING),))
 
 
-# -- Infers the common type ("kind") of a block's records with Arrow, if Arrow infers the same type as Spark.
+# -- Infers the common type ("kind") of a block's records with Arrow, as far as Arrow infers the same type as Spark.
 
 
 _NAME = re.compile(rb'"([^"\\]*)"[ \t]*:')
@@ -352,21 +350,32 @@ _PRIMITIVES = {"bool": Simple.BOOLEAN, "int64": LONG, "double": DOUBLE}
 _PARSE = arrow_json.ParseOptions(newlines_in_values=False, unexpected_field_behavior="infer")
 
 
-def types_by_arrow(data: bytes | bytearray, options: JsonOptions) -> Kind | None:
-    """Return the kind that covers the records of a block; None if Arrow may infer another kind than Spark."""
-    if options.infer_timestamp or options.prefers_decimal:
-        return None
-    count = regular_lines(data)
-    if count is None or _has_too_many_names(data):
-        return None
+def kind_by_arrow(data: bytes | bytearray, options: JsonOptions) -> tuple[Kind, list[bytes]]:
+    """Return the kind that covers the records of a block, and the lines of which Arrow may infer another than Spark."""
+    able = not (options.infer_timestamp or options.prefers_decimal or _has_too_many_names(data))
+    count = regular_lines(data) if able else None
     try:
-        table = parsed(data, _PARSE)
-        if table.num_rows != count:
-            return None
-        columns = zip(table.column_names, table.columns, strict=True)
-        return Struct.of([(name, _kind(column.combine_chunks(), options)) for name, column in columns])
+        if count is not None:
+            return _kind_of_table(parsed(data, _PARSE, count), options), []
     except (NotSafe, RecursionError):
-        return None
+        pass
+    lines = split_lines(data, options)
+    if not able:
+        return NULL, lines
+    table, places = parsed_lines(lines, _PARSE)
+    # The order of the records matters if they have a column of malformed records.
+    if table is None or options.column_name_of_corrupt_record in table.column_names:
+        return NULL, lines
+    try:
+        kind = _kind_of_table(table, options)
+    except (NotSafe, RecursionError):
+        return NULL, lines
+    return kind, [lines[index] for index in sorted({*range(len(lines))} - {*places})]
+
+
+def _kind_of_table(table: pa.Table, options: JsonOptions) -> Kind:
+    columns = zip(table.column_names, table.columns, strict=True)
+    return Struct.of([(name, _kind(column.combine_chunks(), options)) for name, column in columns])
 
 
 def _has_too_many_names(data: bytes | bytearray) -> bool:

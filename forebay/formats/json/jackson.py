@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError
+from forebay.formats.json.arrow import any_type
 from forebay.formats.json.jackson_tokens import (
     END_ARRAY,
     END_OBJECT,
@@ -20,6 +22,8 @@ from forebay.formats.json.jackson_tokens import (
     FIELD_NAME,
     FLOAT,
     INT,
+    MAX_NAME_BYTES,
+    MAX_NUMBER_DIGITS,
     NULL,
     START_ARRAY,
     START_OBJECT,
@@ -201,7 +205,7 @@ def _date_parser(options: JsonOptions) -> Callable[[str], int | None]:
 
 # -- Reads one record, even a malformed one, as Spark's JacksonParser (4.2.0) does: the same steps on the same tokens.
 #
-# It is slow: `stdlib_reader` passes on only the records that it cannot read as Spark does.
+# It is slow: `RecordReader` passes on only the records that it cannot read as Spark does.
 
 
 _Converter: TypeAlias = Callable[[TokenStream], Any]
@@ -396,6 +400,161 @@ def _map(item: _Converter) -> _Converter:
         return pairs
 
     return convert
+
+
+# -- Reads single records: with Python's json module if its result equals Spark's, else with the parser above.
+#
+# With the module, records with maps are read three times as fast; Arrow has no such type.
+
+
+_MAX_NAME = MAX_NAME_BYTES // 4  # a character has up to four bytes
+# The lookbehind keeps a search linear: without it, each character of a run would start a match.
+_LONG_NUMBER = re.compile(f"(?<![0-9.eE+-])[0-9.eE+-]{{{MAX_NUMBER_DIGITS}}}")
+_LONG_TEXT = re.compile(f'(?<![^"])[^"]{{{_MAX_NAME}}}')
+_BLANKS = " \t\r\n"
+_NATIVE: dict[pa.DataType, type] = {pa.bool_(): bool, pa.float64(): float}
+
+_PythonConverter: TypeAlias = Callable[[object], Any]
+"""Converts a value of the json module, except None, to a value for `build.column`, or raises BadValue."""
+
+
+class _Float(str):
+    """The original text of a number with a decimal point or an exponent."""
+
+    __slots__ = ()
+
+
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a dict from an object's pairs, for the json module. Raise ValueError if a name occurs twice.
+
+    Spark keeps both values of such a name, so the Jackson port must read the record.
+    """
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError
+    return members
+
+
+def refuse_constant(text: str) -> None:
+    """Raise ValueError for NaN and Infinity, which the json module would accept."""
+    raise ValueError(text)
+
+
+class RecordReader:
+    """Reads single records, which may be malformed, by one schema. See `JacksonParser` for `embedded`."""
+
+    def __init__(self, fields: list[pa.Field], options: JsonOptions, *, embedded: bool = False) -> None:
+        self._convert = _python_struct(pa.struct(fields), options)
+        self._jackson = JacksonParser(fields, options, embedded=embedded)
+        # Numbers stay text where their digits matter.
+        exact = any_type(pa.struct(fields), lambda each: pa.types.is_decimal(each) or pa.types.is_float32(each))
+        self._decode = json.JSONDecoder(
+            parse_float=_Float if exact else None, parse_constant=refuse_constant, object_pairs_hook=unique_names
+        ).raw_decode
+
+    def read(self, record: bytes) -> Outcome:
+        """Read one record. The rows of the result are lists of values in the forms that `build.column` expects."""
+        try:
+            text = record.decode().lstrip(_BLANKS)
+            if text.startswith("{") and not needs_jackson(text):
+                return Outcome([self._convert(self._decode(text)[0])])
+        except (BadValue, ValueError, RecursionError):
+            pass
+        return self._jackson.read(record)
+
+
+def needs_jackson(text: str) -> bool:
+    """Return whether a name or number may exceed a limit of Jackson, or a string may have half of a surrogate pair."""
+    if "\\ud" in text or "\\uD" in text:
+        return True
+    if len(text) <= MAX_NUMBER_DIGITS:
+        return False
+    return _LONG_NUMBER.search(text) is not None or (len(text) > _MAX_NAME and _LONG_TEXT.search(text) is not None)
+
+
+def _python_converter(data_type: pa.DataType, options: JsonOptions) -> _PythonConverter:
+    if isinstance(data_type, pa.StructType):
+        return _python_struct(data_type, options)
+    if isinstance(data_type, pa.ListType):
+        return _python_list(_python_converter(data_type.value_type, options))
+    if isinstance(data_type, pa.MapType):
+        return _python_map(_python_converter(data_type.item_type, options))
+    if pa.types.is_string(data_type):
+        return _python_string
+    if pa.types.is_integer(data_type) and data_type.bit_width > 8:
+        return _python_integer(data_type.bit_width)
+    parse = scalar(data_type, options)
+    return _refuse if parse is None else _python_scalar(parse, _NATIVE.get(data_type))
+
+
+def _python_struct(data_type: pa.StructType, options: JsonOptions) -> _PythonConverter:
+    converters = [(field.name, _python_converter(field.type, options)) for field in data_type]
+
+    def convert(value: object) -> list[Any]:
+        if type(value) is not dict:
+            raise BadValue
+        get = value.get
+        return [None if (member := get(name)) is None else inner(member) for name, inner in converters]
+
+    return convert
+
+
+def _python_list(element: _PythonConverter) -> _PythonConverter:
+    def convert(value: object) -> list[Any]:
+        if type(value) is not list:
+            raise BadValue
+        return [None if item is None else element(item) for item in value]
+
+    return convert
+
+
+def _python_map(item: _PythonConverter) -> _PythonConverter:
+    def convert(value: object) -> list[tuple[bytes, Any]]:
+        if type(value) is not dict:
+            raise BadValue
+        return [(utf8_of(name), None if entry is None else item(entry)) for name, entry in value.items()]
+
+    return convert
+
+
+def _python_string(value: object) -> bytes:
+    if type(value) is not str:
+        raise BadValue
+    return utf8_of(value)
+
+
+def _python_integer(bits: int) -> _PythonConverter:
+    least, most = -(1 << bits - 1), (1 << bits - 1) - 1
+
+    def convert(value: object) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise BadValue
+        return value
+
+    return convert
+
+
+def _python_scalar(parse: Scalar, native: type | None) -> _PythonConverter:
+    """Return the converter to a scalar type. A value of the Python type `native` is what `parse` would return."""
+
+    def convert(value: object) -> object:
+        if type(value) is native:
+            return value
+        if type(value) is str:
+            return parse(STRING, value)
+        if type(value) is int:
+            return parse(INT, str(value))
+        if type(value) is bool:
+            return parse(TRUE if value else FALSE, "")
+        if type(value) is float or type(value) is _Float:
+            return parse(FLOAT, str(value))
+        raise BadValue
+
+    return convert
+
+
+def _refuse(_: object) -> None:
+    raise BadValue
 
 
 # -- Finds the reason why a JSON text is malformed or does not fit its schema, for error messages.

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +16,110 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.formats.json.arrow import NotSafe, finish_of
-from forebay.formats.json.jackson_tokens import MAX_NUMBER_DIGITS
+from forebay.formats.json.jackson import refuse_constant, unique_names
+from forebay.formats.json.jackson_tokens import MAX_NAME_BYTES, MAX_NUMBER_DIGITS
 from forebay.formats.json.options import JsonOptions
-from forebay.formats.json.template import Piece, Template, Tree
 from forebay.formats.values.columns import token_bytes, token_view
+
+# -- The form of a JSON line: the names and their order, which other lines may share.
+
+
+_MAX_PIECES = 2000  # an object with the nesting depth that Jackson refuses has more
+_PRIMITIVE = re.compile(r"(true|false|null|-?[0-9][0-9.eE+-]*)")
+
+Tree: TypeAlias = dict[str, Any]
+"""Maps each name of an object to the piece of its value, or to the tree of an inner object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The text between two quotes of a line, if it is or contains a value.
+
+    For a value other than a string, `before` and `after` are the constant texts around it.
+    """
+
+    index: int
+    quoted: bool
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The form of a line: which of the texts between its quotes are values, and which are constant."""
+
+    tree: Tree
+    values: list[Piece]
+    constants: dict[int, str]
+    """Maps the index of each piece without a value to its text."""
+
+    @property
+    def size(self) -> int:
+        """The number of texts between the quotes of a line."""
+        return len(self.values) + len(self.constants)
+
+    def gaps(self) -> list[str]:
+        """Return the constant texts before the first value, between consecutive values, and after the last value."""
+        values = {piece.index: piece for piece in self.values}
+        gaps = [""]
+        for index in range(self.size):
+            gaps[-1] += '"' if index else ""
+            piece = values.get(index)
+            if piece is None:
+                gaps[-1] += self.constants[index]
+            else:
+                gaps[-1] += piece.before
+                gaps.append(piece.after)
+        return gaps
+
+
+def template_of(line: bytes) -> Template | None:
+    """Return the form of a line in UTF-8; None unless the line is an object of primitive values and such objects."""
+    if b"\\" in line or b"[" in line:
+        return None
+    pieces = line.split(b'"')
+    if not 3 <= len(pieces) <= _MAX_PIECES or max(map(len, pieces)) > MAX_NAME_BYTES:
+        return None
+    try:
+        root = json.loads(line.decode(), parse_constant=refuse_constant, object_pairs_hook=unique_names)
+        return _described(root, [piece.decode() for piece in pieces]) if isinstance(root, dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _described(root: dict[str, Any], pieces: list[str]) -> Template:
+    """Return the form of a parsed line.
+
+    `pieces` are the texts between its quotes; names and strings have odd indexes.
+    """
+    constants = dict(enumerate(pieces))
+    values: list[Piece] = []
+    strings = iter(range(1, len(pieces), 2))
+
+    def tree_of(fields: dict[str, Any]) -> Tree:
+        tree: Tree = {}
+        for name, value in fields.items():
+            index = next(strings)
+            if isinstance(value, dict):
+                tree[name] = tree_of(value)
+                continue
+            if isinstance(value, str):
+                piece = Piece(next(strings), quoted=True)
+            else:
+                before, _, after = _PRIMITIVE.split(pieces[index + 1], maxsplit=1)
+                piece = Piece(index + 1, False, before, after)
+            del constants[piece.index]
+            values.append(piece)
+            tree[name] = piece
+        return tree
+
+    return Template(tree_of(root), values, constants)
+
 
 # -- Makes columns from lines that share one form, as most programs write them.
 #
-# `splitting` finds the values of lines twice as fast as Arrow's JSON reader. Strings need no parsing. The spelling of
-# numbers is checked, because Arrow accepts numbers that JSON does not allow.
+# `UniformSplitter` finds the values of lines twice as fast as Arrow's JSON reader. Strings need no parsing. The
+# spelling of numbers is checked, because Arrow accepts numbers that JSON does not allow.
 
 
 _Column: TypeAlias = Callable[[dict[int, pa.Array]], pa.Array]
@@ -30,13 +127,16 @@ _Column: TypeAlias = Callable[[dict[int, pa.Array]], pa.Array]
 
 
 class UniformReader:
-    """Converts the values of lines of one form to record batches. Create one for each read.
+    """Converts the values of lines of the form of `line`, which is UTF-8, to record batches. Create one for each read.
 
     Raises:
-        NotSafe: A column of the schema cannot be made from values of this form.
+        NotSafe: The line has no such form, or a column of the schema cannot be made from values of this form.
     """
 
-    def __init__(self, fields: list[pa.Field], options: JsonOptions, template: Template) -> None:
+    def __init__(self, fields: list[pa.Field], options: JsonOptions, line: bytes) -> None:
+        template = template_of(line)
+        if template is None:
+            raise NotSafe
         self._schema = pa.schema(fields)
         self._options = options
         self.splitter = UniformSplitter(template)
@@ -249,7 +349,6 @@ class UniformSplitter:
             raise NotSafe
         self._per_line = template.size - 1
         self._pieces = [piece.index for piece in template.values]
-        self._to_first_quote = len(template.constants[0].encode()) + 1
         self._gaps = [_Gap(text) for text in template.gaps()]
         # Where each value begins and ends: the index of a quote in the line, and the distance from it. The index after
         # the last quote stands for the end of the line.
@@ -265,7 +364,7 @@ class UniformSplitter:
         """
         text = np.frombuffer(data, np.uint8)
         quotes = np.flatnonzero(text == _QUOTE)
-        lines = _lines_of(text, self._feeds(text, quotes), returns=b"\r" in data)
+        lines = _lines_of(text, np.flatnonzero(text == _FEED), returns=b"\r" in data)
         if lines is None:
             return None
         fits = np.ones(len(lines.starts), np.bool_)
@@ -287,19 +386,6 @@ class UniformSplitter:
             fits[fits] = good
             quotes = quotes[np.repeat(good, self._per_line)]
         return None
-
-    def _feeds(self, text: npt.NDArray[np.uint8], quotes: _Places) -> _Places:
-        """Return the indexes of all line feeds.
-
-        The method first checks only the indexes where the form implies a line feed, because that is fastest.
-        """
-        are_feeds = text == _FEED
-        guessed = quotes[self._per_line :: self._per_line] - self._to_first_quote
-        if len(text) and text[-1] == _FEED:
-            guessed = np.append(guessed, len(text) - 1)
-        if len(guessed) == np.count_nonzero(are_feeds) and (guessed >= 0).all() and are_feeds[guessed].all():
-            return guessed
-        return np.flatnonzero(are_feeds)
 
     def _in_each(self, quotes: _Places, lines: Lines) -> bool:
         """Return whether each line contains as many quotes as the form."""
