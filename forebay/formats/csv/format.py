@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.base import FileFormat, InputFile, JoinedContents, batch_of
-from forebay.formats.csv.options import REFUSED, CsvOptions
+from forebay.formats.csv.options import REFUSED, CsvOptions, within_limits
 from forebay.formats.csv.read import CsvReading, names_of
 from forebay.formats.csv.splitting import Tokens
-from forebay.formats.csv.univocity import within_limits
 from forebay.formats.records import Block, decoded, join_lines
 from forebay.formats.values.columns import (
     Converted,
@@ -47,15 +46,63 @@ class CsvFormat(FileFormat):
     refused: ClassVar[Mapping[str, str]] = REFUSED
 
     def infer_schema(self, files: Sequence[InputFile]) -> pa.Schema:
-        """See `FileFormat.infer_schema`. Without `inferSchema` all columns are strings, and only the header is read."""
-        return infer_schema(self.options, files)
+        """Infer the schema: names from the first file with a record, types from all files; empty if there is no record.
+
+        Without `inferSchema` all columns are strings, and only the header is read.
+        """
+        for file in files:
+            first = self._first_record(file)
+            if first is not None:
+                return self._typed(first[0], [(each, first[1]) for each in files])
+        return pa.schema([])
 
     def merged_schema(self, files: Sequence[InputFile]) -> pa.Schema:
         """Return the columns of the longest header. Columns match by position, so new ones must come last.
 
         The rows of files with a shorter header have too few fields, which only the mode `PERMISSIVE` accepts.
+
+        Raises:
+            ConfigurationError: A header is not the beginning of the longest one, `mode` is not PERMISSIVE, or
+                `enforceSchema` is false.
         """
-        return merged_schema(self.options, files)
+        options = self.options
+        if options.mode != "PERMISSIVE" or not options.enforce_schema:
+            raise ConfigurationError(
+                "to infer one schema from CSV files that may differ in the number of columns, forebay needs "
+                "mode=PERMISSIVE and enforceSchema=true",
+                option="enforceSchema" if options.mode == "PERMISSIVE" else "mode",
+                advice="leave out either mode and enforceSchema, or schemaEvolution",
+            )
+        headers = [(file, *first) for file in files if (first := self._first_record(file)) is not None]
+        longest, names, _ = max(headers, key=lambda header: len(header[1]), default=(None, [], ""))
+        for file, header, _ in headers:
+            if longest and [name.lower() for name in header] != [name.lower() for name in names[: len(header)]]:
+                raise ConfigurationError(
+                    f"{file.path} has the columns {', '.join(header)}, and {longest.path} has {', '.join(names)}: "
+                    "columns of CSV files match by position, so new ones must come last",
+                    option="header",
+                    advice="exclude one kind of files with pathGlobFilter, or give a schema and leave schemaEvolution "
+                    "out",
+                )
+        return self._typed(names, [(file, text) for file, _, text in headers])
+
+    def _first_record(self, file: InputFile) -> tuple[list[str], str] | None:
+        """Return the names of the columns, from the header if there is one, and the text of the first record."""
+        with within_limits(file.path):
+            first = CsvReading(self.options, file, [], []).first_record()
+        if first is None or self.options.header:
+            return first and (names_of(first[0], self.options.null_value), first[1])
+        return [f"_c{index}" for index in range(len(first[0]))], first[1]
+
+    def _typed(self, names: list[str], files: Sequence[tuple[InputFile, str]]) -> pa.Schema:
+        """Return a schema whose types fit all records. `files` are pairs of a file and the text of its first record."""
+        if not self.options.infer_schema:
+            return pa.schema([pa.field(name, pa.string()) for name in names])
+        columns = [ColumnTypes(self.options) for _ in names]
+        for file, text in files:
+            with within_limits(file.path):
+                _widen(columns, self.options, file, names, text)
+        return pa.schema([pa.field(name, column.arrow) for name, column in zip(names, columns, strict=True)])
 
     def sliceable(self, file: InputFile) -> bool:
         """Return whether the file is uncompressed UTF-8 in which no record spans several lines."""
@@ -89,85 +136,6 @@ class CsvFormat(FileFormat):
                     yield batch, block.end
 
 
-# -- Infers a schema from CSV files: names from the header, types as Spark's `CSVInferSchema` finds them.
-
-
-_ALL = 0.99  # above this sampling ratio, Spark uses all records
-
-
-def infer_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
-    """Infer the schema: names from the first file with a record, types from all files; empty if there is no record."""
-    first = next(filter(None, (_first_record(options, file) for file in files)), None)
-    if first is None:
-        return pa.schema([])
-    tokens, text = first
-    return _typed(options, _names(options, tokens), [(file, text) for file in files])
-
-
-def merged_schema(options: CsvOptions, files: Sequence[InputFile]) -> pa.Schema:
-    """Infer the schema: names from the longest header, types from all files; empty if no file has a record.
-
-    Raises:
-        ConfigurationError: A header is not the beginning of the longest one, `mode` is not PERMISSIVE, or
-            `enforceSchema` is false.
-    """
-    if options.mode != "PERMISSIVE" or not options.enforce_schema:
-        raise ConfigurationError(
-            "to infer one schema from CSV files that may differ in the number of columns, forebay needs "
-            "mode=PERMISSIVE and enforceSchema=true",
-            option="enforceSchema" if options.mode == "PERMISSIVE" else "mode",
-            advice="leave out either mode and enforceSchema, or schemaEvolution",
-        )
-    first_records = [(file, first) for file in files if (first := _first_record(options, file)) is not None]
-    headers = [(_names(options, tokens), file.path) for file, (tokens, _) in first_records]
-    names, longest = max(headers, key=lambda candidate: len(candidate[0]), default=([], ""))
-    for header, path in headers:
-        if [name.lower() for name in header] != [name.lower() for name in names[: len(header)]]:
-            raise ConfigurationError(
-                f"{path} has the columns {', '.join(header)}, and {longest} has {', '.join(names)}: columns of CSV "
-                "files match by position, so new ones must come last",
-                option="header",
-                advice="exclude one kind of files with pathGlobFilter, or give a schema and leave schemaEvolution out",
-            )
-    return _typed(options, names, [(file, text) for file, (_, text) in first_records])
-
-
-def _names(options: CsvOptions, tokens: list[str | None]) -> list[str]:
-    return names_of(tokens, options.null_value) if options.header else [f"_c{index}" for index in range(len(tokens))]
-
-
-def _typed(options: CsvOptions, names: list[str], files: Sequence[tuple[InputFile, str]]) -> pa.Schema:
-    """Return a schema whose types fit all records. `files` are pairs of a file and the text of its first record."""
-    if not options.infer_schema:
-        return pa.schema([pa.field(name, pa.string()) for name in names])
-    columns = [ColumnTypes(options) for _ in names]
-    for file, text in files:
-        with within_limits(file.path):
-            _widen(columns, options, file, names, text)
-    return pa.schema([pa.field(name, column.arrow) for name, column in zip(names, columns, strict=True)])
-
-
-def _first_record(options: CsvOptions, file: InputFile) -> tuple[list[str | None], str] | None:
-    with within_limits(file.path):
-        return CsvReading(options, file, [], []).first_record()
-
-
-def _widen(columns: list[ColumnTypes], options: CsvOptions, file: InputFile, names: list[str], header: str) -> None:
-    """Widen each column's type until it fits all tokens of a file. Skips string columns, which fit every token."""
-    unresolved = [index for index, column in enumerate(columns) if not column.resolved]
-    by_text = options.header and not options.multi_line
-    reading = CsvReading(options, file, names, unresolved, inferring=True, without=header if by_text else None)
-    chance = random.Random(1)  # the same sample every time
-    for tokens, _ in reading.blocks(0, None):
-        if tokens is None:
-            continue
-        sample: pa.Array | None = None
-        if options.sampling_ratio <= _ALL:
-            sample = pa.array([chance.random() < options.sampling_ratio for _ in range(tokens.rows)], pa.bool_())
-        for index, column in zip(unresolved, tokens.columns, strict=True):
-            columns[index].widen(column if sample is None else column.filter(sample))
-
-
 # -- Converts CSV tokens to record batches, and handles malformed records as the option `mode` says.
 
 
@@ -191,8 +159,13 @@ class RowMaker:
         self._position = position
         self._rows = 0
         corrupt = options.column_name_of_corrupt_record
-        _refuse_twice(schema.names)
         names = dict.fromkeys(schema.names)
+        if len(names) < len(schema.names):
+            twice = next(name for name, times in Counter(schema.names).items() if times > 1)
+            raise ConfigurationError(
+                f"the schema has the column {twice!r} twice",
+                advice="give the columns different names in the schema; the names in the file do not matter",
+            )
         selected = list(names if columns is None else columns)
         missing = [name for name in selected if name not in names]
         if missing:
@@ -291,15 +264,6 @@ class RowMaker:
             position=f"record {self._rows + row + 1}{after}, between bytes {block.offset(0)} and {block.end}",
             option="mode",
             advice="correct the file or the schema, or set mode to PERMISSIVE or DROPMALFORMED",
-        )
-
-
-def _refuse_twice(names: Sequence[str]) -> None:
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise ConfigurationError(
-            f"the schema has the column {twice[0]!r} twice",
-            advice="give the columns different names in the schema; the names in the file do not matter",
         )
 
 
@@ -431,9 +395,10 @@ def _decimals(data_type: pa.Decimal128Type, tokens: pa.Array) -> Converted:
     return cast_or_parse(tokens, data_type, parse, plains, castable=castable)
 
 
-# -- The column types that Spark infers from CSV tokens, as Arrow types.
+# -- The column types that Spark's `CSVInferSchema` infers from CSV tokens, as Arrow types.
 
 
+_ALL = 0.99  # above this sampling ratio, Spark uses all records
 _LENIENT_DATES = ("yyyy-MM-dd", "yyyy-M-d", "yyyy-M-dd", "yyyy-MM-d", "yyyy-MM", "yyyy-M", "yyyy")
 _NULL, _STRING, _BOOLEAN = pa.null(), pa.string(), pa.bool_()
 _INT, _LONG, _DOUBLE = pa.int32(), pa.int64(), pa.float64()
@@ -554,3 +519,19 @@ def _castable(tokens: pa.Array, arrow_type: pa.DataType) -> bool:
 
 def _all_match(tokens: pa.Array, expression: str) -> bool:
     return pc.all(pc.match_substring_regex(tokens, expression)).as_py() is True
+
+
+def _widen(columns: list[ColumnTypes], options: CsvOptions, file: InputFile, names: list[str], header: str) -> None:
+    """Widen each column's type until it fits all tokens of a file. Skips string columns, which fit every token."""
+    unresolved = [index for index, column in enumerate(columns) if not column.resolved]
+    by_text = options.header and not options.multi_line
+    reading = CsvReading(options, file, names, unresolved, inferring=True, without=header if by_text else None)
+    chance = random.Random(1)  # the same sample every time
+    for tokens, _ in reading.blocks(0, None):
+        if tokens is None:
+            continue
+        sample: pa.Array | None = None
+        if options.sampling_ratio <= _ALL:
+            sample = pa.array([chance.random() < options.sampling_ratio for _ in range(tokens.rows)], pa.bool_())
+        for index, column in zip(unresolved, tokens.columns, strict=True):
+            columns[index].widen(column if sample is None else column.filter(sample))

@@ -3,12 +3,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from forebay.formats.csv.univocity import NUL, CsvRules
+from forebay.errors import DataError
 from forebay.formats.records import BLOCK_BYTES, RecordBlocks, RecordOptions
 from forebay.options import option
+
+# -- The settings of the CSV tokenizer, and the error for records that break its limits.
+
+
+NUL = "\0"
+"""Stands for a character that is not set. As in Spark, if the option `quote` is empty, NUL is the quote character."""
+
+WHITESPACE = "".join(map(chr, range(33)))
+"""The characters that count as white space for the parser and for Java's `String.trim`."""
+
+TOO_MANY_COLUMNS = "maxColumns", "a record with more columns than maxColumns"
+TOO_MANY_CHARS = "maxCharsPerColumn", "a value with more characters than maxCharsPerColumn"
+"""Options that limit a record, and what breaks the limit."""
+
+
+class LimitError(Exception):
+    """A record breaks a limit of the tokenizer, which `option` names. The read fails, whatever `mode` is set."""
+
+    def __init__(self, option: str, what: str) -> None:
+        super().__init__(what)
+        self.option = option
+
+
+@contextmanager
+def within_limits(path: str) -> Iterator[None]:
+    """Convert a LimitError to a DataError that names the file and the option."""
+    try:
+        yield
+    except LimitError as error:
+        advice = f"correct the file, or change the option {error.option}"
+        raise DataError(f"the file {path} has {error}", source=path, option=error.option, advice=advice) from None
+
+
+@dataclass(frozen=True, slots=True)
+class CsvRules:
+    """The settings of the tokenizer. Each character setting is one character; `NUL` means that it is not set."""
+
+    sep: str
+    quote: str
+    escape: str
+    comment: str | None
+    null_value: str
+    empty_value: str
+    trim_leading: bool
+    trim_trailing: bool
+    stray_quotes: str
+    max_columns: int
+    max_chars: int
+    newline: str
+    """The character that ends a record."""
+    line_sep: str
+    """One or two characters that are read as `newline`."""
+    newlines_in_quotes: bool = True
+    """Whether `line_sep` is read as `newline` inside quotes as well."""
+
+
+def plain_tokens(line: str, rules: CsvRules) -> list[str | None] | None:
+    """Return the tokens of a line without quotes; None if only `CsvTokenizer` can split it."""
+    limited = rules.max_chars >= 0 or rules.trim_leading or rules.trim_trailing
+    special = {rules.quote, rules.newline, rules.line_sep}
+    if limited or line[:1] in ("", rules.comment) or any(text in line for text in special):
+        return None
+    tokens: list[str | None] = [field or rules.null_value for field in line.split(rules.sep)]
+    if len(tokens) > rules.max_columns:
+        raise LimitError(*TOO_MANY_COLUMNS)
+    return tokens
+
+
+def strip_line_end(text: str) -> str:
+    """Remove one trailing line end, as Scala's `stripLineEnd` does."""
+    if text.endswith("\r\n"):
+        return text[:-2]
+    return text[:-1] if text.endswith(("\n", "\r")) else text
+
+
+# -- The options.
+
 
 REFUSED = {
     "charToEscapeQuoteEscaping": "the character that escapes the escape character cannot be chosen",

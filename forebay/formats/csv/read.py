@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.base import InputFile
 from forebay.formats.compression.codecs import open_decompressed
-from forebay.formats.csv.options import CsvOptions
+from forebay.formats.csv.options import WHITESPACE, CsvOptions, plain_tokens, strip_line_end
 from forebay.formats.csv.splitting import (
     ArrowRows,
     FallbackRow,
@@ -28,7 +28,6 @@ from forebay.formats.csv.splitting import (
     Tokens,
     matches,
 )
-from forebay.formats.csv.univocity import WHITESPACE, CsvTokenizer, plain_tokens, strip_line_end
 from forebay.formats.records import BOM, Block, Window, as_utf8, decoded, valid_utf8
 
 # -- Compares the names of a header with the schema.
@@ -215,8 +214,8 @@ class CsvReading:
 
     def _names_in(self, line: str) -> list[str | None]:
         """Split a header line into column names. Spark's parser drops a byte order mark before them."""
-        rules, line = self._options.rules(), line.removeprefix("\ufeff")
-        return plain_tokens(line, rules) or CsvTokenizer(rules).line(line) or []
+        splitter, line = LineSplitter(self._options, 1, []), line.removeprefix("\ufeff")
+        return plain_tokens(line, splitter.rules) or splitter.tokenizer.line(line) or []
 
     def _lines(self, data: bytearray, at: int) -> Iterator[tuple[bytes, int, int]]:
         """Yield each line of `data` from index `at` on: its bytes without line end, its start, and the next start."""
@@ -317,17 +316,16 @@ class LineSplitter(Splitter):
     def split(self, data: bytes | bytearray) -> Tokens:
         """Return the records of a block of complete lines."""
         data = valid_utf8(data)
+        placeholders = Placeholders()
         try:
-            return self._by_arrow(data)
+            lines = self._with_newlines(data, placeholders)
+            if self.rules.comment is not None:
+                lines = _without_comments(lines, self.rules.comment.encode())
+            lines = without_blank_lines(lines, placeholders)
+            arrow_rows, fallback_rows = self._split(lines, placeholders)
         except NoPlaceholder:
             return self._by_tokenizer(data)
-
-    def _by_arrow(self, data: bytes | bytearray) -> Tokens:
-        placeholders = Placeholders()
-        data = self._without_comments(self._with_newlines(data, placeholders))
-        data = without_blank_lines(data, placeholders)
-        arrow_rows, fallback_rows = self._split(data, placeholders)
-        return self.merged(arrow_rows, fallback_rows, lambda: self._raw(data, placeholders))
+        return self.merged(arrow_rows, fallback_rows, lambda: self._raw(lines, placeholders))
 
     def _by_tokenizer(self, data: bytes | bytearray) -> Tokens:
         none = Placeholders()
@@ -349,14 +347,6 @@ class LineSplitter(Splitter):
         held = b"\xff"  # never occurs in UTF-8
         data = data.replace(self._line_sep, held)
         return placeholders.hide(placeholders.hide(data, b"\n"), b"\r").replace(held, b"\n")
-
-    def _without_comments(self, data: bytes | bytearray) -> bytes | bytearray:
-        if self.rules.comment is None:
-            return data
-        comment = self.rules.comment.encode()
-        if not data.startswith(comment) and b"\n" + comment not in data:
-            return data
-        return b"\n".join([line for line in data.split(b"\n") if not line.startswith(comment)])
 
     def _split(self, data: bytes | bytearray, placeholders: Placeholders) -> tuple[ArrowRows, list[FallbackRow]]:
         """Return the rows that Arrow splits as Spark does, and the rows of all other lines, split by the tokenizer."""
@@ -388,6 +378,12 @@ class LineSplitter(Splitter):
     def _raw(self, data: bytes | bytearray, placeholders: Placeholders) -> list[str]:
         lines = (placeholders.restored_text(line) for line in data.decode().split("\n"))
         return [strip_line_end(line) for line in lines if line.strip(WHITESPACE)]
+
+
+def _without_comments(data: bytes | bytearray, comment: bytes) -> bytes | bytearray:
+    if not data.startswith(comment) and b"\n" + comment not in data:
+        return data
+    return b"\n".join([line for line in data.split(b"\n") if not line.startswith(comment)])
 
 
 # -- Splits CSV for `multiLine=true`, where quoted values may contain line ends.
@@ -533,7 +529,7 @@ def has_blank_lines(data: bytes | bytearray, placeholders: Placeholders) -> bool
         data: A block with LF as line end. A line inside of quotes counts too.
         placeholders: What stands for other line ends in the block; they are white space.
     """
-    blank = _white_space(placeholders)
+    blank = placeholders.white_space()
     if data[:1] > b" " and not matches(data, rf"\n{blank}"):  # four times as fast as the search below
         return False
     return matches(data, rf"(?:\A|\n){blank}+(?:\n|\z)")
@@ -543,10 +539,4 @@ def without_blank_lines(data: bytes | bytearray, placeholders: Placeholders) -> 
     """Return a block without its lines of white space. The arguments are those of `has_blank_lines`."""
     if not has_blank_lines(data, placeholders):
         return data
-    return re.sub(rf"\n{_white_space(placeholders)}+(?=\n|\Z)".encode(), b"", b"\n" + data)[1:]
-
-
-def _white_space(placeholders: Placeholders) -> str:
-    """Return the regular expression for one character of white space that does not end a line."""
-    marks = "".join("|" + mark.decode() for mark in placeholders.marks)
-    return rf"(?:[\x00-\x09\x0b-\x20]{marks})"
+    return re.sub(rf"\n{placeholders.white_space()}+(?=\n|\Z)".encode(), b"", b"\n" + data)[1:]

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from forebay.formats.csv.options import CsvOptions
-from forebay.formats.csv.univocity import NUL, WHITESPACE, CsvRules, CsvTokenizer, TooManyChars
+from forebay.formats.csv.options import NUL, TOO_MANY_CHARS, WHITESPACE, CsvOptions, CsvRules, LimitError
 from forebay.formats.records import BOM, one_value
+
+if TYPE_CHECKING:
+    from forebay.formats.csv.univocity import CsvTokenizer
 
 # -- Replaces characters that are special to Arrow's CSV parser but not to Spark's, and restores them after parsing.
 
@@ -46,10 +49,10 @@ class Placeholders:
         """Whether any character was replaced."""
         return bool(self._originals)
 
-    @property
-    def marks(self) -> Iterable[bytes]:
-        """The placeholders that stand in the block, in UTF-8."""
-        return self._originals
+    def white_space(self) -> str:
+        """Return the regular expression for one character of white space that does not end a line."""
+        marks = "".join([f"|{mark.decode()}" for mark in self._originals])
+        return rf"(?:[\x00-\x09\x0b-\x20]{marks})"
 
     def avoid(self, data: bytes | bytearray) -> None:
         """Exclude the characters that occur in `data` from use as placeholders.
@@ -315,6 +318,8 @@ class Splitter:
     @cached_property
     def tokenizer(self) -> CsvTokenizer:
         """The tokenizer for what Arrow splits differently from Spark; most files need none."""
+        from forebay.formats.csv.univocity import CsvTokenizer
+
         return CsvTokenizer(self.rules)
 
     def by_arrow(self, data: bytes | bytearray, quoting: Quoting, placeholders: Placeholders) -> ArrowRows:
@@ -343,7 +348,7 @@ class Splitter:
             arrow_rows = self._split_by_arrow(data, quoting, placeholders)
         limit = self.rules.max_chars
         if limit >= 0 and any((pc.max(pc.utf8_length(column)).as_py() or 0) > limit for column in arrow_rows.columns):
-            raise TooManyChars
+            raise LimitError(*TOO_MANY_CHARS)
         return arrow_rows
 
     def merged(
@@ -353,8 +358,8 @@ class Splitter:
 
         `raw` returns the texts of all records.
         """
-        parsed = [tokens for _, tokens in fallback_rows if tokens is not None]
         other_width = self._arrow_width != self.width
+        parsed = [tokens for _, tokens in fallback_rows if tokens is not None] if fallback_rows else []
         if not parsed:
             return Tokens(arrow_rows.columns, arrow_rows.rows, range(arrow_rows.rows) if other_width else (), raw)
         # For each row kept: the number of Arrow's rows before it.

@@ -7,227 +7,16 @@ import io
 import re
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import ClassVar
 
-from forebay.errors import DataError
-
-# -- The settings of the CSV tokenizer, and the errors for records that break its limits.
-
-
-NUL = "\0"
-"""Stands for a character that is not set. As in Spark, if the option `quote` is empty, NUL is the quote character."""
-
-
-class LimitError(Exception):
-    """A record breaks a limit of the tokenizer. The read fails, whatever `mode` is set."""
-
-    option: ClassVar[str]
-    what: ClassVar[str]
-
-
-class TooManyColumns(LimitError):
-    """A record has more columns than `maxColumns`."""
-
-    option = "maxColumns"
-    what = "a record with more columns than maxColumns"
-
-
-class TooManyChars(LimitError):
-    """A value has more characters than `maxCharsPerColumn`."""
-
-    option = "maxCharsPerColumn"
-    what = "a value with more characters than maxCharsPerColumn"
-
-
-class UnescapedQuote(LimitError):
-    """A quoted value contains an unescaped quote, and `unescapedQuoteHandling` is `RAISE_ERROR`."""
-
-    option = "unescapedQuoteHandling"
-    what = "an unescaped quote"
-
-
-@contextmanager
-def within_limits(path: str) -> Iterator[None]:
-    """Convert a LimitError to a DataError that names the file and the option."""
-    try:
-        yield
-    except LimitError as error:
-        advice = f"correct the file, or change the option {error.option}"
-        raise DataError(f"the file {path} has {error.what}", source=path, option=error.option, advice=advice) from None
-
-
-@dataclass(frozen=True, slots=True)
-class CsvRules:
-    """The settings of the tokenizer. Each character setting is one character; `NUL` means that it is not set."""
-
-    sep: str
-    quote: str
-    escape: str
-    comment: str | None
-    null_value: str
-    empty_value: str
-    trim_leading: bool
-    trim_trailing: bool
-    stray_quotes: str
-    max_columns: int
-    max_chars: int
-    newline: str
-    """The character that ends a record."""
-    line_sep: str
-    """One or two characters that are read as `newline`."""
-    newlines_in_quotes: bool = True
-    """Whether `line_sep` is read as `newline` inside quotes as well."""
-
-
-def plain_tokens(line: str, rules: CsvRules) -> list[str | None] | None:
-    """Return the tokens of a line without quotes; None if only `CsvTokenizer` can split it."""
-    limited = rules.max_chars >= 0 or rules.trim_leading or rules.trim_trailing
-    special = {rules.quote, rules.newline, rules.line_sep}
-    if limited or line[:1] in ("", rules.comment) or any(text in line for text in special):
-        return None
-    tokens: list[str | None] = [field or rules.null_value for field in line.split(rules.sep)]
-    if len(tokens) > rules.max_columns:
-        raise TooManyColumns
-    return tokens
-
-
-# -- The part of the CSV tokenizer that steps through the text and collects the values of a record.
-
-
-WHITESPACE = "".join(map(chr, range(33)))
-"""The characters that count as white space for the parser and for Java's `String.trim`."""
-
-
-class End(Exception):
-    """Raised at the end of the text."""
-
-
-class CsvCursor:
-    """A position in a text, with the current value and the previous values of the current record."""
-
-    def __init__(self, rules: CsvRules) -> None:
-        self._rules = rules
-        self._sep, self._quote, self._escape = rules.sep, rules.quote, rules.escape
-        self._newline = rules.newline
-        self._enders = (self._sep, self._newline)
-        self._sep1, self._sep2 = rules.line_sep[0], rules.line_sep[1:]
-        self._until_delimiter = rules.stray_quotes in ("STOP_AT_DELIMITER", "SKIP_VALUE", "BACK_TO_DELIMITER")
-        self._value_run = _run_without(self._sep, self._sep1)
-        self._delimiter_run = _run_without(self._sep, self._newline, self._sep1)
-        # If the escape character is the quote, NUL stops a run too, because univocity then drops it from quoted values.
-        self._quoted_stops = (self._quote, self._escape, NUL if self._quote == self._escape else self._escape)
-        self._quoted_run = _run_without(*self._quoted_stops, self._sep1)
-        self._special = re.compile("[" + re.escape(self._quote + self._escape + self._sep1) + "]")
-        self._any_delimiter = re.compile("[" + re.escape(self._sep + self._newline) + "]")
-        self.begin("", True)
-
-    def begin(self, text: str, final: bool) -> None:
-        """Start reading a text of many records. `final` says whether the file ends with this text."""
-        self._text = text
-        self._final = final
-        self._over = False
-        self._i = 0
-        self._record_start = 0
-        self._normalize = True
-        self._values: list[str | None] = []
-        self._pending: deque[list[str | None]] = deque()
-        self._value = ValueText()
-        self._trim = False
-        self._unescaped = False
-        self._skipped = False
-        self._ch = self._prev = NUL
-
-    @property
-    def consumed(self) -> int:
-        """The number of characters in the records returned so far."""
-        return self._i
-
-    @property
-    def raw(self) -> str:
-        """The text of the last record, as Spark writes it to the corrupt-record column."""
-        return strip_line_end(self._text[self._record_start : self._i])
-
-    def _next_char(self) -> str:
-        at = self._i
-        if at >= len(self._text):
-            raise End
-        ch = self._text[at]
-        self._i = at + 1
-        if ch == self._sep1 and self._normalize and self._text.startswith(self._sep2, at + 1):
-            self._i += len(self._sep2)
-            return self._newline
-        if ch == self._sep1 and self._sep2 and at + 1 == len(self._text) and not self._final:
-            raise End
-        return ch
-
-    def _at_end(self) -> bool:
-        """Return False at the end of the file. Raise End at the end of a text that the file continues."""
-        if not self._final:
-            raise End
-        return False
-
-    def _skip_line(self) -> None:
-        try:
-            while self._next_char() != self._newline:
-                continue
-        except End:
-            if not self._final:
-                raise
-
-    def _append(self, text: str) -> None:
-        self._value.append(text)
-        if -1 < self._rules.max_chars < len(self._value):
-            raise TooManyChars
-
-    def _length(self) -> int:
-        return -1 if self._skipped else len(self._value)
-
-    def _value_parsed(self) -> None:
-        value = self._value.take()
-        if self._trim:
-            value = value.rstrip(WHITESPACE)
-        self._push(None if self._skipped else value or self._rules.empty_value)
-        self._skipped = False
-
-    def _empty_parsed(self) -> None:
-        self._push(self._rules.null_value)
-
-    def _push(self, value: str | None) -> None:
-        if len(self._values) >= self._rules.max_columns:
-            raise TooManyColumns
-        self._values.append(value)
-
-    def _row_parsed(self) -> list[str | None] | None:
-        if self._pending:
-            return self._pending.popleft()
-        row, self._values = self._values, []
-        return row or None
-
-    def _append_until(self, ch: str, run: re.Pattern[str], stops: tuple[str, ...]) -> str:
-        while ch not in stops:
-            match = run.match(self._text, self._i)
-            self._append(ch + (match[0] if match else ""))
-            if match:
-                self._i = match.end()
-            ch = self._next_char()
-        return ch
-
-    def _append_until_delimiter(self) -> None:
-        self._ch = self._append_until(self._ch, self._delimiter_run, self._enders)
-
-
-def _run_without(*stops: str) -> re.Pattern[str]:
-    return re.compile("[^" + re.escape("".join(stops)) + "]+")
-
-
-def strip_line_end(text: str) -> str:
-    """Remove one trailing line end, as Scala's `stripLineEnd` does."""
-    if text.endswith("\r\n"):
-        return text[:-2]
-    return text[:-1] if text.endswith(("\n", "\r")) else text
-
+from forebay.formats.csv.options import (
+    NUL,
+    TOO_MANY_CHARS,
+    TOO_MANY_COLUMNS,
+    WHITESPACE,
+    CsvRules,
+    LimitError,
+    strip_line_end,
+)
 
 # -- Collects the text of one CSV value, in time linear in its length.
 
@@ -288,12 +77,30 @@ class ValueText:
 # nowhere else. Only blocks that Arrow would split differently are tokenized here.
 
 
-class CsvTokenizer(CsvCursor):
+_NOTHING = ("", "")
+
+
+class End(Exception):
+    """Raised at the end of the text."""
+
+
+class CsvTokenizer:
     """Splits text into records of tokens (texts of values). Reusable for many texts; not thread-safe."""
 
     def __init__(self, rules: CsvRules) -> None:
-        super().__init__(rules)
-        quote, escape = rules.quote, rules.escape
+        self._rules = rules
+        self._sep, self._quote, self._escape = _, quote, escape = rules.sep, rules.quote, rules.escape
+        self._newline = rules.newline
+        self._enders = (self._sep, self._newline)
+        self._sep1, self._sep2 = rules.line_sep[0], rules.line_sep[1:]
+        self._until_delimiter = rules.stray_quotes in ("STOP_AT_DELIMITER", "SKIP_VALUE", "BACK_TO_DELIMITER")
+        self._value_run = _run_without(self._sep, self._sep1)
+        self._delimiter_run = _run_without(self._sep, self._newline, self._sep1)
+        # If the escape character is the quote, NUL stops a run too, because univocity then drops it from quoted values.
+        self._quoted_stops = (self._quote, self._escape, NUL if self._quote == self._escape else self._escape)
+        self._quoted_run = _run_without(*self._quoted_stops, self._sep1)
+        self._special = re.compile("[" + re.escape(self._quote + self._escape + self._sep1) + "]")
+        self._any_delimiter = re.compile("[" + re.escape(self._sep + self._newline) + "]")
         # The state inside quotes is the previous character. Quotes and escape characters are read by this table:
         # previous and present character → text to append, and the new state. A later entry replaces an equal one if
         # the escape character is the quote. A pair that is missing appends nothing.
@@ -303,6 +110,101 @@ class CsvTokenizer(CsvCursor):
             escape + escape: (escape, NUL),
             escape + quote: (quote, NUL),
         }
+        self.begin("", True)
+
+    def begin(self, text: str, final: bool) -> None:
+        """Start reading a text of many records. `final` says whether the file ends with this text."""
+        self._text = text
+        self._final = final
+        self._over = False
+        self._i = 0
+        self._record_start = 0
+        self._normalize = True
+        self._values: list[str | None] = []
+        self._pending: deque[list[str | None]] = deque()
+        self._value = ValueText()
+        self._trim = False
+        self._unescaped = False
+        self._skipped = False
+        self._ch = self._prev = NUL
+
+    @property
+    def consumed(self) -> int:
+        """The number of characters in the records returned so far."""
+        return self._i
+
+    @property
+    def raw(self) -> str:
+        """The text of the last record, as Spark writes it to the corrupt-record column."""
+        return strip_line_end(self._text[self._record_start : self._i])
+
+    def _next_char(self) -> str:
+        at = self._i
+        if at >= len(self._text):
+            raise End
+        ch = self._text[at]
+        self._i = at + 1
+        if ch == self._sep1 and self._normalize and self._text.startswith(self._sep2, at + 1):
+            self._i += len(self._sep2)
+            return self._newline
+        if ch == self._sep1 and self._sep2 and at + 1 == len(self._text) and not self._final:
+            raise End
+        return ch
+
+    def _at_end(self) -> bool:
+        """Return False at the end of the file. Raise End at the end of a text that the file continues."""
+        if not self._final:
+            raise End
+        return False
+
+    def _skip_line(self) -> None:
+        try:
+            while self._next_char() != self._newline:
+                continue
+        except End:
+            if not self._final:
+                raise
+
+    def _append(self, text: str) -> None:
+        self._value.append(text)
+        if -1 < self._rules.max_chars < len(self._value):
+            raise LimitError(*TOO_MANY_CHARS)
+
+    def _length(self) -> int:
+        return -1 if self._skipped else len(self._value)
+
+    def _value_parsed(self) -> None:
+        value = self._value.take()
+        if self._trim:
+            value = value.rstrip(WHITESPACE)
+        self._push(None if self._skipped else value or self._rules.empty_value)
+        self._skipped = False
+
+    def _empty_parsed(self) -> None:
+        self._push(self._rules.null_value)
+
+    def _push(self, value: str | None) -> None:
+        if len(self._values) >= self._rules.max_columns:
+            raise LimitError(*TOO_MANY_COLUMNS)
+        self._values.append(value)
+
+    def _row_parsed(self) -> list[str | None] | None:
+        if self._pending:
+            return self._pending.popleft()
+        row, self._values = self._values, []
+        return row or None
+
+    def _append_until(self, ch: str, run: re.Pattern[str], stops: tuple[str, ...]) -> str:
+        while ch not in stops:
+            match = run.match(self._text, self._i)
+            self._append(ch + (match[0] if match else ""))
+            if match:
+                self._i = match.end()
+            ch = self._next_char()
+        return ch
+
+    def _append_until_delimiter(self) -> None:
+        self._ch = self._append_until(self._ch, self._delimiter_run, self._enders)
 
     def line(self, text: str) -> list[str | None] | None:
         """Return the tokens of one line; None if the line has no tokens."""
@@ -491,7 +393,7 @@ class CsvTokenizer(CsvCursor):
         if self._goes_on_after_blanks():
             return False
         if self._ch not in self._enders:
-            raise UnescapedQuote
+            raise LimitError("unescapedQuoteHandling", "an unescaped quote")
         return True
 
     def _rest_after_stray_quote(self) -> None:
@@ -591,7 +493,7 @@ class CsvTokenizer(CsvCursor):
 
     def _skip_or_raise(self) -> None:
         if self._rules.stray_quotes == "RAISE_ERROR":
-            raise UnescapedQuote
+            raise LimitError("unescapedQuoteHandling", "an unescaped quote")
         self._skip_value()
 
     def _skip_value(self) -> None:
@@ -603,4 +505,5 @@ class CsvTokenizer(CsvCursor):
         self._ch = ch
 
 
-_NOTHING = ("", "")
+def _run_without(*stops: str) -> re.Pattern[str]:
+    return re.compile("[^" + re.escape("".join(stops)) + "]+")

@@ -38,9 +38,10 @@ from forebay.formats.json.jackson_tokens import (
 )
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.records import utf8_problem, valid_utf8
-from forebay.formats.values.dates import MICROS, parse_date, parse_timestamp, parse_timestamp_ntz
+from forebay.formats.values.dates import MICROS, parse_timestamp
 from forebay.formats.values.ddl import type_text
 from forebay.formats.values.numbers import parse_decimal, parse_float, parse_int
+from forebay.formats.values.time_columns import date_parser, timestamp_parser
 
 # -- Converts one JSON token to a scalar type (JacksonParser.makeConverter of Spark 4.2.0).
 
@@ -82,8 +83,7 @@ def scalar(data_type: pa.DataType, options: JsonOptions) -> Scalar | None:
         return _texts(_date_parser(options))
     if isinstance(data_type, pa.TimestampType) and data_type.unit == "us":
         if data_type.tz is None:
-            pattern = options.pattern("timestamp_ntz_format")
-            return _texts(parse_timestamp_ntz if pattern is None else pattern.timestamp_ntz)
+            return _texts(timestamp_parser(options, instants=False))
         texts = _texts(_timestamp_parser(options))
         return partial(_timestamp, parse=texts) if options.numeric_timestamps else texts
     return None
@@ -172,33 +172,26 @@ def _timestamp(kind: int, text: str, *, parse: Callable[[int, str], int]) -> int
 
 
 def _timestamp_parser(options: JsonOptions) -> Callable[[str], int | None]:
-    zone = options.zone
-    pattern = options.pattern("timestamp_format")
-    lenient = options.lenient("timestamp_format")
+    read = timestamp_parser(options, instants=True)
+    if options.timestamp_format is not None:
+        return read
 
     def parse(text: str) -> int | None:
-        if pattern is not None:
-            value = pattern.timestamp(text, zone)
-        elif _ISO_TIMESTAMP.fullmatch(text):
+        if _ISO_TIMESTAMP.fullmatch(text):
             return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
-        else:
-            value = parse_timestamp(text, zone)
-        return parse_timestamp(text.replace("GMT", ""), zone) if value is None and lenient else value
+        return read(text)
 
     return parse
 
 
 def _date_parser(options: JsonOptions) -> Callable[[str], int | None]:
-    pattern = options.pattern("date_format")
-    lenient = options.lenient("date_format")
+    read = date_parser(options)
+    if not options.lenient("date_format"):
+        return read
 
     def parse(text: str) -> int | None:
-        value = parse_date(text) if pattern is None else pattern.date(text)
-        if value is None and lenient:
-            value = parse_date(text.replace("GMT", ""))
-            # Spark 1.5 wrote dates as numbers of days.
-            return parse_int(text, 32) if value is None else value
-        return value
+        value = read(text)
+        return parse_int(text, 32) if value is None else value  # Spark 1.5 wrote dates as numbers of days
 
     return parse
 

@@ -361,15 +361,45 @@ _TRIED_FIRST = 16
 _ARROW_RULES_END = 2_114_380_800 * MICROS  # 2037; Arrow has no rules for later years
 
 
+def date_parser(options: TimeOptions, pattern: DatePattern | None = None) -> Callable[[str], int | None]:
+    """Return the function that parses a date to days since 1970-01-01, or to None.
+
+    `pattern` replaces the option `dateFormat`.
+    """
+    pattern = options.pattern("date_format") if pattern is None else pattern
+    read = parse_date if pattern is None else pattern.date
+    return _or_without_gmt(read, parse_date) if options.lenient("date_format") else read
+
+
+def timestamp_parser(options: TimeOptions, *, instants: bool) -> Callable[[str], int | None]:
+    """Return the function that parses a timestamp to µs since 1970, or to None. Without `instants` it reads no zone."""
+    name = "timestamp_format" if instants else "timestamp_ntz_format"
+    pattern, session = options.pattern(name), options.zone
+    if not instants:
+        return parse_timestamp_ntz if pattern is None else pattern.timestamp_ntz
+    by_default = partial(parse_timestamp, session_zone=session)
+    read = by_default if pattern is None else partial(pattern.timestamp, session_zone=session)
+    return _or_without_gmt(read, by_default) if options.lenient(name) else read
+
+
+def _or_without_gmt(
+    read: Callable[[str], int | None], by_default: Callable[[str], int | None]
+) -> Callable[[str], int | None]:
+    """Return `read`, and for a text that it does not read `by_default` of the text without `GMT`, as in Spark."""
+
+    def parse(text: str) -> int | None:
+        value = read(text)
+        return by_default(text.replace("GMT", "")) if value is None else value
+
+    return parse
+
+
 def date_converter(options: TimeOptions, *, prefer_date: bool = False) -> Converter:
     """Return the converter for a column of dates. `prefer_date` is the option `preferDate` of CSV."""
     pattern = options.pattern("date_format")
     if pattern is None and prefer_date and options.enable_date_time_parsing_fallback is False:
         pattern = DatePattern.of("yyyy-MM-dd")
-    parse = _first_of(
-        parse_date if pattern is None else pattern.date,
-        (lambda text: parse_date(text.replace("GMT", ""))) if options.lenient("date_format") else None,
-    )
+    parse = date_parser(options, pattern)
     if pattern is not None and pattern.text != "yyyy-MM-dd":
         return _by_pattern(pa.date32(), pattern, parse, options.zone)
     plains: list[Plain] = [(f"^{_DAY}$", lambda plain: plain.cast(pa.date32()))]
@@ -379,22 +409,15 @@ def date_converter(options: TimeOptions, *, prefer_date: bool = False) -> Conver
 def timestamp_converter(data_type: pa.TimestampType, options: TimeOptions) -> Converter:
     """Return the converter for a column of timestamps: instants if the type has a zone, else wall-clock times."""
     instants = data_type.tz is not None
-    name = "timestamp_format" if instants else "timestamp_ntz_format"
-    pattern, session = options.pattern(name), options.zone
-    read: Callable[[str], int | None]
-    if instants:
-        read = partial(parse_timestamp, session_zone=session)
-        main = read if pattern is None else partial(pattern.timestamp, session_zone=session)
-        parse = _first_of(main, (lambda text: read(text.replace("GMT", ""))) if options.lenient(name) else None)
-    else:
-        parse = parse_timestamp_ntz if pattern is None else pattern.timestamp_ntz
+    parse = timestamp_parser(options, instants=instants)
+    pattern, session = options.pattern("timestamp_format" if instants else "timestamp_ntz_format"), options.zone
+    if pattern is not None:
+        return _by_pattern(data_type, pattern, parse, session)
 
     def wall(tokens: pa.Array) -> pa.Array:
         values = tokens.cast(_NAIVE)
         return localized(values, session).cast(data_type) if instants else values
 
-    if pattern is not None:
-        return _by_pattern(data_type, pattern, parse, session)
     return _Timestamps(data_type, wall, parse)
 
 
@@ -456,19 +479,6 @@ def _surely_zoned(tokens: pa.Array) -> bool:
         if data[size - 1 :: size].tobytes() == b"Z" * count and data[16::size].tobytes() == b":" * count:
             return True
     return pc.all(pc.match_substring_regex(tokens, rf"^.{{10}}[ T].{{5}}:.*{_OFFSET}$")).as_py() is True
-
-
-def _first_of(
-    main: Callable[[str], int | None], fallback: Callable[[str], int | None] | None
-) -> Callable[[str], int | None]:
-    if fallback is None:
-        return main
-
-    def parse(text: str) -> int | None:
-        value = main(text)
-        return fallback(text) if value is None else value
-
-    return parse
 
 
 def _by_pattern(

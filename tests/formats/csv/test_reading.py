@@ -345,6 +345,12 @@ def test_a_header_must_match_only_if_asked(memory_file, multi_line) -> None:
         assert caught.value.option == "enforceSchema"
 
 
+def test_a_header_that_is_not_utf8_gives_names(memory_file) -> None:
+    for options in ({}, {"multi_line": True}):
+        schema = CsvFormat(CsvOptions(header=True, **options)).infer_schema([memory_file(b"a\xff,b\n1,2\n")])
+        assert schema.names == ["a\ufffd", "b"]
+
+
 @pytest.mark.parametrize("header", [b"a\nb,c", b'"a\nb",c', b'"a\nb","c"'])
 def test_a_line_feed_in_a_header_is_text_where_another_separator_ends_lines(memory_file, header) -> None:
     options = CsvOptions(header=True, line_sep="|")
