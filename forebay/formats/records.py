@@ -9,7 +9,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -506,6 +506,9 @@ class RecordOptions(TimeOptions):
         ConfigurationError: A value is invalid.
     """
 
+    drops_all_marks: ClassVar[bool] = True
+    """Whether a byte order mark is no part of the text in other encodings than UTF-8, too."""
+
     multi_line: bool = False
     line_sep: str | None = None
     encoding: str | None = option(default=None, aliases="charset")
@@ -529,11 +532,13 @@ class RecordOptions(TimeOptions):
 
     def blocks(self, block_bytes: int | None = None) -> RecordBlocks:
         """Return the settings for cutting a file into blocks of lines. `block_bytes` replaces the option."""
+        encoding = check_encoding(self.encoding or "UTF-8")
         return RecordBlocks(
             separator=None if self.line_sep is None else self.line_sep.encode(),
             block_bytes=block_bytes or self.block_bytes or BLOCK_BYTES,
             max_record_bytes=self.max_record_bytes,
-            encoding=check_encoding(self.encoding or "UTF-8"),
+            encoding=encoding,
+            drops_mark=self.drops_all_marks or encoding == "UTF-8",
         )
 
     def _check_positive(self, *fields: str) -> None:

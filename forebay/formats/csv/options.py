@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from forebay.errors import DataError
-from forebay.formats.records import BLOCK_BYTES, RecordBlocks, RecordOptions
+from forebay.formats.records import BLOCK_BYTES, RecordOptions
 from forebay.options import option
 
 # -- The settings of the CSV tokenizer, and the error for records that break its limits.
@@ -113,6 +113,7 @@ class CsvOptions(RecordOptions):
     """The options for reading CSV files, beside those of `RecordOptions`."""
 
     format_name: ClassVar[str] = "CSV"
+    drops_all_marks: ClassVar[bool] = False
 
     header: bool = False
     sep: str = option(",", aliases="delimiter")
@@ -162,11 +163,6 @@ class CsvOptions(RecordOptions):
         if sep in "\n\r":
             raise self._wrong("sep", "a line end cannot separate columns")
         return sep
-
-    def blocks(self, block_bytes: int | None = None) -> RecordBlocks:
-        """See `RecordOptions.blocks`. A byte order mark in another encoding than UTF-8 is left to the first record."""
-        blocks = super().blocks(block_bytes)
-        return replace(blocks, drops_mark=blocks.encoding == "UTF-8")
 
     def rules(self) -> CsvRules:
         """Return the settings of the CSV tokenizer that follow from these options."""

@@ -200,7 +200,8 @@ class CsvReading:
         Returns None if the block has no such line.
         """
         comment = self._options.comment.encode() or None
-        for line, start, after in self._lines(block.data, self._after_blank_lines(block.data)):
+        first = 0 if block.data[:1] > b" " else self._after_blank_lines(block.data)
+        for line, start, after in self._lines(block.data, first):
             if line.strip(_BLANKS) and not (comment and line.startswith(comment)):
                 return decoded(line), start, after
         return None

@@ -11,7 +11,6 @@ it leaves to the next tier.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,6 @@ from forebay.formats.compression.codecs import open_decompressed
 from forebay.formats.json.arrow import (
     BLANKS,
     ArrowTier,
-    Backoff,
-    Leftover,
-    NotSafe,
     Rows,
     all_left,
     is_utf8,
@@ -35,7 +31,7 @@ from forebay.formats.records import as_utf8, valid_utf8
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
-    from forebay.formats.json.uniform import UniformReader
+    from forebay.formats.json.uniform import UniformTier
 
 
 _STEP_BYTES = 4 << 20
@@ -97,7 +93,7 @@ class BlockReader:
             check_type(item.type, item.name, options)
         self._data_schema = pa.schema(self._fields)
         self._records = RecordReader(self._fields, options, embedded=embedded)
-        self._uniform = UniformTier(self._fields, options)
+        self._uniform = _uniform_tier(self._fields, options)
         arrow = ArrowTier(self._fields, options)
         self._arrow = arrow if arrow.able else None
         self.malformed_records = 0
@@ -119,7 +115,7 @@ class BlockReader:
         """Return the rows of a block if a fast tier reads it without splitting it into lines; None if no tier can."""
         if self._arrow is None or self._options.line_sep is not None or self._arrow.backoff.left:
             return None
-        rows = self._uniform.read_block(data) or self._arrow.read_block(data)
+        rows = (self._uniform and self._uniform.read_block(data)) or self._arrow.read_block(data)
         return None if rows is None else self._with_leftovers(rows, offset)
 
     def read_lines(self, lines: list[bytes], offset: int) -> pa.RecordBatch:
@@ -225,6 +221,17 @@ class BlockReader:
         return column([malformed.get(row) for row in range(rows)], pa.string())
 
 
+def _uniform_tier(fields: list[pa.Field], options: JsonOptions) -> UniformTier | None:
+    """Return the tier for lines of one form; None if numpy, an optional dependency, is not installed."""
+    try:
+        from forebay.formats.json.uniform import UniformTier
+    except ModuleNotFoundError as error:
+        if error.name != "numpy":
+            raise
+        return None
+    return UniformTier(fields, options)
+
+
 # -- Builds Arrow columns and record batches from the values that the record readers return.
 
 
@@ -280,87 +287,3 @@ def _structs(values: list[Any], data_type: pa.StructType) -> pa.Array:
         for place, field in enumerate(data_type)
     ]
     return pa.StructArray.from_arrays(inside, fields=list(data_type), mask=mask)
-
-
-# -- The tier for blocks in which nearly all lines have the same names in the same order ("form").
-
-
-_MAX_BYTES = 16 << 20  # bounds the memory for the positions of quotes
-_MAX_SKIPPED = 64
-# The most leftovers of a block: a few, and one for every so many rows.
-_FEW_LEFTOVERS = 16
-_LINES_PER_LEFTOVER = 64
-
-
-class UniformTier:
-    """Reads blocks in which nearly all lines have one form. Tries the form of the last block first.
-
-    Create one for each read.
-    """
-
-    def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
-        self._fields = fields
-        self._options = options
-        self._reader_class = _reader_class()
-        self._reader: UniformReader | None = None
-        self._backoff = Backoff(_MAX_SKIPPED)
-
-    def read_block(self, data: bytes | bytearray) -> Rows | None:
-        """Return the rows and leftover lines of a block; None if too few of its lines have a common form."""
-        if self._backoff.skip() or len(data) > _MAX_BYTES or b"\\" in data or not is_utf8(data):
-            return None
-        for reader in self._candidates(data):
-            rows = _uniform_rows(reader, data)
-            if rows is not None:
-                self._reader = reader
-                self._backoff.report(failed=False)
-                return rows
-        self._backoff.report(failed=True)
-        return None
-
-    def _candidates(self, data: bytes | bytearray) -> Iterator[UniformReader]:
-        """Yield the reader of the last block, then readers for the form of the first and of a middle line."""
-        if self._reader_class is None:
-            return
-        if self._reader is not None:
-            yield self._reader
-        for start in (0, data.find(b"\n", len(data) // 2) + 1):
-            end = data.find(b"\n", start)
-            line = bytes(data[start : end if end >= 0 else len(data)]).strip()
-            try:
-                yield self._reader_class(self._fields, self._options, line)
-            except NotSafe:
-                continue
-
-
-def _reader_class() -> type[UniformReader] | None:
-    """Return the reader class; None if numpy, an optional dependency, is not installed."""
-    try:
-        from forebay.formats.json.uniform import UniformReader
-    except ModuleNotFoundError as error:
-        if error.name != "numpy":
-            raise
-        return None
-    return UniformReader
-
-
-def _uniform_rows(reader: UniformReader, data: bytes | bytearray) -> Rows | None:
-    values = reader.splitter.split(data)
-    if values is None:
-        return None
-    rows, others = values.rows, values.others
-    most = _FEW_LEFTOVERS + len(rows.starts) // _LINES_PER_LEFTOVER
-    if len(others.starts) > most:
-        return None
-    try:
-        batch, unsafe = reader.read(values)
-    except NotSafe:
-        return None
-    if len(others.starts) + len(unsafe) > most:
-        return None
-    leftovers = [
-        Leftover(row, False, bytes(data[start:end]))
-        for row, start, end in zip(values.before_others.tolist(), others.starts, others.ends, strict=True)
-    ]
-    leftovers += [Leftover(row, True, bytes(data[rows.starts[row] : rows.ends[row]])) for row in unsafe]
-    return batch, sorted(leftovers, key=lambda line: line[:2])

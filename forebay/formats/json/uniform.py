@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.formats.json.arrow import NotSafe, finish_of
+from forebay.formats.json.arrow import Backoff, Leftover, NotSafe, Rows, finish_of, is_utf8
 from forebay.formats.json.jackson import refuse_constant, unique_names
 from forebay.formats.json.jackson_tokens import MAX_NAME_BYTES, MAX_NUMBER_DIGITS
 from forebay.formats.json.options import JsonOptions
@@ -114,6 +114,76 @@ def _described(root: dict[str, Any], pieces: list[str]) -> Template:
         return tree
 
     return Template(tree_of(root), values, constants)
+
+
+# -- The tier for blocks in which nearly all lines have the same names in the same order ("form").
+
+
+_MAX_BYTES = 16 << 20  # bounds the memory for the positions of quotes
+_MAX_SKIPPED = 64
+# The most leftovers of a block: a few, and one for every so many rows.
+_FEW_LEFTOVERS = 16
+_LINES_PER_LEFTOVER = 64
+
+
+class UniformTier:
+    """Reads blocks in which nearly all lines have one form. Tries the form of the last block first.
+
+    Create one for each read.
+    """
+
+    def __init__(self, fields: list[pa.Field], options: JsonOptions) -> None:
+        self._fields = fields
+        self._options = options
+        self._reader: UniformReader | None = None
+        self._backoff = Backoff(_MAX_SKIPPED)
+
+    def read_block(self, data: bytes | bytearray) -> Rows | None:
+        """Return the rows and leftover lines of a block; None if too few of its lines have a common form."""
+        if self._backoff.skip() or len(data) > _MAX_BYTES or b"\\" in data or not is_utf8(data):
+            return None
+        for reader in self._candidates(data):
+            rows = _uniform_rows(reader, data)
+            if rows is not None:
+                self._reader = reader
+                self._backoff.report(failed=False)
+                return rows
+        self._backoff.report(failed=True)
+        return None
+
+    def _candidates(self, data: bytes | bytearray) -> Iterator[UniformReader]:
+        """Yield the reader of the last block, then readers for the form of the first and of a middle line."""
+        if self._reader is not None:
+            yield self._reader
+        for start in (0, data.find(b"\n", len(data) // 2) + 1):
+            end = data.find(b"\n", start)
+            line = bytes(data[start : end if end >= 0 else len(data)]).strip()
+            try:
+                yield UniformReader(self._fields, self._options, line)
+            except NotSafe:
+                continue
+
+
+def _uniform_rows(reader: UniformReader, data: bytes | bytearray) -> Rows | None:
+    values = reader.splitter.split(data)
+    if values is None:
+        return None
+    rows, others = values.rows, values.others
+    most = _FEW_LEFTOVERS + len(rows.starts) // _LINES_PER_LEFTOVER
+    if len(others.starts) > most:
+        return None
+    try:
+        batch, unsafe = reader.read(values)
+    except NotSafe:
+        return None
+    if len(others.starts) + len(unsafe) > most:
+        return None
+    leftovers = [
+        Leftover(row, False, bytes(data[start:end]))
+        for row, start, end in zip(values.before_others.tolist(), others.starts, others.ends, strict=True)
+    ]
+    leftovers += [Leftover(row, True, bytes(data[rows.starts[row] : rows.ends[row]])) for row in unsafe]
+    return batch, sorted(leftovers, key=lambda line: line[:2])
 
 
 # -- Makes columns from lines that share one form, as most programs write them.
