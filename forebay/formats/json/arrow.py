@@ -88,24 +88,25 @@ def parsed_lines(lines: list[bytes], options: arrow_json.ParseOptions) -> tuple[
     block = b"\n".join(lines)
     check_each = has_unsafe_number(block) or not is_utf8(block)
     good = [index for index, line in enumerate(lines) if _is_safe(line, check_each)]
-    left = _MOST_PARSED * (len(good) + _LINES_OF_CALL)
+    budget = _MOST_PARSED * (len(good) + _LINES_OF_CALL)
     begin, size, bad = 0, len(good), set[int]()
-    while good and left > 0 and _FEW_LINES * len(bad) <= begin + _FEW_LINES**2:
-        some = good[begin : begin + size]
-        left -= len(some) + _LINES_OF_CALL
+    # Where more than one line of 16 is bad, a call for each takes longer than to read all lines alone.
+    while good and budget > 0 and _FEW_LINES * len(bad) <= begin + _FEW_LINES**2:
+        tried = good[begin : begin + size]
+        budget -= len(tried) + _LINES_OF_CALL
         try:
-            table = _parsed_at(some, lines, options)
+            table = _parsed_at(tried, lines, options)
         except NotSafe as error:
-            if error.row is None and len(some) > _FEW_LINES:
-                size = len(some) // 8
+            if error.row is None and len(tried) > _FEW_LINES:
+                size = len(tried) // 8
                 continue
-            others = some if error.row is None else some[error.row : error.row + 1]
-            bad.update(others)
-            size = len(some) if error.row is None else error.row + 1
+            unreadable = tried if error.row is None else tried[error.row : error.row + 1]
+            bad.update(unreadable)
+            size = len(tried) if error.row is None else error.row + 1
         else:
-            if len(some) == len(good):
+            if len(tried) == len(good):
                 return table, good
-            size = len(some)
+            size = len(tried)
         begin, size = begin + size, 2 * size
         if begin >= len(good):
             good = [index for index in good if index not in bad]

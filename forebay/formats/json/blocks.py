@@ -157,19 +157,19 @@ class BlockReader:
             # Java's readers refuse bytes that are invalid in the encoding of the option.
             refused = self._options.encoding is not None and not is_utf8(line)
             outcome = Outcome([], bad=True) if refused else self._records.read(line)
-            more = outcome.rows
+            line_rows = outcome.rows
             if outcome.bad:
-                more = self._malformed_rows(outcome.rows, line, offset)
+                line_rows = self._malformed_rows(outcome.rows, line, offset)
                 text = bytes(valid_utf8(line))
-                malformed.update(dict.fromkeys(range(len(order), len(order) + len(more)), text))
-            order += range(count + len(values), count + len(values) + len(more))
-            values += more
+                malformed.update(dict.fromkeys(range(len(order), len(order) + len(line_rows)), text))
+            order += range(count + len(values), count + len(values) + len(line_rows))
+            values += line_rows
         if batch is None or not leftovers:
             return self._with_texts(self._batch(values) if batch is None else batch, malformed)
         order += range(start, count)
-        both = zip(batch.columns, self._batch(values).columns, strict=True)
+        pairs = zip(batch.columns, self._batch(values).columns, strict=True)
         places = pa.array(order, pa.int32())
-        columns = [pa.concat_arrays(parts).take(places) for parts in both]
+        columns = [pa.concat_arrays(pair).take(places) for pair in pairs]
         return self._with_texts(batch_of(columns, self._data_schema, len(order)), malformed)
 
     def _malformed_rows(self, rows: list[list[Any]], record: bytes, offset: int) -> list[list[Any]]:
