@@ -41,7 +41,7 @@ USED: dict[str, dict[str, tuple[str, set[str]]]] = {
     },
 }
 # Of Python itself: the only ways to a caller's names, and to where another thread is.
-OF_PYTHON = {"_getframe": {"options/_kinds.py"}, "_current_frames": {"testkit/harness/calls.py"}}
+OF_PYTHON = {"_current_frames": {"testkit/harness/calls.py"}}
 PUBLIC = {"_replace", "_asdict", "_fields"}  # of named tuples, as documented
 
 
