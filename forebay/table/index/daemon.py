@@ -239,7 +239,8 @@ class _TypeRounds:
         """The job in the thread, and the number of the last run before it."""
         self._alerts = Alerts(alert_journal(index), index.object_type, daemon.alerts, daemon.clock)
         self._retries: dict[str, _Retry] = {}
-        self._is_new = True
+        self._first_serving = ""
+        """The pipeline that served in the first round."""
         self._head = -1
         self._known_definition: tuple[str, ObjectType] | None = None
         self._edits: list[Edit] = []
@@ -262,6 +263,7 @@ class _TypeRounds:
             if head.number < self._head:
                 self.begin()
             self._head, self._was_there = head.number, True
+            self._first_serving = self._first_serving or head.serving
             well = self._runs_are_read()
             for job in self._jobs(head):
                 if self._daemon.stopping:
@@ -270,7 +272,6 @@ class _TypeRounds:
             well = self._runs_are_read() and well
             observed = self._observed(self._index.log.head(head) or head)
             broken = self._alerts.update(observed, self._daemon.limits)
-            self._is_new = self._is_new and bool(observed.unknown)
             self._each_round(broken)
         except ForebayError as error:
             _log.error("%s: the round failed, and the next one follows: %s", self._index.object_type, error)
@@ -451,8 +452,8 @@ class _TypeRounds:
             watched = self._watched(head)
         for each in (name for name in watched if name not in unknown):
             with _unless_unreadable(unknown, each):
-                # How long a replacement that waited could have been built already, no fact says.
-                pipelines[each] = self._age(each, self._unserved(each, head), new=each == head.serving)
+                # How long a replacement that waited could have been built already, no fact says, also when it serves.
+                pipelines[each] = self._age(each, self._unserved(each, head), new=each == self._first_serving)
         datasources = None
         with suppress(ForebayError):
             definitions = [self._definition(head.serving)]
@@ -470,7 +471,7 @@ class _TypeRounds:
         return self._known_definition[1]
 
     def _age(self, name: str, times: Mapping[int, float], *, new: bool = True) -> Pending | None:
-        return self._ages.setdefault(name, Ages(self._clock, new=new and self._is_new)).oldest(times)
+        return self._ages.setdefault(name, Ages(self._clock, new=new)).oldest(times)
 
     def _unserved(self, pipeline: str, head: Entry) -> dict[int, float]:
         """Return the facts with changes that the index of a pipeline does not have, and when they were put."""

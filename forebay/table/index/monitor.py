@@ -129,9 +129,11 @@ class Observed:
         pipelines: For each watched pipeline, the oldest fact of the log with changes that its index does not serve.
         edits: The oldest edit that no flush has folded.
         runs: The last run of each job, by its subject.
-        building: The pipeline of the replacement that is built; empty: none is, or it waits for a commit.
+        building: The pipeline of the replacement that is built; empty: none is, or it waits for a commit, if that could
+            be read.
         unknown: The pipelines of which nothing could be read, and `edits`, if those could not. Their alerts stay.
-        datasources: The datasources of the index and of the replacement; None: they could not be read.
+        datasources: The datasources of the index and of the replacement; None: they could not be read, nor whether
+            the replacement waits.
     """
 
     pipelines: Mapping[str, Pending | None] = field(default_factory=dict)
@@ -150,6 +152,12 @@ class Observed:
             return self.datasources is None or name in self.datasources
         return job != "index" or name in (*self.pipelines, *self.unknown)
 
+    def may_be_gone(self, subject: str) -> bool:
+        """Return whether nobody can tell whether a job is watched: it keeps its alert, and begins none."""
+        job, _, name = subject.partition(" ")
+        of_replacement = job in ("index", "replacement") and name == self.building
+        return self.datasources is None and (job == "commit" or of_replacement)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -165,8 +173,7 @@ def findings(observed: Observed, limits: Limits) -> list[Finding]:
     """Apply the rules."""
     results = []
     for run in observed.runs.values():
-        # What may be gone keeps its alert, and begins none.
-        if not observed.has(run.subject) or (run.job == "commit" and observed.datasources is None):
+        if not observed.has(run.subject) or observed.may_be_gone(run.subject):
             continue
         failed = " ".join(run.text.split()) if run.error else None
         results.append(

@@ -181,6 +181,26 @@ def test_a_daemon_whose_first_round_could_not_read_believes_the_times_later(obje
     assert sent == [("edits", "users", True)]
 
 
+def test_after_an_unreadable_round_the_times_of_a_replacement_that_serves_since_are_not_believed(
+    objects, daemon_of, clock, sent, closed
+):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    daemon = daemon_of(objects, limits=Limits(failed=False))
+    closed.append("/edits/")
+    daemon.step()
+    clock.offset += 24 * HOUR
+    closed.clear()
+    new = defined(objects, Property("string", filter=False, text=True))
+    assert new.replace().serves
+    new.commit("a", [{"id": 2, "name": "x"}], follow=False)
+    closed.append("/segments/")
+    daemon.step()
+    assert sent == []
+    clock.passed += 601
+    daemon.step()
+    assert sent == [("delay", "index r000002", True)]
+
+
 @pytest.mark.parametrize("seen_in", [1, 3])
 def test_a_replacement_is_late_from_the_round_on_that_sees_that_it_can_be_built(
     objects, daemon_of, clock, sent, seen_in
@@ -234,6 +254,30 @@ def test_a_replacement_whose_files_cannot_be_read_fails_and_its_alert_ends(objec
     closed.clear()
     clock.passed += HOUR
     assert daemon.step() and sent[1:] == [("failed", "replacement r000002", False)]
+
+
+@pytest.mark.parametrize("job", ["index", "replacement"])
+def test_a_replacement_that_may_wait_begins_no_alert_and_ends_none(objects, daemon_of, clock, sent, closed, job):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    waiting = defined(objects, Property("string", column="title"))
+    assert waiting.replace().waits
+    failed(objects, job, "r000002")
+    closed.append("/pipelines/")
+    for _ in range(2):
+        assert not daemon_of(objects, gc_every=None).step() and sent == [("failed", "index 000001", True)]
+    closed.clear()
+    assert daemon_of(objects).step() and sent[1:] == [("failed", "index 000001", False)]
+    sent.clear()
+    begin_replacement(objects.index, defined(objects, Property("string", text=True)).definition, "000001", swap=False)
+    failed(objects, job, "r000003", FatalError("it is wrong"))
+    closed[:] = ["/segments/"]
+    daemon_of(objects, gc_every=None).step()
+    breach = ("failed", f"{job} r000003", True)
+    assert breach in sent
+    sent.clear()
+    closed[:] = ["/pipelines/"]
+    daemon_of(objects, gc_every=None).step()
+    assert breach not in sent and ("failed", f"{job} r000003", False) not in sent
 
 
 def test_a_build_that_fails_before_the_round_is_over_is_one_alert(objects, daemon_of, clock, sent, monkeypatch):
