@@ -332,6 +332,36 @@ def test_a_job_with_nothing_to_do_is_well_for_each_new_daemon(objects, daemon_of
     assert [run.error for run in runs(objects.index) if run.job == "index"][-2:] == ["RetriableError", ""]
 
 
+@pytest.mark.parametrize("was_open", [False, True])
+@pytest.mark.parametrize("job", ["index 000001", "index r000002", "opensearch o", "flush edits"])
+def test_a_failure_that_is_listed_after_a_newer_success_opens_and_keeps_no_alert(
+    objects, daemon_of, clock, sent, job, was_open
+):
+    class Database:
+        name = "o"
+
+        def catch_up(self):
+            pass
+
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    assert not defined(objects, Property("string", filter=False, text=True)).replace(swap=False).serves
+    daemon = daemon_of(objects, followers=lambda name: [Database()])
+    assert daemon.step()
+    if was_open:
+        failed(objects, *job.split())
+        pipelines = dict.fromkeys(objects.index.head().pipelines)
+        last = {job: runs(objects.index)[-1]}
+        observed = monitor.Observed(pipelines, runs=last, building="r000002", datasources={"a", "b"})
+        of_another = monitor.Alerts(monitor.alert_journal(objects.index), "O", daemon.alerts, clock)
+        (opened,) = of_another.update(observed, Limits())
+        assert opened.subject == job and sent.pop() == ("failed", job, True)
+    with recorded(objects.index, *job.split()) as run:
+        run.did(to=objects.index.head().number)
+    failed(objects, *job.split())  # of a process that began before
+    assert daemon.step() and daemon_of(objects).step()
+    assert sent == [("failed", job, False)] * was_open
+
+
 def test_what_was_not_done_again_is_not_well(objects, daemon_of, clock, sent):
     objects.commit("a", [{"id": 1, "name": "x"}])
     new = defined(objects, Property("string", filter=False, text=True))
@@ -651,6 +681,44 @@ def test_a_build_that_takes_long_holds_up_no_round(objects, daemon_of, clock, mo
     begin_replacement(objects.index, objects.definition, "r000002")
     daemon.run(lambda: True)  # it may run again
     assert objects.index.definition(objects.index.head().serving).properties["name"].filter
+
+
+@pytest.mark.parametrize("place", ["/pipelines/r", "/pipelines/", "/edits/", "/runs/", "/log/"])
+def test_an_unreadable_moment_during_a_long_build_is_no_alert_of_it_and_loses_no_age(
+    objects, daemon_of, clock, sent, closed, monkeypatch, place
+):
+    objects.commit("a", [{"id": 1, "name": "1"}])
+    begin_replacement(objects.index, defined(objects, Property("string", filter=False)).definition, "000001")
+    builds, goes_on, build = threading.Event(), threading.Event(), follower_module.build_shard
+
+    def slow(task):
+        if task.pipeline != "000001":
+            builds.set()
+            assert goes_on.wait(60)
+        return build(task)
+
+    monkeypatch.setattr(follower_module, "build_shard", slow)
+    came = []
+
+    def until():
+        assert builds.wait(60)
+        came.append([each for each in sent if each[1].endswith("r000002")])
+        closed[:] = [place] * (len(came) == 1)
+        clock.passed += 301
+        clock.offset += 24 * HOUR * (len(came) == 1)
+        if len(came) == 4:
+            closed.clear()
+            goes_on.set()
+        return len(came) == 4
+
+    daemon = daemon_of(objects, gc_every=None)
+    daemon.run(until, lambda seconds: setattr(clock, "passed", clock.passed + seconds))
+    # Seen at 0 s, unreadable at 331 s, it is late at 662 s.
+    assert came == [[], [], *[[("delay", "index r000002", True)]] * 2]
+    assert daemon.step() and objects.index.head().serving == "r000002"
+    assert [each for each in sent if each[1].endswith("r000002")] == [
+        ("delay", "index r000002", breach) for breach in (True, False)
+    ]
 
 
 def test_without_hashes_of_keys_edits_stay_pending_and_there_is_an_alert(objects, daemon_of, clock, sent):
