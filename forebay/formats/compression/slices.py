@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from forebay.formats.base import even_borders
 from forebay.formats.compression.byte_streams import decoded_stream
-from forebay.formats.compression.bzip2_blocks import Bzip2Blocks
 from forebay.formats.compression.codecs import (
     RawBytes,
     ReadFailed,
@@ -17,8 +16,6 @@ from forebay.formats.compression.codecs import (
     open_decompressed,
     wrap_damage,
 )
-from forebay.formats.compression.xz_blocks import XzBlocks, has_several_blocks
-from forebay.formats.compression.zstd_frames import ZstdFrames, has_seek_table
 
 if TYPE_CHECKING:
     from forebay.formats.base import InputFile
@@ -65,6 +62,11 @@ def open_slice(file: InputFile, position: int, end: int | None) -> OpenSlice:
     codec = codec_of(file.path)
     if codec not in _CUT_CODECS or not (first or last):
         return OpenSlice(open_decompressed(file), 0, lambda: end)
+    # Not above: no plain file needs them.
+    from forebay.formats.compression.bzip2_blocks import Bzip2Blocks
+    from forebay.formats.compression.xz_blocks import XzBlocks
+    from forebay.formats.compression.zstd_frames import ZstdFrames
+
     raw = file.open()
     compressed = RawBytes(raw)
     blocks: Bzip2Blocks | XzBlocks | ZstdFrames
@@ -88,6 +90,9 @@ def open_slice(file: InputFile, position: int, end: int | None) -> OpenSlice:
 def _has_several_blocks(file: InputFile, codec: str) -> bool:
     if codec == "bz2":
         return True
+    from forebay.formats.compression.xz_blocks import has_several_blocks
+    from forebay.formats.compression.zstd_frames import has_seek_table
+
     with file.open() as raw:
         try:
             return (has_several_blocks if codec == "xz" else has_seek_table)(RawBytes(raw).at, file.size)

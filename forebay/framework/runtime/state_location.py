@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import TYPE_CHECKING
 
 from forebay.framework.runtime.host_options import HostOptions
-from forebay.state.open_state_store import can_keep_state, open_state_store, scheme_of
-from forebay.state.state_store import StateStore
+
+# Stores are imported where one is named: most reads have none.
+if TYPE_CHECKING:
+    from forebay.state.state_store import StateStore
 
 
 def state_store(options: HostOptions) -> StateStore | None:
@@ -19,6 +22,8 @@ def state_store(options: HostOptions) -> StateStore | None:
     """
     if options.state_location is None:
         return None
+    from forebay.state.open_state_store import open_state_store
+
     return open_state_store(options.state_location, options.state_storage)
 
 
@@ -27,7 +32,11 @@ def default_location(checkpoints: str | None) -> str | None:
 
     None if there is no such directory, its file system cannot keep state, or boto3 is missing for S3.
     """
-    if not checkpoints or not can_keep_state(checkpoints):
+    if not checkpoints:
+        return None
+    from forebay.state.open_state_store import can_keep_state, scheme_of
+
+    if not can_keep_state(checkpoints):
         return None
     if scheme_of(checkpoints).startswith("s3") and importlib.util.find_spec("boto3") is None:
         return None
