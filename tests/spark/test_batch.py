@@ -189,6 +189,8 @@ def test_every_kind_of_option_of_a_class_that_workers_cannot_import_is_understoo
             values = [self.flavour.value, self.url, self.token.reveal(), self.names, self.more, str(self.day)]
             yield {"values": json.dumps(values)}
 
+    # As in a file without `from __future__ import annotations`: names inside functions are not looked up.
+    Options.__annotations__["flavour"] = Flavour
     register(spark, Options)
     frame = (
         spark.read.format("options")
