@@ -134,7 +134,7 @@ class Search(History):
         before = self.breaches.pop(key, None)
         if alert.breach is (before is not None):
             raise Violation(f"it comes twice: {alert}")
-        if alert.breach:
+        if before is None:
             self.breaches[key] = alert
             if not self.is_watched(alert.subject):
                 raise Violation(f"it is not watched: {alert}")
@@ -194,6 +194,7 @@ class Search(History):
         with recorded(self.index, "commit", "a") as run:  # what lasts is tried again when there is a new fact
             run.did(to=self.put(self.serves, "a", texts or {3: self.rows.get(3, "")}))
         self.failed["a"] = self.slow["a"] = False
+        well: list[bool] = []
         for _ in range(6):
             if self.once:
                 self.restart()

@@ -31,6 +31,7 @@ from forebay.table.index import follower as follower_module
 from forebay.table.index import monitor, pipelines
 from forebay.table.index import replacement as replacement_module
 from forebay.table.index.flush import flush
+from forebay.table.index.gc import collect
 from forebay.table.index.monitor import alerts
 from forebay.table.index.replacement import begin_replacement
 from forebay.table.index.runs import Run, graph_text, recorded, run_journal, runs
@@ -284,7 +285,6 @@ def test_a_build_that_fails_before_the_round_is_over_is_one_alert(objects, daemo
     objects.commit("a", [{"id": 1, "name": "x"}])
     new = defined(objects, Property("int"))
     begin_replacement(objects.index, new.definition, "000001")
-    collect = daemon_module.collect
     monkeypatch.setattr(daemon_module, "collect", lambda index: (time.sleep(0.3), collect(index))[1])
     rounds = itertools.count(1)
     daemon = daemon_of(objects)
