@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from forebay.framework.microbatch.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offset import Offset, Planned, UnknownEnd, canonical
+from forebay.framework.microbatch.offset_codec import FinishedSplits
 from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.retry import RetryPolicy
 from forebay.sources.files import FileSource

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from forebay.framework.reading.source_reader import SourceReaderBase as SourceReaderBase
     from forebay.framework.runtime.clients import cached as cached
     from forebay.framework.runtime.clients import discard as discard
+    from forebay.framework.runtime.connector_errors import http_errors as http_errors
     from forebay.framework.runtime.host_options import HostOptions as HostOptions
-    from forebay.framework.runtime.http_errors import http_errors as http_errors
     from forebay.framework.simple import SimpleSource as SimpleSource
     from forebay.framework.source import Source as Source
     from forebay.framework.split import Position as Position
@@ -96,7 +96,7 @@ _LAZY = {
     "cached": "forebay.framework.runtime.clients",
     "describe": "forebay.inspection.describe",
     "discard": "forebay.framework.runtime.clients",
-    "http_errors": "forebay.framework.runtime.http_errors",
+    "http_errors": "forebay.framework.runtime.connector_errors",
     "offsets": "forebay.inspection.offsets",
     "peek": "forebay.inspection.describe",
     "progress": "forebay.inspection.progress",

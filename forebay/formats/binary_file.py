@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.base import FileFormat, InputFile, batch_of
-from forebay.formats.compression.byte_streams import read_fully
+from forebay.formats.compression.codecs import read_fully
 from forebay.options import option
 from forebay.stores.paths import is_url
 from forebay.stores.stored_file import StoredFile

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.formats.base import JoinedContents, even_borders
-from forebay.formats.compression.byte_streams import STEP_BYTES, decoded_stream, read_fully
-from forebay.formats.compression.codecs import codec_of, is_compressed
+from forebay.formats.compression.codecs import STEP_BYTES, codec_of, decoded_stream, is_compressed, read_fully
 from forebay.formats.compression.slices import open_slice, slice_borders
 from forebay.formats.values.time_columns import TimeOptions
 from forebay.options import option

@@ -16,7 +16,7 @@ from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, begu
 from forebay.framework.microbatch.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd
 from forebay.framework.microbatch.offset_codec import InlineOffsetCodec, OffsetCodec
 from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split

@@ -15,7 +15,6 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError, ContractError, DataError
-from forebay.framework.arrow.batch_slices import slices_within
 from forebay.framework.arrow.casting import (
     LISTS,
     ColumnPlan,
@@ -25,6 +24,7 @@ from forebay.framework.arrow.casting import (
     refuse_deep,
     refuse_nulls,
     schema_problems,
+    slices_within,
 )
 from forebay.table.keys import stamped
 

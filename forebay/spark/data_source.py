@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from forebay.errors import ConfigurationError
 from forebay.framework.arrow.casting import resolve_schema, select
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.retry import RetryPolicy

@@ -19,8 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from forebay.errors import ConfigurationError
-from forebay.framework.runtime.host_options import HostOptions
-from forebay.framework.runtime.state_location import default_location
+from forebay.framework.runtime.host_options import HostOptions, default_location
 from forebay.framework.source import Source
 from forebay.options import Secret, class_options, given_options, hide_options, merge_specs, parse_options
 from forebay.registry import default_registry

@@ -12,14 +12,15 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError
 from forebay.options import DurationLike, to_seconds
-from forebay.watermarks.alignment import check_drift, watermark_before
 from forebay.watermarks.event_time import (
     MIN_WATERMARK,
     ColumnTimestamps,
     EventTimes,
     TimestampAssigner,
+    check_drift,
     keep_source_times,
     micros,
+    watermark_before,
 )
 
 # -- Watermark generators: they compute the watermarks of a split from the event times of its batches.

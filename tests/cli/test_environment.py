@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from forebay.cli import main, sources
-from forebay.inspection import environment
-from forebay.inspection.environment import check_environment
+from forebay.cli.sources import check_environment
 from forebay.registry import default_registry
 
 
@@ -157,7 +156,7 @@ def test_a_broker_that_cannot_be_reached_is_named(capsys, healthy):
 
 
 def test_java_is_optional_without_spark(monkeypatch):
-    monkeypatch.setattr(environment, "_is_installed", lambda package: False)
+    monkeypatch.setattr(sources, "_is_installed", lambda package: False)
     assert finding("Java", JAVA_HOME="/nowhere").state == "missing"
 
 
@@ -170,7 +169,7 @@ def test_the_version_of_pyspark_is_checked(monkeypatch, version, state):
 
 
 def test_java_that_hangs_is_reported(monkeypatch, tmp_path):
-    monkeypatch.setattr(environment, "_TIMEOUT", 0.2)
+    monkeypatch.setattr(sources, "_TIMEOUT", 0.2)
     program(tmp_path / "bin" / "java", "exec sleep 60")
     assert "timed out" in finding("Java", JAVA_HOME=str(tmp_path)).found
 

@@ -11,8 +11,7 @@ from itertools import pairwise
 import pytest
 
 from forebay.errors import DataError
-from forebay.formats.compression.bzip2_blocks import Bzip2Blocks
-from forebay.formats.compression.slices import slice_borders
+from forebay.formats.compression.slices import Bzip2Blocks, slice_borders
 from forebay.formats.records import RecordBlocks
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split

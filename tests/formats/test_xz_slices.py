@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from forebay.errors import DataError
-from forebay.formats.compression.byte_streams import encoded_varint
-from forebay.formats.compression.slices import slice_borders
-from forebay.formats.compression.xz_blocks import XzBlocks, _checksum, _sizes
+from forebay.formats.compression.codecs import encoded_varint
+from forebay.formats.compression.slices import XzBlocks, _checksum, _sizes, slice_borders
 from forebay.formats.records import RecordBlocks
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split

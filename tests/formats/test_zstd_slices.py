@@ -14,8 +14,7 @@ import pytest
 
 from forebay.errors import DataError
 from forebay.formats.compression.codecs import open_decompressed
-from forebay.formats.compression.slices import slice_borders
-from forebay.formats.compression.zstd_frames import ZstdFrames
+from forebay.formats.compression.slices import ZstdFrames, slice_borders
 from forebay.formats.records import RecordBlocks
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.framework.arrow.batch_slices import slices_within
+from forebay.framework.arrow.casting import slices_within
 
 
 class Rows:

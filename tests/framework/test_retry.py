@@ -17,8 +17,7 @@ from manual_clock import ManualClock
 
 import forebay
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.runtime.clients import drop_clients
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls, drop_clients
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.retry import RetryCount, RetryPolicy
 

@@ -21,7 +21,7 @@ from forebay.errors import ConfigurationError
 from forebay.framework.inprocess import checkpoints as checkpoint_store
 from forebay.framework.inprocess import run
 from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
-from forebay.state import local_files
+from forebay.state import local_state_store
 
 
 class Numbers(forebay.SimpleSource):
@@ -146,7 +146,7 @@ def test_two_runs_never_both_write_their_last_checkpoint(tmp_path, monkeypatch, 
     chance = random.Random(seed)
     turns, finished, refused = Turns(chance), [], []
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
-    monkeypatch.setattr(checkpoint_store, "put_if_absent", turns.before(local_files.put_if_absent))
+    monkeypatch.setattr(checkpoint_store, "put_if_absent", turns.before(local_state_store.put_if_absent))
     monkeypatch.setattr(CheckpointStore, "_numbers", turns.before(CheckpointStore._numbers))
     monkeypatch.setattr(CheckpointStore, "_path", turns.before(CheckpointStore._path))
 

@@ -15,7 +15,7 @@ from forebay.errors import ConfigurationError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
 from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain
 from forebay.framework.microbatch.stream_planner import open_stream
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource

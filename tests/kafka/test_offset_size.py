@@ -7,9 +7,8 @@ import random
 import uuid
 from typing import NamedTuple
 
-from forebay.framework.microbatch.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offset import Offset, Planned, canonical
-from forebay.framework.microbatch.offset_codec import InlineOffsetCodec
+from forebay.framework.microbatch.offset_codec import FinishedSplits, InlineOffsetCodec
 from forebay.sources.kafka.event_times import TimeLimits
 from forebay.sources.kafka.source import KafkaSource
 from forebay.sources.kafka.split import KafkaSplit, TopicPartition

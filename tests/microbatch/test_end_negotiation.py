@@ -28,7 +28,7 @@ from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, begu
 from forebay.framework.microbatch.negotiated_reads import ChunkReader, Negotiation
 from forebay.framework.microbatch.stream_planner import open_stream
 from forebay.framework.reading.reader_context import Delivered
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleSource

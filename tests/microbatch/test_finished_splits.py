@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.framework.microbatch.finished_splits import EndedSplits, FinishedSplits
+from forebay.framework.microbatch.offset_codec import EndedSplits, FinishedSplits
 from forebay.framework.split import Split
 
 

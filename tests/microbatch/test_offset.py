@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.microbatch.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offset import (
     BEFORE_FIRST,
     Offset,
@@ -20,7 +19,7 @@ from forebay.framework.microbatch.offset import (
     dump_offset,
     load_offset,
 )
-from forebay.framework.microbatch.offset_codec import InlineOffsetCodec
+from forebay.framework.microbatch.offset_codec import FinishedSplits, InlineOffsetCodec
 from forebay.framework.source import Source
 from forebay.framework.split import Split
 

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.digests import Digest, SplitDigests
 from forebay.framework.microbatch import spilling_codec
-from forebay.framework.microbatch.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offset import Offset, Planned, UnknownEnd, canonical, dump_offset
-from forebay.framework.microbatch.offset_codec import InlineOffsetCodec
+from forebay.framework.microbatch.offset_codec import FinishedSplits, InlineOffsetCodec
 from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec, decode, encode, outdated
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split

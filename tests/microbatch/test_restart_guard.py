@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import ConfigurationError
+from forebay.framework.microbatch.committed_state import RestartGuard
 from forebay.framework.microbatch.offset import Offset
-from forebay.framework.microbatch.restart import RestartGuard
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.simple import SimpleSource
 from forebay.options import option

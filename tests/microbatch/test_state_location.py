@@ -10,7 +10,7 @@ import pytest
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.framework.microbatch import spilling_codec
 from forebay.framework.microbatch.offset import canonical
-from forebay.framework.runtime.state_location import default_location, state_store
+from forebay.framework.runtime.host_options import default_location, state_store
 from forebay.framework.split import Split
 from forebay.state.local_state_store import LocalStateStore
 

@@ -235,7 +235,7 @@ BREACHES = [
     ("stores/local.py", "from forebay.formats.csv.format import read", room_fault),
     ("watermarks/strategy.py", "from forebay.framework.split import Split", room_fault),
     ("formats/csv/format.py", "from forebay.framework.reader import SourceReader", room_fault),
-    ("framework/source.py", "def f():\n    from forebay.spark.batch import plan", room_fault),
+    ("framework/source.py", "def f():\n    from forebay.spark.data_source import plan", room_fault),
     ("framework/source.py", "from forebay import Source", room_fault),
     ("framework/source.py", "import forebay", room_fault),
     ("spark/changelog/materialize.py", "from forebay.changelog import RowKind", room_fault),

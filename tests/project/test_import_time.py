@@ -53,7 +53,7 @@ def test_import_forebay_loads_no_numpy_of_its_own():
 
 def test_a_batch_read_loads_nothing_of_streams():
     loaded = modules_loaded("import forebay.spark.data_source")
-    assert "forebay.spark.batch" in loaded
+    assert "forebay.spark.data_source" in loaded
     assert not {"forebay.spark.stream", "forebay.framework.microbatch.stream_planner"} & loaded.keys()
 
 

@@ -20,9 +20,8 @@ from forebay.framework.microbatch import admission
 from forebay.framework.microbatch import offset_codec as codec
 from forebay.framework.microbatch.admission import Admission, AvailableNow, AvailableRange
 from forebay.framework.microbatch.committed_state import CommittedState
-from forebay.framework.microbatch.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offset import BEFORE_FIRST, Planned
-from forebay.framework.microbatch.offset_codec import InlineOffsetCodec
+from forebay.framework.microbatch.offset_codec import FinishedSplits, InlineOffsetCodec
 from forebay.framework.microbatch.split_provider import DiscoverySplitProvider
 from forebay.framework.microbatch.stream_planner import StreamPlanner
 

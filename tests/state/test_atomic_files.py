@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.state.local_files import put_if_absent, remove_unfinished
+from forebay.state.local_state_store import put_if_absent, remove_unfinished
 
 
 def names(directory: Path) -> list[str]:

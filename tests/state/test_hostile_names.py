@@ -19,7 +19,7 @@ from forebay.errors import ConfigurationError, FatalError, ForebayError
 from forebay.framework.microbatch.end_negotiation import ClaimChain, claims_of
 from forebay.framework.microbatch.offset import Offset, dump_offset
 from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec, encode, is_link
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split

@@ -18,10 +18,10 @@ import pytest
 from s3_servers import KEY, REGION, SECRET, S3Server, bucket_of_moto
 
 from forebay.errors import ConfigurationError, RetriableError
-from forebay.framework.microbatch.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offset import Offset, Planned, UnknownEnd
+from forebay.framework.microbatch.offset_codec import FinishedSplits
 from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.source import Source
 from forebay.framework.split import Split

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError
-from forebay.watermarks.alignment import max_allowed, splits_ahead
-from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK
+from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, max_allowed, splits_ahead
 
 DRIFT = 1000e-6
 """1000 µs, as in Flink's tests, where it is 1000 ms."""

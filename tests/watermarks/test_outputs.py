@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from manual_clock import ManualClock
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.watermarks.alignment import max_allowed
-from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, EventTimes
+from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, EventTimes, max_allowed
 from forebay.watermarks.outputs import SourceOutputs, SplitStatus
 from forebay.watermarks.strategy import WatermarkStrategy
 

@@ -28,8 +28,7 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError
 from forebay.formats.avro.schema import Node, stored_type
 from forebay.formats.base import InputFile
-from forebay.formats.compression.byte_streams import STEP_BYTES, encoded_varint, read_fully
-from forebay.formats.compression.codecs import snappy_size
+from forebay.formats.compression.codecs import STEP_BYTES, encoded_varint, read_fully, snappy_size
 from forebay.formats.units import Malformed
 
 _MAGIC = b"Obj\x01"

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import pyarrow as pa
 
-from forebay.formats.compression.byte_streams import encoded_varint, read_fully
-from forebay.formats.compression.codecs import lz4_size, snappy_size
+from forebay.formats.compression.codecs import encoded_varint, lz4_size, read_fully, snappy_size
 from forebay.formats.filters import Statistics, Value
 from forebay.formats.units import Malformed, read_elsewhere
 from forebay.formats.values.rebase import FIRST_COMMON_DAY

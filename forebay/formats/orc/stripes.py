@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from forebay.formats.compression.byte_streams import read_fully
+from forebay.formats.compression.codecs import read_fully
 from forebay.formats.orc.footer import (
     MAGIC,
     Message,

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from forebay.errors import DataError
 from forebay.formats.base import damaged_file
-from forebay.formats.compression.byte_streams import read_fully
+from forebay.formats.compression.codecs import read_fully
 from forebay.formats.filters import Statistics, Value
 from forebay.formats.parquet.convert import (
     Converter,

@@ -21,7 +21,7 @@ from forebay.options import (
     fixed_options,
     warn_of_changes,
 )
-from forebay.state.local_files import DirectoryLock, lock_directory, put_if_absent, remove_unfinished
+from forebay.state.local_state_store import DirectoryLock, lock_directory, put_if_absent, remove_unfinished
 from forebay.version import __version__
 
 _log = logging.getLogger(__name__)

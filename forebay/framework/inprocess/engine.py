@@ -23,8 +23,7 @@ from forebay.framework.coordination.discovering import (
 )
 from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
 from forebay.framework.inprocess.deliveries import DeliveryLog, SplitProgress
-from forebay.framework.inprocess.event_time import EventTime
-from forebay.framework.inprocess.reader import CaughtUp, Collected, Ended, Event, Released, RunReader
+from forebay.framework.inprocess.reader import CaughtUp, Collected, Ended, Event, EventTime, Released, RunReader
 from forebay.framework.runtime.connector_errors import without_secrets
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Next, Runtime, Signal, WaitFor

@@ -11,8 +11,8 @@ from typing import Final
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.discovery import DiscoveryEnumerator
-from forebay.framework.microbatch.finished_splits import LazySequence
 from forebay.framework.microbatch.offset import Planned, To, UnknownEnd
+from forebay.framework.microbatch.offset_codec import LazySequence
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, before, normalise

@@ -47,13 +47,12 @@ from forebay.framework.microbatch.event_time import (
 )
 from forebay.framework.microbatch.offset import Planned, To, UnknownEnd
 from forebay.framework.microbatch.split_provider import FailureTracker, SplitProvider
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, before
-from forebay.watermarks.alignment import last_event_time, max_allowed, watermark_before
-from forebay.watermarks.event_time import FUTURE, MAX_WATERMARK, micros
+from forebay.watermarks.event_time import FUTURE, MAX_WATERMARK, last_event_time, max_allowed, micros, watermark_before
 from forebay.watermarks.strategy import IdlenessTimer
 
 # -- Alignment of splits that are read in order, such as files: a micro-batch takes the next splits within a time span.

@@ -22,11 +22,11 @@ from forebay.framework.coordination.coordinator import Coordinator, Handler
 from forebay.framework.enumerator import SplitEnumerator
 from forebay.framework.microbatch.offset import BEFORE_FIRST
 from forebay.framework.microbatch.split_provider import LONGEST, PollResult, SplitProvider
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.connector_errors import wrap_errors
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Split
-from forebay.framework.tasks.assigned_plan import PlannedReader, create_enumerator
+from forebay.framework.tasks.assign_tasks import PlannedReader, create_enumerator
 
 _SELDOM: Final = 1.0
 """If the previous poll is at least these seconds ago, a poll waits for the asynchronous calls that are now due (S7)."""

@@ -15,15 +15,14 @@ from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.arrow.casting import resolved_schema
 from forebay.framework.discovery import DiscoveryEnumerator
 from forebay.framework.microbatch.end_negotiation import RecordProbe
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.event_time_options import event_time_column
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, normalise
 from forebay.options import Duration
-from forebay.watermarks.alignment import watermark_before
-from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, ColumnTimestamps, EventTimes
+from forebay.watermarks.event_time import MAX_WATERMARK, MIN_WATERMARK, ColumnTimestamps, EventTimes, watermark_before
 from forebay.watermarks.strategy import IdlenessTimer
 
 # -- The event time of one split, as far as the planner knows it.

@@ -16,13 +16,11 @@ import pyarrow as pa
 from forebay.clock import Clock
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.microbatch.admission import Limits
-from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, begun_of
-from forebay.framework.microbatch.open_read import FutureWaiter, OpenRead
+from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, FutureWaiter, OpenRead, begun_of
 from forebay.framework.reading.reader_context import Delivered
-from forebay.framework.runtime.connector_calls import ConnectorCalls
-from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.clients import ConnectorCalls
+from forebay.framework.runtime.host_options import HostOptions, state_store
 from forebay.framework.runtime.runtime import Runtime
-from forebay.framework.runtime.state_location import state_store
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split, before
 from forebay.framework.tasks.read_task import ReadTask

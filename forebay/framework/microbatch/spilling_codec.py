@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 
 from forebay.errors import ConfigurationError
 from forebay.framework.digests import SplitDigests
-from forebay.framework.microbatch.finished_splits import FinishedSplits
 from forebay.framework.microbatch.offset import (
     DIGESTS,
     Offset,
@@ -25,8 +24,8 @@ from forebay.framework.microbatch.offset import (
     length,
     load_offset,
 )
-from forebay.framework.microbatch.offset_codec import OffsetCodec, checked_done, expanded, loaded_done
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.microbatch.offset_codec import FinishedSplits, OffsetCodec, checked_done, expanded, loaded_done
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.connector_errors import without_secrets
 from forebay.framework.source import Source
 from forebay.framework.split import Json

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from forebay.errors import ContractError, ForebayError, RetriableError
 from forebay.framework.coordination.validation import checked_discovery
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.runtime.connector_calls import ConnectorCalls
+from forebay.framework.runtime.clients import ConnectorCalls
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source

@@ -34,13 +34,19 @@ from forebay.framework.microbatch.admission import (
 )
 from forebay.framework.microbatch.alignment import OrderedAlignment, StreamAlignment
 from forebay.framework.microbatch.assigned_splits import AssignedSplitProvider
-from forebay.framework.microbatch.committed_state import CommittedState, identity_of, negotiated_of
+from forebay.framework.microbatch.committed_state import (
+    CommittedState,
+    OffsetMigration,
+    RestartGuard,
+    identity_of,
+    negotiated_of,
+    unfinished_replay,
+)
 from forebay.framework.microbatch.end_negotiation import NegotiatedSplits, RecordProbe
 from forebay.framework.microbatch.negotiated_reads import Negotiation
 from forebay.framework.microbatch.offset import BEFORE_FIRST, Offset, Planned, UnknownEnd, dump_offset, own_ends
 from forebay.framework.microbatch.offset_codec import InlineOffsetCodec, OffsetCodec
 from forebay.framework.microbatch.reports import QueryReport, event_time_report
-from forebay.framework.microbatch.restart import OffsetMigration, RestartGuard, unfinished_replay
 from forebay.framework.microbatch.spilling_codec import SpillingOffsetCodec
 from forebay.framework.microbatch.split_provider import (
     QUIET_FLOOR,
@@ -48,14 +54,12 @@ from forebay.framework.microbatch.split_provider import (
     RefreshPolicy,
     SplitProvider,
 )
-from forebay.framework.runtime.connector_calls import ConnectorCalls
-from forebay.framework.runtime.host_options import HostOptions
+from forebay.framework.runtime.clients import ConnectorCalls
+from forebay.framework.runtime.host_options import HostOptions, state_store
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
-from forebay.framework.runtime.state_location import state_store
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position
-from forebay.framework.tasks.assign_tasks import spread
-from forebay.framework.tasks.assigned_plan import create_enumerator
+from forebay.framework.tasks.assign_tasks import create_enumerator, spread
 from forebay.framework.tasks.read_task import ReadTask
 from forebay.options import Duration
 from forebay.retry import RetryPolicy

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from forebay.errors import ConfigurationError, DataError
 from forebay.formats.parquet.format import first_time, opened
-from forebay.sources.files.event_time import OPTION
-from forebay.sources.files.scan import FileScan
+from forebay.sources.files.scan import OPTION, FileScan
 from forebay.sources.files.split import FileSplit
 from forebay.stores.stored_file import StoredFile
 from forebay.watermarks.event_time import ColumnTimestamps

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the file source, and the paths, file format, listing and store settings that they define."""
+"""The options of the file source, what they define (paths, format, listing, stores), and the errors of its files."""
 
 from __future__ import annotations
 
 import difflib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Self, get_args
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError
-from forebay.formats.base import FileFormat
-from forebay.formats.bound_filters import bind
+from forebay.errors import ConfigurationError, DataError
+from forebay.formats.base import IGNORE_CORRUPT_FILES, FileFormat
+from forebay.formats.bound_filters import bind, matching
 from forebay.formats.filters import Expression, parse_filter
 from forebay.formats.values.dates import session_zone
+from forebay.formats.values.time_columns import DatePattern
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.source import Source
 from forebay.options import ByteSize, Duration, OptionSpec, Secret, class_options, option
 from forebay.sources.files import catalog
-from forebay.sources.files.catalog import format_of_files, format_of_paths, unknown_format
-from forebay.sources.files.event_time import parse_event_time
+from forebay.sources.files.catalog import format_of_files, format_of_path, format_of_paths, unknown_format
 from forebay.sources.files.file_index import FileIndex, list_files
-from forebay.sources.files.filtering import ROW_FILTER, check_filters
 from forebay.sources.files.listing import ListOptions
 from forebay.stores.file_status import FileStatus
 from forebay.stores.paths import refuse_password
@@ -34,6 +34,110 @@ if TYPE_CHECKING:
 else:
     # Values stay texts: only the file format knows the type of "1" or "TRUE".
     FormatOptions = dict[str, str]
+
+# -- Parses the option `fileEventTime`, which says where the event time of a file comes from.
+
+Kind = Literal["footer", "partition", "path", "modified"]
+
+OPTION = "fileEventTime"
+
+
+class FileEventTime(NamedTuple):
+    """A parsed value of the option `fileEventTime`: where the event time of a file comes from.
+
+    Attributes:
+        kind: `footer`, `partition`, `path` or `modified`.
+        argument: The column for `footer` and `partition`, the date pattern for `path`; empty for `modified`.
+    """
+
+    kind: Kind
+    argument: str = ""
+
+    def pattern(self) -> DatePattern:
+        """Return the compiled date pattern. Only for the kind `path`."""
+        return DatePattern.inside(self.argument)
+
+
+def parse_event_time(text: str, source: str) -> FileEventTime:
+    """Parse a value of the option `fileEventTime`.
+
+    Args:
+        text: The value.
+        source: The format name, for errors.
+
+    Raises:
+        ConfigurationError: The value or its date pattern is invalid.
+    """
+    name, _, argument = text.strip().partition(":")
+    kind = next((known_kind for known_kind in get_args(Kind) if known_kind == name.strip().lower()), None)
+    argument = argument.strip()
+    if kind is None or bool(argument) == (kind == "modified"):
+        raise ConfigurationError(
+            f"the option fileEventTime has the invalid value {text!r}",
+            source=source,
+            option=OPTION,
+            advice="set fileEventTime to footer:<column> (Parquet), partition:<column>, path:<pattern> such as "
+            "path:yyyy/MM/dd/HH, or modified",
+        )
+    event_time = FileEventTime(kind, argument)
+    if kind == "path":
+        try:
+            event_time.pattern()
+        except ValueError as error:
+            raise ConfigurationError(
+                f"fileEventTime: {error}",
+                source=source,
+                option=OPTION,
+                advice="use Spark's letters for dates and times, with other letters in single quotes: "
+                "path:'day='yyyy-MM-dd",
+            ) from None
+    return event_time
+
+
+# -- Checks the options `partitionFilter` and `rowFilter` of the file source, and applies the row filter.
+
+PARTITION_FILTER: Final = "partitionFilter"
+ROW_FILTER: Final = "rowFilter"
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """The parsed `rowFilter` of a read.
+
+    Args:
+        expression: The filter, bound to its columns.
+        names: The names of the columns to return. Columns that only the filter needs are read but not returned.
+    """
+
+    expression: Expression
+    names: Sequence[str]
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of `batch` that match the filter, with the columns to return."""
+        return matching(batch, self.expression).select(self.names)
+
+
+def check_filters(partition_filter: str | None, row_filter: str | None, *, recursive: bool) -> None:
+    """Refuse filters that cannot be parsed, and a partition filter together with `recursiveFileLookup`.
+
+    Raises:
+        ConfigurationError: A filter is invalid. The error names the option.
+    """
+    if row_filter is not None:
+        parse_filter(row_filter, ROW_FILTER)
+    if partition_filter is None:
+        return
+    parse_filter(partition_filter, PARTITION_FILTER)
+    if recursive:
+        raise ConfigurationError(
+            f"{PARTITION_FILTER} needs partition columns, but recursiveFileLookup=true reads files without partition "
+            "columns",
+            option=PARTITION_FILTER,
+            advice=f"remove {PARTITION_FILTER} or recursiveFileLookup",
+        )
+
+
+# -- The options of the file source, and the paths, file format, listing and store settings that they define.
 
 
 class FileScan(Source):
@@ -288,3 +392,55 @@ def _text(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, (int, float)) else value
+
+
+# -- Decides which read errors are ignored, and adds the path of the file to errors that a format raises.
+
+
+def is_ignored(source: FileScan, stored: StoredFile, error: DataError) -> bool:
+    """Return whether the options allow a read to skip the rest of a file after this error.
+
+    `ignoreMissingFiles` allows that for a missing file, `ignoreCorruptFiles` for a damaged one. An error that names
+    another option (`mode`, `datetimeRebaseMode` …) or a position concerns one record and is never ignored.
+
+    Raises:
+        DataError: The file has changed since it was listed, so it is unknown which version was read.
+        RetriableError: The store did not answer.
+    """
+    if error.option not in (None, IGNORE_CORRUPT_FILES) or error.position is not None:
+        return False
+    now = stored.now()
+    if now is None:
+        return source.ignore_missing_files
+    if not stored.status.same_file(now):
+        stored.verify_unchanged()  # apparent damage may be a half-written new version
+    return source.ignore_corrupt_files
+
+
+def is_readable(source: FileScan, file_format: FileFormat, stored: StoredFile) -> bool:
+    """Return whether a file can be read to infer a schema; False if it cannot and the options allow skipping it.
+
+    Raises:
+        DataError: The file cannot be read, and the options do not allow skipping it.
+    """
+    try:
+        file_format.infer_schema([stored])
+    except DataError as error:
+        if not is_ignored(source, stored, error):
+            raise with_file(error, source, stored.path) from error.__cause__
+        return False
+    return True
+
+
+def with_file(error: DataError, source: FileScan, path: str | None = None) -> DataError:
+    """Add the source's name and the file's path to an error that a format raised; return the error.
+
+    The default of `path` is the path that the format stored as the error's source.
+    """
+    if error.source != source.name:
+        path, error.source = path or error.source, None
+    by_suffix = format_of_path(path or "")
+    if error.option in ("mode", IGNORE_CORRUPT_FILES) and by_suffix not in (None, source.format_name()):
+        hint = f", or fileFormat is wrong: the suffix says {by_suffix}"
+        error.advice = (error.advice or "").removesuffix(hint) + hint
+    return error.with_context(source=source.name, split=path)

@@ -19,8 +19,7 @@ from forebay.formats.values.dates import session_zone
 from forebay.framework.arrow.casting import refuse_deep
 from forebay.sources.files.catalog import unknown_format
 from forebay.sources.files.partitions import merge_schema, partition_value
-from forebay.sources.files.read_errors import is_readable, with_file
-from forebay.sources.files.scan import FileScan
+from forebay.sources.files.scan import FileScan, is_readable, with_file
 from forebay.sources.files.small_files import AHEAD, SmallFiles
 from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus, spark_file_name, spark_file_path

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from forebay.errors import ForebayError
 from forebay.formats.base import FileFormat
-from forebay.framework.arrow.batch_slices import slices_within
+from forebay.framework.arrow.casting import slices_within
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus

@@ -15,8 +15,7 @@ from forebay.framework.reader import SourceReaderContext
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import SplitReader
 from forebay.sources.files.cleaning import check_cleaning
-from forebay.sources.files.event_time import parse_event_time
-from forebay.sources.files.scan import FileScan
+from forebay.sources.files.scan import FileScan, parse_event_time
 from forebay.sources.files.schema import check_evolution, check_schema, inferred_schema, nullable
 from forebay.sources.files.split import FileSplit, offset_and_rows
 

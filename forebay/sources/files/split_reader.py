@@ -15,13 +15,11 @@ import pyarrow as pa
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.base import FileFormat
 from forebay.formats.filters import leaves
-from forebay.framework.arrow.batch_slices import slices_within
+from forebay.framework.arrow.casting import slices_within
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Position, Split
 from forebay.framework.split_reader import Fetched, SplitReader
-from forebay.sources.files.filtering import RowFilter
-from forebay.sources.files.read_errors import is_ignored, with_file
-from forebay.sources.files.scan import FileScan
+from forebay.sources.files.scan import FileScan, RowFilter, is_ignored, with_file
 from forebay.sources.files.schema import (
     METADATA,
     adds_metadata,

@@ -18,11 +18,10 @@ from forebay.framework.split import Json, Position, Split
 from forebay.sources.files import catalog
 from forebay.sources.files.cleaning import Cleaner
 from forebay.sources.files.enumerator import FileEnumerator, bounds
-from forebay.sources.files.event_time import OPTION, FileEventTime, parse_event_time
 from forebay.sources.files.file_index import FileIndex
 from forebay.sources.files.file_tracker import FileTracker
 from forebay.sources.files.partitions import partition_value
-from forebay.sources.files.scan import FileScan
+from forebay.sources.files.scan import OPTION, FileEventTime, FileScan, parse_event_time
 from forebay.sources.files.split import FileSplit
 from forebay.stores.file_status import FileStatus
 

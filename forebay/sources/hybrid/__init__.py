@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
+from forebay.sources.hybrid.legs import HybridSplit
 from forebay.sources.hybrid.source import HybridOptions, HybridSource
-from forebay.sources.hybrid.split import HybridSplit
 
 __all__ = ["HybridOptions", "HybridSource", "HybridSplit"]

@@ -9,14 +9,13 @@ from contextlib import ExitStack
 from typing import Any
 
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.coordination.fixed_ends import fixed_ends, unread
+from forebay.framework.coordination.validation import fixed_ends, unread
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator, KnownSplits
 from forebay.framework.enumerator import SplitEnumeratorContext
 from forebay.framework.simple import SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Json, Position, Split
-from forebay.sources.hybrid.legs import HybridLegs, LegEnumeratorContext
-from forebay.sources.hybrid.split import HybridSplit, by_leg, own_split
+from forebay.sources.hybrid.legs import HybridLegs, HybridSplit, LegEnumeratorContext, by_leg, own_split
 
 _log = logging.getLogger(__name__)
 

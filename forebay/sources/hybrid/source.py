@@ -20,8 +20,7 @@ from forebay.framework.split_reader import Fetched, SplitReader
 from forebay.options import Secret, class_options, given_options, option
 from forebay.registry import default_registry
 from forebay.sources.hybrid.enumerator import HybridEnumerator
-from forebay.sources.hybrid.legs import NAME, HybridLegs, LegReaderContext, Switch, checked_legs
-from forebay.sources.hybrid.split import by_leg
+from forebay.sources.hybrid.legs import NAME, HybridLegs, LegReaderContext, Switch, by_leg, checked_legs
 
 
 class HybridSource(HybridLegs):

@@ -25,17 +25,19 @@ from forebay.spark.keys.plan import plan_hash
 from forebay.spark.keys.set_keys import set_key, set_metadata
 from forebay.spark.processes import freeze_modules
 from forebay.table.changelog.converters.change_events import SequenceSource
-from forebay.table.changelog.converters.column_formats import (
+from forebay.table.changelog.converters.debezium import DebeziumJsonWriter
+from forebay.table.changelog.converters.event_converter import EventConverter, Mode
+from forebay.table.changelog.converters.event_formats import (
     DELTA_CDF,
     HUDI,
     ICEBERG_CHANGES,
     ColumnFormat,
+    EventFormat,
     check_flag,
     delta_cdf_names,
+    event_images,
+    keyed_options,
 )
-from forebay.table.changelog.converters.debezium import DebeziumJsonWriter
-from forebay.table.changelog.converters.event_converter import EventConverter, Mode
-from forebay.table.changelog.converters.event_formats import EventFormat, event_images, keyed_options
 from forebay.table.changelog.converters.json_texts import json_text_options
 from forebay.table.changelog.converters.maxwell_json import MaxwellJsonWriter
 from forebay.table.changelog.converters.upsert_json import UpsertJsonWriter

@@ -45,10 +45,9 @@ from forebay.spark.changelog.strategy import (
     require_whole,
 )
 from forebay.spark.keys.set_keys import strip_keys
-from forebay.table.changelog.operators.join import LEFT, RIGHT, Join
 from forebay.table.changelog.operators.latest import First, Latest
 from forebay.table.changelog.operators.micro_batch import Operator
-from forebay.table.changelog.operators.retract import Retract
+from forebay.table.changelog.operators.retract import LEFT, RIGHT, Join, Retract
 from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT, ChangeTraits, Images, RowKind
 from forebay.table.changelog.state.segments import KEY_HASH, KIND, PREFIX, ROW_HASH, TOUCHED
 from forebay.table.changelog.state.shard import OperatorState

@@ -28,8 +28,7 @@ from forebay.spark.conform import arrow_schema
 from forebay.spark.errors import as_spark_error
 from forebay.spark.processes import freeze_modules
 from forebay.table.changelog.operators.events import Layout, collect
-from forebay.table.changelog.operators.expiry import Expiry
-from forebay.table.changelog.operators.micro_batch import Operator, run_micro_batch
+from forebay.table.changelog.operators.micro_batch import Expiry, Operator, run_micro_batch
 from forebay.table.changelog.shape import CHANGE_TYPE, COMMIT_VERSION, POSITION, SPLIT
 from forebay.table.changelog.state.manifest import MOST_SHARDS, OperatorInfo
 from forebay.table.changelog.state.segments import KEY_HASH, KIND, ORDER, PREFIX, ROW_HASH, TOUCHED

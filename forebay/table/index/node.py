@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
 from forebay.formats.values.dates import session_zone
-from forebay.state.local_files import DirectoryLock, lock_directory, open_regular, put_if_absent
+from forebay.state.local_state_store import DirectoryLock, lock_directory, open_regular, put_if_absent
 from forebay.stores.local import wrap_errors
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.log import Entry

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from forebay.errors import ConfigurationError, FatalError, RetriableError
-from forebay.state.local_files import open_regular, private_directory
+from forebay.state.local_state_store import open_regular, private_directory
 from forebay.state.state_store import StateStore
 from forebay.stores.local import store_error, wrap_errors
 from forebay.table.index.segments import IndexSegment

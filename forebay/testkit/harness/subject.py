@@ -24,7 +24,7 @@ from forebay.framework.runtime.runtime import ThreadRuntime
 from forebay.framework.simple import SimpleEnumerator, SimpleSource
 from forebay.framework.source import Source
 from forebay.framework.split import Position, Split
-from forebay.framework.tasks.assigned_plan import PlannedReader, plan_assigned
+from forebay.framework.tasks.assign_tasks import PlannedReader, plan_assigned
 from forebay.options import Duration
 from forebay.retry import PROCESS_PAUSES, RetryCount
 from forebay.testkit.harness.calls import KitContext, Silence, calling

@@ -21,7 +21,7 @@ if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"]:
         "pyspark.worker",
         "forebay.sources.files",
         "forebay.sources.kafka",
-        "forebay.spark.batch",
+        "forebay.spark.data_source",
         "forebay.spark.stream",
     ):
         with suppress(ImportError):

@@ -25,8 +25,14 @@ from forebay.table.changelog.operators.events import (
     shown_key,
     touched_keys,
 )
-from forebay.table.changelog.operators.expiry import Expiry, entry_times
-from forebay.table.changelog.operators.micro_batch import OperatorResult, change_batch, changes_of_winners, entry_batch
+from forebay.table.changelog.operators.micro_batch import (
+    Expiry,
+    OperatorResult,
+    change_batch,
+    changes_of_winners,
+    entry_batch,
+    entry_times,
+)
 from forebay.table.changelog.shape import RowKind
 from forebay.table.changelog.state.segments import Ints
 from forebay.table.changelog.state.shard import Entries

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.errors import FatalError
-from forebay.state.local_files import open_regular, private_directory
+from forebay.state.local_state_store import open_regular, private_directory
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import SegmentInfo, damaged
 
