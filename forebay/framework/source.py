@@ -85,7 +85,7 @@ class Source(ABC):
     def bounded(self) -> bool:
         """Whether the source has finitely many splits, and each ends (SRC-5).
 
-        A `SplitEnumerator` may end an unbounded source too, by `signal_no_more_splits` for all readers.
+        A `SplitEnumerator` may end an unbounded source too, by `signal_no_more_splits`.
         """
         return True
 
@@ -96,7 +96,10 @@ class Source(ABC):
 
     @property
     def fetchers(self) -> int | None:
-        """The number of fetcher threads of a reader, which its splits share; None = one thread per split."""
+        """The number of fetcher threads of a reader, which its splits share; None = one thread per split.
+
+        `forebay.run(parallelism=…)` multiplies it.
+        """
         return 1
 
     @property

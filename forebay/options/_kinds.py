@@ -320,7 +320,8 @@ class SecretOrText(Kind):
     ambiguous = True
 
     def __init__(self) -> None:
-        self.expects, self.example, self.holds_secret = SCALARS[str].expects, SCALARS[str].example, True
+        self.expects = f"{SCALARS[str].expects}, or {SCALARS[Secret].expects}"
+        self.example, self.holds_secret = SCALARS[str].example, True
 
     def parse(self, value: object, key: str = "") -> Any:
         secret = isinstance(value, Secret) or is_sensitive(key) or str(value).startswith(("env:", "file:"))

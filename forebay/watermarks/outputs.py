@@ -16,7 +16,7 @@ from forebay.watermarks.strategy import ActivityClock, IdlenessTimer, WatermarkO
 
 # -- Combines many watermarks into one: the minimum of the active outputs, which never falls (WX-1…4).
 #
-# Used inside a reader over its splits, and by a host over its readers.
+# Used over the splits of a reader.
 
 
 class WatermarkMultiplexer:

@@ -246,7 +246,7 @@ def test_the_coordinator_is_idle_once_every_call_has_a_result(recorded, context,
 
 def test_an_action_is_queued_behind_what_waits(recorded):
     """CTX-8: runInCoordinatorThread queues."""
-    recorded.coordinator.post(recorded.register)
+    recorded.coordinator.run_in_coordinator_thread(recorded.register)
     recorded.coordinator.run_in_coordinator_thread(lambda: recorded.journal.append("action"))
     assert recorded.journal == [("start",)]
     recorded.run()
@@ -259,7 +259,7 @@ def on_threads(stage_of_recorder):
     stage, ready, over = stage_of_recorder(ThreadRuntime()), threading.Event(), threading.Event()
     coordinator = stage.coordinator
     for action in (stage.begin, stage.register, ready.set):
-        coordinator.post(action)
+        coordinator.run_in_coordinator_thread(action)
 
     def work():
         while not over.is_set():
@@ -340,6 +340,6 @@ def test_work_in_flight_when_the_host_closes_is_dropped(recorded, context):
     recorded.run()
     context.close(0.0)
     recorded.runtime.run_submitted()
-    context.post(lambda: results.append("late"))
+    context.run_in_coordinator_thread(lambda: results.append("late"))
     assert not context.run_next()
     assert results == []

@@ -35,7 +35,7 @@ def test_everything_the_enumerator_sees_runs_in_order_in_steps(stage_of_recorder
         coordinator.request,
         lambda: coordinator.handle_source_event(event),
     ):
-        coordinator.post(action)
+        coordinator.run_in_coordinator_thread(action)
     assert stage.journal == []
     assert coordinator.run_next()
     assert stage.journal == [("start",)]
@@ -48,7 +48,7 @@ def test_everything_the_enumerator_sees_runs_in_order_in_steps(stage_of_recorder
 def test_a_request_of_a_reader_that_failed_is_skipped(recorded):
     """ENU-2: its replacement requests a split again."""
     recorded.register()
-    recorded.coordinator.post(recorded.request)
+    recorded.coordinator.run_in_coordinator_thread(recorded.request)
     recorded.coordinator.reader_failed([])
     recorded.run()
     assert recorded.journal[1:] == [("add_reader", 0), ("add_splits_back", [], 0)]
@@ -118,7 +118,7 @@ def test_any_throwable_fails_the_run_with_that_object(stage_of_recorder, where, 
         lambda: stage.finish("a"),
         lambda: stage.coordinator.checkpoint_complete(1),
     ):
-        stage.coordinator.post(host_call)
+        stage.coordinator.run_in_coordinator_thread(host_call)
     with pytest.raises((FatalError, KeyboardInterrupt)) as caught:
         stage.run()
     raised = caught.value
@@ -195,7 +195,7 @@ def test_closing_closes_the_enumerator_once(recorded):
 def test_closing_without_a_start_does_nothing(stage_of_recorder):
     """ENU-9: testClosedWithoutStart."""
     stage = stage_of_recorder()
-    stage.coordinator.post(stage.begin)
+    stage.coordinator.run_in_coordinator_thread(stage.begin)
     stage.coordinator.close(1)
     assert not stage.coordinator.run_next()
     assert stage.journal == []
@@ -212,7 +212,7 @@ def test_a_handler_that_never_returns_does_not_keep_the_enumerator_open(stage_of
     """ENU-9: testBlockOnClose; the close waits for its time-out, then closes all the same."""
     release, blocked = threading.Event(), threading.Event()
     stage = stage_of_recorder(ThreadRuntime(), start=lambda: (blocked.set(), release.wait(30)))
-    stage.coordinator.post(stage.begin)
+    stage.coordinator.run_in_coordinator_thread(stage.begin)
     thread = threading.Thread(target=stage.run, daemon=True)
     thread.start()
     assert blocked.wait(5)

@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import forebay
-from forebay.errors import ConfigurationError, ContractError, DataError, RetriableError
+from forebay.errors import ConfigurationError, ContractError, DataError, ForebayError, RetriableError
 from forebay.framework.inprocess import run
 from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
+from forebay.framework.reading.source_reader import SourceReaderBase
+from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 
 
@@ -530,3 +532,41 @@ def test_crashes_at_any_moment_repeat_only_what_was_not_covered(kit, tmp_path_fa
         rows += [row for row in kit.rows_of([batch]) if row[1] >= kept.get(split_id, 0)]
         kept[split_id] = max(position, kept.get(split_id, 0))
     assert sorted(rows) == world.everything()
+
+
+@pytest.mark.parametrize("error", [RetriableError("broker busy"), ValueError("no such group")])
+def test_a_reader_that_fails_when_a_checkpoint_is_complete_does_not_end_the_run(
+    kit, world, one_thread, tmp_path, error
+):
+    source, notices = kit.source_over(world), []
+
+    class Reader(SourceReaderBase):
+        def notify_checkpoint_complete(self, checkpoint_id):
+            notices.append(checkpoint_id)
+            if len(notices) == 1:
+                raise error
+
+    world.make_reader = lambda context: Reader(source, context, HostOptions())
+    with run(source, checkpoint=tmp_path, runtime=one_thread) as reading:
+        rows = kit.rows_of([next(reading)])
+        with pytest.raises(type(error)):
+            reading.checkpoint()
+        rows += kit.rows_of(reading)
+    assert sorted(rows) == world.everything() and len(notices) > 1
+
+
+def test_a_run_that_fails_at_a_checkpoint_is_closed_by_the_next_read(kit, world, one_thread, tmp_path):
+    contexts = []
+    world.bounded = False
+    world.make_enumerator = lambda context: contexts.append(context) or kit.Enumerator(world)
+    with run(kit.source_over(world), checkpoint=tmp_path, runtime=one_thread) as reading:
+        next(reading)
+
+        def fail():
+            raise ValueError("no such thing")
+
+        contexts[0].run_in_coordinator_thread(fail)
+        for read in (reading.checkpoint, lambda: next(reading)):
+            with pytest.raises(ForebayError, match="no such thing"):
+                read()
+        assert {"reader closed", "enumerator closed"} <= set(world.journal)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import Future
 from random import Random
 from typing import Any
@@ -19,10 +20,12 @@ from forebay.errors import (
     FatalError,
     RetriableError,
 )
+from forebay.framework.enumerator import SourceEvent, SplitEnumerator
 from forebay.framework.inprocess import run
 from forebay.framework.inprocess.deliveries import DeliveryLog
 from forebay.framework.inprocess.reader import MAX_RESTARTS, ReaderFailures, may_pass, may_restart
 from forebay.framework.reader import InputStatus, SourceReader
+from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
 
@@ -379,3 +382,77 @@ def test_a_retriable_error_is_tried_as_often_as_retries_says_and_not_that_often_
     assert len(observed) == tries
     assert not may_restart(RetriableError("x"), 1, 3)
     assert may_restart(OSError("x"), 3, 3) and not may_restart(OSError("x"), 4, 3)
+
+
+class Acknowledged(SourceEvent):
+    """Says that the reader has done what the enumerator waits for."""
+
+
+class Telling(SplitEnumerator):
+    """Assigns the splits of a world to the reader, and logs what it is told."""
+
+    def __init__(self, world, log, context):
+        self.log = log
+        self.context = context
+        self.waiting = [Split(split_id, 0) for split_id in world.sizes]
+
+    def start(self):
+        pass
+
+    def add_reader(self, subtask):
+        self.log.append("add_reader")
+        self.context.assign_splits({0: self.waiting})
+        self.waiting = []
+        self.context.signal_no_more_splits(0)
+
+    def handle_split_request(self, subtask, host):
+        pass
+
+    def handle_source_event(self, subtask, event):
+        self.log.append("event")
+
+    def handle_splits_finished(self, subtask, splits):
+        self.log.append("finished")
+
+    def add_splits_back(self, splits, subtask):
+        self.log.append("add_splits_back")
+        self.waiting = list(splits)
+
+    def snapshot_state(self, checkpoint_id):
+        return None
+
+    def close(self):
+        pass
+
+
+def test_the_enumerator_hears_of_a_readers_events_before_it_gets_its_splits_back(kit, world, one_thread):
+    log, polls = [], itertools.count(1)
+    world.make_enumerator = lambda context: Telling(world, log, context)
+    source = kit.source_over(world)
+
+    class Reader(SourceReaderBase):
+        def poll_next(self, output):
+            if next(polls) == 3:
+                self._context.send_source_event(Acknowledged())
+                raise OSError("gone")
+            return super().poll_next(output)
+
+    world.make_reader = lambda context: Reader(source, context, HostOptions())
+    assert sorted(kit.rows_of(run(source, runtime=one_thread))) == world.everything()
+    assert [entry for entry in log if entry != "finished"] == ["add_reader", "event", "add_splits_back", "add_reader"]
+
+
+def test_the_enumerator_hears_of_a_readers_events_before_it_hears_of_the_end_of_a_split(kit, one_thread):
+    log, world = [], kit.World(a=3)
+    world.make_enumerator = lambda context: Telling(world, log, context)
+    source = kit.source_over(world)
+
+    class Reader(SourceReaderBase):
+        def _finish_hand_over(self, output):
+            if self._finished:
+                self._context.send_source_event(Acknowledged())
+            super()._finish_hand_over(output)
+
+    world.make_reader = lambda context: Reader(source, context, HostOptions())
+    assert len(kit.rows_of(run(source, runtime=one_thread))) == 3
+    assert log == ["add_reader", "event", "finished"]

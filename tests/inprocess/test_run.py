@@ -11,9 +11,11 @@ import pytest
 
 import forebay
 from forebay.errors import ConfigurationError, ContractError, FatalError
+from forebay.framework.discovery import Discovered
 from forebay.framework.inprocess import peek, run
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import ThreadRuntime
+from forebay.framework.split import Split
 from forebay.options import Duration
 
 OTHERS: set[threading.Thread] = set()
@@ -411,3 +413,14 @@ def test_a_time_out_counts_from_the_question(world, source, one_thread):
         with pytest.raises(TimeoutError):
             next(reading)
         assert 3 <= one_thread.clock.monotonic() - before < 3.1
+
+
+def test_a_split_may_be_false(kit, world, one_thread):
+    class Empty(Split):
+        def __len__(self):
+            return 0
+
+    enumerator = kit.Enumerator(world)
+    enumerator.discover = lambda known, first: Discovered([Empty(split_id, 0) for split_id in world.sizes], state=None)
+    world.make_enumerator = lambda context: enumerator
+    assert sorted(kit.rows_of(run(kit.source_over(world), runtime=one_thread))) == world.everything()

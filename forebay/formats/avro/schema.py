@@ -311,6 +311,13 @@ class Resolver:
             raise self._error(
                 f"the aliases of {OPTION} make {fields} the same field {column!r}", "remove one of the aliases"
             )
+        taken = [alias for alias, field in renamed.items() if field == name and alias in reader.names]
+        if taken and name in writer.names:
+            raise self._error(
+                f"the field {column!r} of {OPTION} has the alias {taken[0]!r}, which is another of its fields, and the "
+                "file has both",
+                "remove this alias",
+            )
         if places:
             return places[0], self._resolved(writer.children[places[0]], child, column)
         if name not in reader.defaults:
@@ -356,7 +363,7 @@ class Resolver:
     def _union(self, writer: Node, reader: Node, column: str) -> Node:
         """Resolve types of which one is a union, or both are: of one type and maybe null."""
         for node in (writer, reader):
-            if len(node.branches) > 1:
+            if node.kind == "union" and len(node.branches) > 1:
                 raise ConfigurationError(
                     f"{self._path}: the field {column!r} is {writer} in this file and {reader} in {OPTION}: forebay "
                     "resolves no unions of several types",

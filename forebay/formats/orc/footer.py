@@ -412,7 +412,7 @@ def read_tail(raw: BinaryIO, file: InputFile) -> Tail:
     if root.kind is not TypeKind.STRUCT:
         raise read_elsewhere(f"the rows of {file.path} are no rows with columns, but {root}", file.path, "orc")
     if root.names and all(name.startswith("_col") for name in root.names):
-        what = f"the columns of {file.path} have no names but _col0, _col1 …, as Hive wrote them"
+        what = f"the names of all columns of {file.path} begin with _col, as those that Hive wrote without names"
         raise read_elsewhere(f"{what}: Spark matches them by position", file.path, "orc")
     stripes = _stripes(footer, end)
     rows = footer.number(6)

@@ -190,7 +190,8 @@ _DAY = 86_400
 _1900 = -2_208_988_800
 _MILLI_NS = 999_999
 """If a time before 1970 has more nanoseconds than this, the writer rounded its second towards zero."""
-_UTC_NAMES = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "UCT", "Etc/UCT", "Zulu", "Universal"})
+_UTC_NAMES = frozenset({"UTC", "GMT", "UCT", "GMT0", "Z", "Zulu", "Universal", "Greenwich"})
+_UTC_NAMES |= {f"Etc/{name}" for name in (*_UTC_NAMES, "GMT+0", "GMT-0")}
 
 
 @dataclass(slots=True)
@@ -346,7 +347,8 @@ class Converter:
             if isinstance(target, pa.Decimal128Type):
                 return chain(checked, None if stored == target else lambda array: rescaled(array, target))
             if types.is_floating(target):
-                return chain(checked, lambda array: array.cast(pa.float64()).cast(target))
+                # Arrow's own cast of decimals to DOUBLE is not rounded correctly; that of texts is.
+                return chain(checked, lambda array: array.cast(pa.string()).cast(pa.float64()).cast(target))
         elif kind in TEXTS and (types.is_string(target) or types.is_binary(target)):
             return _valid if types.is_string(target) else lambda array: array.view(target)
         elif kind in _WHOLE or kind in _FLOATS:

@@ -18,7 +18,7 @@ from forebay.clock import Clock
 from forebay.errors import ContractError, FatalError
 from forebay.framework.coordination.validation import repeated_id
 from forebay.framework.enumerator import SourceEvent, SplitEnumerator, SplitEnumeratorContext
-from forebay.framework.runtime.connector_errors import wrap_errors
+from forebay.framework.runtime.connector_errors import event_refused, wrap_errors
 from forebay.framework.runtime.runtime import Runtime, Signal, run_job
 from forebay.framework.split import Json, Split
 
@@ -132,7 +132,9 @@ class Coordinator(SplitEnumeratorContext):
         self._here(lambda: self._signal_no_more(subtask))
 
     def send_event_to_reader(self, subtask: int, event: SourceEvent) -> None:
-        """Send an event to the reader; events and assignments keep their order (CTX-10)."""
+        """Send an event to the reader, in order with assignments (CTX-10). A planner refuses it (EVT-1)."""
+        if self._planned:
+            raise event_refused(self._source, event)
         self._here(lambda: self._registered(subtask, "CTX-10").handle_source_event(event))
 
     def call_async(
@@ -147,7 +149,7 @@ class Coordinator(SplitEnumeratorContext):
         self._here(lambda: self.async_calls.call(work, handler, delay, period))
 
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Queue an action for the coordinator thread, behind all earlier ones (CTX-8)."""
+        """Queue an action of the enumerator or the host for the coordinator thread, behind all earlier ones (CTX-8)."""
         self._inbox.post(action)
 
     # ---- called by the host
@@ -220,10 +222,6 @@ class Coordinator(SplitEnumeratorContext):
         """Tell the enumerator that a checkpoint is durable (ENU-7)."""
         with self._calling("notify_checkpoint_complete()"):
             self.enumerator.notify_checkpoint_complete(checkpoint_id)
-
-    def post(self, action: Callable[[], None]) -> None:
-        """Queue an action of the host. Any thread."""
-        self._inbox.post(action)
 
     def run_next(self) -> bool:
         """Start asynchronous calls that are due, then run one queued action; return whether there was one.

@@ -314,7 +314,7 @@ class DiscoveringEnumerator(SplitEnumerator):
             for split in splits:
                 self._life.assign(split.id)
             self._requests = max(0, self._requests - len(splits))
-        if self._bounded and not (self._first or self._no_more_sent or self._life.next_waiting()):
+        if self._bounded and not (self._first or self._no_more_sent) and self._life.next_waiting() is None:
             self._no_more_sent = True
             self._context.signal_no_more_splits(0)
 

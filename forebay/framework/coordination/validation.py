@@ -145,5 +145,6 @@ def repeated_id(source: str | None, split_id: str) -> ContractError:
         source=source,
         split=split_id,
         rule="SPL-1",
-        advice="in the connector, give each split an id of its own, derived from the input",
+        advice="in the connector, give each split an id of its own, derived from the input, and assign a split again "
+        "only after add_splits_back returned it",
     )

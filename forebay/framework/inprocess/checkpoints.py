@@ -34,7 +34,7 @@ _ALONE = "close the other run, or give each run its own directory"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state from which a run continues: checkpoint number, enumerator snapshot, splits of the readers."""
+    """The state from which a run continues: checkpoint number, enumerator snapshot, splits of the reader."""
 
     number: int
     enumerator: Json

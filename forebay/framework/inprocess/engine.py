@@ -110,7 +110,7 @@ class Engine:
         self._discovering: DiscoveringEnumerator | None = None
         self._coordinator = Coordinator(source.name, runtime, signal=self.signal)
         self._starts = StartPositions(source.name, plan.positions)
-        self._coordinator.post(lambda: self._begin(restored))
+        self._coordinator.run_in_coordinator_thread(lambda: self._begin(restored))
         self._reader = RunReader(
             source,
             schema,
@@ -265,7 +265,8 @@ class Engine:
         Raises:
             SnapshotError: The snapshot of the enumerator or the reader failed; the run continues (COO-3).
             ForebayError: The checkpoint could not be written; the run continues.
-            BaseException: The enumerator could not be made, or failed when it was notified; the run has failed.
+            BaseException: The enumerator could not be made, or failed in an action that was queued or when it was
+                notified, and the run has failed; or the reader failed when it was notified, and the run continues.
         """
         if self._checkpoints is None:
             return None
@@ -277,6 +278,7 @@ class Engine:
         splits = self._snapshot("the reader", lambda: self._reader.snapshot(number))
         path = None if self._store is None else self._store.write(Checkpoint(number, state, splits))
         self._failing(lambda: self._notify(number))
+        self._reader.notify_checkpoint_complete(number)
         return path
 
     def _snapshot(self, who: str, take: Callable[[], T]) -> T:
@@ -294,7 +296,6 @@ class Engine:
         self._coordinator.checkpoint_complete(number)
         if self._discovering is not None:
             self._discovering.committed(self.deliveries.covered())
-        self._reader.notify_checkpoint_complete(number)
 
     def _checkpoint_if_due(self) -> bool:
         """Take a checkpoint if one is due; return whether one was due.
@@ -378,7 +379,9 @@ class Engine:
             self._event_time.release(split_id)
         if self.deliveries.holds(split_id):
             self._reader.failures.progressed(split_id)
-            self._coordinator.splits_finished([self.deliveries.finish(split_id)])
+            finished = [self.deliveries.finish(split_id)]
+            # Queued behind what the reader sent before.
+            self._coordinator.run_in_coordinator_thread(lambda: self._coordinator.splits_finished(finished))
 
     def _check_all_released(self) -> None:
         held = self.deliveries.held()

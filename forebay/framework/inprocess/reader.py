@@ -132,7 +132,9 @@ class EventTime:
 
     def _align(self, max_drift: float, reader: PausedReader) -> None:
         limit = max_allowed([MAX_WATERMARK if self._outputs.idle else self._outputs.report()], max_drift)
-        status = self._outputs.split_status()
+        # Without the splits of a failed reader: its replacement cannot pause what it has not got.
+        statuses = self._outputs.split_status().items()
+        status = {split_id: current for split_id, current in statuses if split_id not in self._lost}
         paused = set(self.paused())
         ahead = splits_ahead({split_id: current.watermark for split_id, current in status.items()}, limit)
         pause, resume = sorted(ahead - paused), sorted(paused - ahead)
@@ -499,18 +501,18 @@ class RunReader:
         self._coordinator.signal.set()
 
     def _start(self) -> None:
-        coordinator = self._coordinator
+        coordinator, queue = self._coordinator, self._coordinator.run_in_coordinator_thread
         self._awaited = None
         context = self._context = ReaderContext(
             self._source,
             self._options,
             self._runtime,
             fetcher_factor=self._fetcher_factor,
-            request=lambda: coordinator.post(coordinator.request),
-            send_event=lambda event: coordinator.post(lambda: coordinator.handle_source_event(event)),
+            request=lambda: queue(coordinator.request),
+            send_event=lambda event: queue(lambda: coordinator.handle_source_event(event)),
         )
         self._reader = create_reader(self._source, context, self._options)
-        coordinator.post(lambda: self._register(context))
+        queue(lambda: self._register(context))
         self._reader.start()
 
     def _register(self, context: ReaderContext) -> None:
@@ -567,6 +569,7 @@ class RunReader:
         pause = self.failures.restart_pause(error, self._runtime.random)
         shown, source = redact(str(error)), self._source.name
         _log.warning("%s: the reader failed and is replaced in %.1f s: %s", source, pause, shown)
+        self._coordinator.run_queued()  # the enumerator gets what the reader sent before its splits (COO-4)
         for late in self.close(self._options.close_timeout.total_seconds(), failed=True):
             _log.warning("%s: close() of the failed reader failed too: %s", source, redact(str(late)))
         if self._event_time is not None:

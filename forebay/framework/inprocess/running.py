@@ -288,6 +288,7 @@ class Run(Iterator[pa.RecordBatch]):
         """
         failed = self._engine.failed
         if failed is not None:
+            self._shut(failed)
             raise failed
         if not self._open:
             raise StopIteration
@@ -393,7 +394,7 @@ class Run(Iterator[pa.RecordBatch]):
 
         Raises:
             ConfigurationError: The run has no checkpoint directory, or it is closed.
-            ForebayError: The checkpoint failed. The run continues.
+            ForebayError: The checkpoint failed. The run continues, unless the enumerator raised an error.
         """
         path = self._engine.checkpoint() if self._checkpoints and self._open else None
         if path is None:

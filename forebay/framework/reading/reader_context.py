@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from forebay.errors import ConfigurationError, ContractError
+from forebay.errors import ContractError
 from forebay.framework.enumerator import SourceEvent
 from forebay.framework.reader import SourceReader, SourceReaderContext
 from forebay.framework.reading.source_reader import create_reader
 from forebay.framework.runtime.clients import Loans
-from forebay.framework.runtime.connector_errors import wrap_errors
+from forebay.framework.runtime.connector_errors import event_refused, wrap_errors
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime
 from forebay.framework.source import Source
@@ -75,16 +75,6 @@ class Output:
     def split_released(self, split_id: str) -> None:
         """Record that a split is read to its end."""
         self.released.append(split_id)
-
-
-def event_refused(source: str, event: SourceEvent) -> ConfigurationError:
-    """Return the error for a connector that sends a source event on Spark, which has no channel for it."""
-    return ConfigurationError(
-        f"the source event {type(event).__name__} cannot be sent: Spark has no channel between enumerator and readers",
-        source=source,
-        rule="EVT-1",
-        advice="put the data that readers need into the split, or run the source in-process with forebay.run",
-    )
 
 
 class ReaderContext(SourceReaderContext):

@@ -19,6 +19,7 @@ from typing import Any, Final
 from urllib.error import HTTPError, URLError
 
 from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
+from forebay.framework.enumerator import SourceEvent
 from forebay.options import redact
 
 MISSING_MODULE: Final = (
@@ -190,6 +191,16 @@ def closing(source: str, close: Callable[[], None]) -> Iterator[None]:
         raise
     with wrap_errors(source, "close()"):
         close()
+
+
+def event_refused(source: str, event: SourceEvent) -> ConfigurationError:
+    """Return the error for a connector that sends a source event on Spark, which has no channel for it."""
+    return ConfigurationError(
+        f"the source event {type(event).__name__} cannot be sent: Spark has no channel between enumerator and readers",
+        source=source,
+        rule="EVT-1",
+        advice="put the data that readers need into the split, or run the source in-process with forebay.run",
+    )
 
 
 # -- Sorts the failures of HTTP requests into those that pass and those that stay, for any client.

@@ -19,9 +19,8 @@ from forebay.framework.coordination.coordinator import Coordinator
 from forebay.framework.coordination.validation import checked_enumerator, checked_splits, fixed_ends, unread
 from forebay.framework.discovery import OPEN_COST, DiscoveryEnumerator
 from forebay.framework.enumerator import SourceEvent, SplitEnumerator, SplitEnumeratorContext
-from forebay.framework.reading.reader_context import event_refused
 from forebay.framework.runtime.clients import ConnectorCalls
-from forebay.framework.runtime.connector_errors import closing
+from forebay.framework.runtime.connector_errors import closing, event_refused
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Runtime, ThreadRuntime
 from forebay.framework.source import Source
@@ -64,7 +63,7 @@ class PlannedReader:
         """Do nothing: the planner asks the coordinator."""
 
     def handle_source_event(self, event: SourceEvent) -> None:
-        """Raise a ConfigurationError: Spark has no channel to send an event to readers."""
+        """Raise a ConfigurationError, as the coordinator of a planner does before (EVT-1)."""
         raise event_refused(self._source, event)
 
     def take(self) -> list[Split]:

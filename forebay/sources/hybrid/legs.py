@@ -220,6 +220,7 @@ class LegReaderContext(SourceReaderContext):
     def __init__(self, outer: SourceReaderContext, *, last: bool) -> None:
         self._outer = outer
         self._last = last
+        self.fetcher_factor = outer.fetcher_factor
 
     @property
     def runtime(self) -> Runtime:

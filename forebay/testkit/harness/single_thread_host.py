@@ -52,10 +52,10 @@ class _Context(KitContext):
         self._coordinator = host.coordinator
 
     def send_split_request(self) -> None:
-        self._coordinator.post(self._coordinator.request)
+        self._coordinator.run_in_coordinator_thread(self._coordinator.request)
 
     def send_source_event(self, event: SourceEvent) -> None:
-        self._coordinator.post(lambda: self._coordinator.handle_source_event(event))
+        self._coordinator.run_in_coordinator_thread(lambda: self._coordinator.handle_source_event(event))
 
 
 class _HostReader:
@@ -162,7 +162,7 @@ class SingleThreadHost(Closing):
         """Create the reader, register it with the coordinator and start it."""
         session = ReaderSession(self._subject, no_more=False, once=False, context=_Context(self, self._subject))
         reader = self._reader = _HostReader(self, session)
-        self.coordinator.post(lambda: self.coordinator.register(reader, None))
+        self.coordinator.run_in_coordinator_thread(lambda: self.coordinator.register(reader, None))
         session.start()
 
     def fail(self) -> None:

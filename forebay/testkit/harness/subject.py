@@ -382,7 +382,7 @@ def _assigned_splits(calls: SourceCalls) -> list[Split]:
             if len(reader) > before:
                 before = len(reader)
                 silence.reset()
-                coordinator.post(coordinator.request)
+                coordinator.run_in_coordinator_thread(coordinator.request)
             if not calls.source.bounded and before and silence.seconds > _QUIET:
                 break
             if silence.left < 0:

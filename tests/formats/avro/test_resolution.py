@@ -106,6 +106,21 @@ PAIRS: dict[str, tuple[Any, Any, list[Any]]] = {
         record("two.q7", ("new", "int", {"aliases": ["old"]}), aliases=["one.p7"]),
         [{"old": 1}, {"old": 2}, {"old": 3}],
     ),
+    "record_to_nullable": (
+        record("p8", ("x", "int"), ("y", "string")),
+        ["null", record("p8", ("x", "int"), ("y", "string"))],
+        [{"x": 1, "y": "a"}, {"x": 2, "y": ""}, {"x": 3, "y": "b"}],
+    ),
+    "nullable_to_record": (
+        ["null", record("p9", ("x", "int"), ("y", "string"))],
+        record("p9", ("x", "int"), ("y", "string")),
+        [{"x": 1, "y": "a"}, {"x": 2, "y": ""}, {"x": 3, "y": "b"}],
+    ),
+    "records_in_an_array_to_nullable": (
+        array(record("p10", ("x", "int"), ("y", "string"))),
+        array([record("p10", ("x", "int"), ("y", "string")), "null"]),
+        [[{"x": 1, "y": "a"}], [], [{"x": 3, "y": "b"}]],
+    ),
     "enum": (enum("e", "A", "B"), enum("e", "C", "B", "A"), ["A", "B", "A"]),
     "enum_with_default": (enum("e2", "A", "B", "X"), enum("e2", "B", "Z", default="Z"), ["A", "B", "X"]),
     "enum_without_use": (enum("e3", "A", "B"), enum("e3", "A"), ["A", "A", "A"]),

@@ -211,6 +211,7 @@ STORED = {
     "timestamp": ("timestamp'2020-01-01 12:00:00.123456'", "timestamp'1969-12-31 23:59:59.5'", "null"),
     "timestamp_ntz": ("timestamp_ntz'2020-01-01 12:00:00.123456'", "null"),
     "decimal(9,2)": ("1.23BD", "-9999999.99BD", "0.05BD", "-0.05BD", "null"),
+    "decimal(10,3)": ("-357.143BD", "1.005BD", "123456.789BD", "0.100BD", "null"),
     "decimal(38,10)": ("1.25BD", "123456789012345678.9BD", "9999999999999999999999999999.9999999999BD", "null"),
     "array<int>": ("array(1, null)", "null"),
     "struct<a:int>": ("named_struct('a', 1)", "null"),
