@@ -257,6 +257,7 @@ def test_a_form_that_never_was_is_damage(version):
         {"splits": [["a", {"x": 1}]]},
         {"splits": [["a", 5, 1, {}, {}]]},
         {"splits": [["a", 5, 1, 2]]},
+        {"splits": [["a", 5, 5]]},
         {"splits": [["a", 5], ["a", 6]]},
         {"splits": {"z": "damaged"}},
         {"splits": {"z": 5}},

@@ -24,7 +24,7 @@ def batches(*rows: int, width: int = 1) -> Iterator[pa.RecordBatch]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which only a test moves."""
     now = [100.0]
-    monkeypatch.setattr("forebay.spark.data_source.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("forebay.spark.batch.time.monotonic", lambda: now[0])
     return now
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes and reads the offsets of a query: `OffsetCodec`, and `InlineOffsetCodec`, which needs no other storage."""
+"""Keeps the finished splits of a query (S15), and writes and reads its offsets, whose JSON is that of `offset.py`."""
 
 from __future__ import annotations
 
