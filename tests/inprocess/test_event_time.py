@@ -302,10 +302,9 @@ def test_the_event_time_is_read_also_where_it_is_not_among_the_columns():
 
 
 @pytest.mark.parametrize("fetchers", [1, 2])
-def test_a_split_that_is_ahead_stays_so_far_after_a_failure_of_the_reader(kit, engine_of, one_thread, fetchers):
-    world = kit.World(fast=1000, slow=5)
-    world.bounded, world.rows, world.fetchers = False, 1, fetchers
-    failures = []
+def test_a_split_that_is_ahead_stays_so_far_after_a_failure_of_the_reader(kit, drive, fetchers):
+    world, failures = unbounded(kit, fast=1000, slow=5), []
+    world.rows, world.fetchers = 1, fetchers
 
     def before_fetch(split_id, _position):
         if failures and split_id == "slow":
@@ -313,23 +312,9 @@ def test_a_split_that_is_ahead_stays_so_far_after_a_failure_of_the_reader(kit, e
             raise OSError("gone")
 
     world.before_fetch = before_fetch
-    engine = engine_of(world, one_thread, strategy=by_column().with_alignment(10))
-    reached = {}
-
-    def read_for(seconds):
-        until = one_thread.clock.monotonic() + seconds
-        while one_thread.clock.monotonic() < until:
-            engine.ask()
-            engine.step()
-            batch = engine.take()
-            if batch is not None:
-                reached.update((row["split"], row["n"]) for row in batch.to_pylist())
-            elif not one_thread.turn():
-                one_thread.clock.advance(0.01)
-
-    read_for(5)
-    before = reached["fast"]
+    _, run_for = drive(world, by_column().with_alignment(10))
+    before = dict(run_for(5))["fast"]
     failures.append(True)
-    read_for(10)
+    after = dict(run_for(10))["fast"]
     assert not failures
-    assert reached["fast"] <= before + 2  # what was fetched before it was paused again
+    assert after <= before + 2  # what was fetched before it was paused again

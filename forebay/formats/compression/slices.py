@@ -205,6 +205,29 @@ class Bzip2Blocks:
         self._base += done
 
 
+# -- What files with seekable blocks have in common.
+
+
+class _SeekableBlocks:
+    """The blocks of a file that can be read anywhere, from the first that begins at or after byte `start`.
+
+    Args:
+        read_at: Reads bytes of the file at an offset.
+        size: The size of the file in bytes.
+        start: The byte at which the slice starts.
+        end: The byte at which the slice ends; None for the end of the file.
+    """
+
+    def __init__(self, read_at: ReadAt, size: int, start: int, end: int | None) -> None:
+        self._read_at = read_at
+        self._size = size
+        self._start = start
+        self._end = end
+        self._plain = 0
+        self.border: int | None = None
+        """Decoded bytes before the first block that begins at or after `end`; None before such a block is decoded."""
+
+
 # -- Decodes xz from any block of a file, found in the indexes at the ends of its streams.
 # The format is that of https://tukaani.org/xz/xz-file-format.txt. A stream is a header, blocks, an index and a footer.
 # A file has one stream or several, and zero padding after each. `xz -T0` writes blocks of some MB.
@@ -237,25 +260,12 @@ def has_several_blocks(read_at: ReadAt, size: int) -> bool:
     return start > 0 or blocks > 1
 
 
-class XzBlocks:
-    """Decodes the blocks of a file, from the first block that begins at or after byte `start`. Not thread-safe.
-
-    Args:
-        read_at: Reads bytes of the file at an offset.
-        size: The size of the file in bytes.
-        start: The byte at which the slice starts.
-        end: The byte at which the slice ends; None for the end of the file.
-    """
+class XzBlocks(_SeekableBlocks):
+    """Decodes the blocks of an xz file. Not thread-safe."""
 
     def __init__(self, read_at: ReadAt, size: int, start: int, end: int | None) -> None:
-        self._read_at = read_at
-        self._size = size
-        self._start = start
-        self._end = end
-        self._plain = 0
+        super().__init__(read_at, size, start, end)
         self._window = (0, b"")
-        self.border: int | None = None
-        """Decoded bytes before the first block that begins at or after `end`; None before such a block is decoded."""
 
     def decode(self) -> Iterator[bytes]:
         """Yield the decoded bytes of each block up to the end of the file, also beyond `end`.
@@ -401,27 +411,12 @@ def has_seek_table(read_at: ReadAt, size: int) -> bool:
     return size > _FOOTER_BYTES and read_at(size - 4, 4) == _SEEK_TABLE_MAGIC
 
 
-class ZstdFrames:
-    """Decodes the frames of a file, from the first frame that begins at or after byte `start`. Not thread-safe.
+class ZstdFrames(_SeekableBlocks):
+    """Decodes the frames of a zstd file. Not thread-safe.
 
     A file without a seek table that covers the whole file counts as one frame. For example, if two files were
     concatenated, the table at the end covers only the second.
-
-    Args:
-        read_at: Reads bytes of the file at an offset.
-        size: The size of the file in bytes.
-        start: The byte at which the slice starts.
-        end: The byte at which the slice ends; None for the end of the file.
     """
-
-    def __init__(self, read_at: ReadAt, size: int, start: int, end: int | None) -> None:
-        self._read_at = read_at
-        self._size = size
-        self._start = start
-        self._end = end
-        self._plain = 0
-        self.border: int | None = None
-        """Decoded bytes before the first frame that begins at or after `end`; None before such a frame is decoded."""
 
     def decode(self) -> Iterator[bytes]:
         """Yield the decoded bytes of each frame up to the end of the file, also beyond `end`.
