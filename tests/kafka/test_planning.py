@@ -17,7 +17,7 @@ from kafka.errors import (
 from manual_clock import ManualClock
 
 from forebay.errors import ConfigurationError, DataLossError, RetriableError
-from forebay.framework.microbatch.admission import Admission, Limits
+from forebay.framework.microbatch.admission import Admission, BatchLimits
 from forebay.framework.microbatch.offset import Planned
 from forebay.sources.kafka import KafkaSource
 from forebay.sources.kafka.client.client_options import translate
@@ -89,7 +89,7 @@ def splits(*positions):
 def admitted(enumerator, open_splits, budget):
     ends = enumerator.latest(open_splits)
     there = [Planned(one, ends[one.id]) for one in open_splits]
-    return {one.split.id: one.to for one in Admission("k", enumerator, Limits(byte_budget=budget)).admit(there)}
+    return {one.split.id: one.to for one in Admission("k", enumerator, BatchLimits(byte_budget=budget)).admit(there)}
 
 
 def test_a_partition_with_first_records_gets_its_size_at_once(brokers, clock, look):

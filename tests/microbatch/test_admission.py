@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ConfigurationError, ContractError
 from forebay.framework.discovery import Discovered, DiscoveryEnumerator
-from forebay.framework.microbatch.admission import Admission, Limits, shares
+from forebay.framework.microbatch.admission import Admission, BatchLimits, shares
 from forebay.framework.microbatch.offset import Planned, UnknownEnd
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.split import Split
@@ -95,7 +95,7 @@ def test_s16_three_equal_splits_take_three_micro_batches():
     backlog = {"a": 10, "b": 10, "c": 10}
     turns = 0
     while any(backlog.values()):
-        taken = admit(Limits(rows=10), there(**{name: count for name, count in backlog.items() if count}))
+        taken = admit(BatchLimits(rows=10), there(**{name: count for name, count in backlog.items() if count}))
         assert sum(taken.values()) == 10
         backlog = {name: count - taken.get(name, 0) for name, count in backlog.items()}
         turns += 1
@@ -103,7 +103,7 @@ def test_s16_three_equal_splits_take_three_micro_batches():
 
 
 LIMITS = st.builds(
-    Limits,
+    BatchLimits,
     rows=st.none() | st.integers(1, 30),
     byte_budget=st.none() | st.integers(1, 300),
     files=st.none() | st.integers(1, 4),
@@ -156,29 +156,32 @@ def test_s16_nobody_starves_whatever_the_others_bring(limits, row_bytes, arrival
 
 def test_bytes_too_few_for_a_record_each_are_given_to_the_first_ones():
     """A share of ten bytes for each of ten splits is too small for a row of forty."""
-    assert admit(Limits(byte_budget=100), there(**{f"s{n}": 5 for n in range(10)}), Rows(40)) == {"s0": 1, "s1": 1}
+    assert admit(BatchLimits(byte_budget=100), there(**{f"s{n}": 5 for n in range(10)}), Rows(40)) == {"s0": 1, "s1": 1}
 
 
 def test_a_record_larger_than_the_limit_comes_alone():
-    assert admit(Limits(byte_budget=1), there(a=5, b=5), Rows(1000)) == {"a": 1}
-    admission = Admission("src", Rows(1000), Limits(byte_budget=1))
+    assert admit(BatchLimits(byte_budget=1), there(a=5, b=5), Rows(1000)) == {"a": 1}
+    admission = Admission("src", Rows(1000), BatchLimits(byte_budget=1))
     assert counted(admission.admit_in_order(there(a=5, b=5))) == {"a": 1}
 
 
 def test_what_is_estimated_at_no_bytes_is_read_all_the_same():
-    assert admit(Limits(byte_budget=100), there(a=5), Rows(0)) == {"a": 5}
+    assert admit(BatchLimits(byte_budget=100), there(a=5), Rows(0)) == {"a": 5}
 
 
 def test_files_that_cannot_be_cut_are_taken_whole_up_to_the_limit():
     """The first file is always read: otherwise one larger than the limit would stop the stream."""
     files = [Planned(Split(name, end=size), UnknownEnd.WHOLE) for name, size in {"a": 1, "b": 1, "c": 1}.items()]
-    assert [one.split.id for one in Admission("src", Blind(), Limits(byte_budget=25)).admit_in_order(files)] == [
+    assert [one.split.id for one in Admission("src", Blind(), BatchLimits(byte_budget=25)).admit_in_order(files)] == [
         "a",
         "b",
     ]
-    assert [one.split.id for one in Admission("src", Blind(), Limits(byte_budget=5)).admit_in_order(files)] == ["a"]
+    assert [one.split.id for one in Admission("src", Blind(), BatchLimits(byte_budget=5)).admit_in_order(files)] == [
+        "a"
+    ]
     assert all(
-        one.to is UnknownEnd.WHOLE for one in Admission("src", Blind(), Limits(byte_budget=5)).admit_in_order(files)
+        one.to is UnknownEnd.WHOLE
+        for one in Admission("src", Blind(), BatchLimits(byte_budget=5)).admit_in_order(files)
     )
 
 
@@ -192,7 +195,7 @@ class Whole(Split):
 
 def test_s16_splits_that_are_read_whole_share_the_limit():
     files = [Planned(Whole(name, end=1), UnknownEnd.WHOLE) for name in "abc"]
-    assert [one.split.id for one in Admission("src", Blind(), Limits(byte_budget=25)).admit(files)] == ["a", "b"]
+    assert [one.split.id for one in Admission("src", Blind(), BatchLimits(byte_budget=25)).admit(files)] == ["a", "b"]
 
 
 class Uncounted(Rows):
@@ -204,7 +207,7 @@ class Uncounted(Rows):
 
 def test_s16_a_limit_of_rows_is_hard_where_only_advance_counts_them():
     splits = [Planned(Split(name, (0,), (3,)), (3,)) for name in "abc"]
-    taken = Admission("src", Uncounted(), Limits(rows=4)).admit_in_order(splits)
+    taken = Admission("src", Uncounted(), BatchLimits(rows=4)).admit_in_order(splits)
     assert [(one.split.id, one.to) for one in taken] == [("a", (3,))]
 
 
@@ -216,7 +219,7 @@ def test_positions_given_as_lists_become_tuples():
         def advance(self, split, *, rows=None, byte_budget=None):
             return [3, 4]
 
-    taken = Admission("src", Lists(), Limits(byte_budget=10)).admit([Planned(Split("a", (1, 2)), (9, 9))])
+    taken = Admission("src", Lists(), BatchLimits(byte_budget=10)).admit([Planned(Split("a", (1, 2)), (9, 9))])
     assert [planned.to for planned in taken] == [(3, 4)]
 
 
@@ -224,7 +227,7 @@ def test_positions_given_as_lists_become_tuples():
 @pytest.mark.parametrize("to", [7, UnknownEnd.WHOLE, UnknownEnd.NEGOTIATED, "seven", (7,)])
 def test_s16_a_limit_of_rows_where_positions_are_not_rows_is_refused_by_name(in_order, to):
     """S16: also if everything is within the limit, so that the error comes early."""
-    admission = Admission("src", Blind(), Limits(rows=1000))
+    admission = Admission("src", Blind(), BatchLimits(rows=1000))
     with pytest.raises(ConfigurationError, match="does not support maxRowsPerTrigger: the number of rows") as caught:
         (admission.admit_in_order if in_order else admission.admit)([Planned(Split("a"), to)])
     assert (caught.value.option, caught.value.split, caught.value.source) == ("maxRowsPerTrigger", "a", "src")
@@ -233,22 +236,22 @@ def test_s16_a_limit_of_rows_where_positions_are_not_rows_is_refused_by_name(in_
 def test_s16_a_limit_of_bytes_where_sizes_are_not_known_is_refused_by_name():
     """S16: the option is named."""
     with pytest.raises(ConfigurationError, match="does not support maxBytesPerTrigger: the number of bytes") as caught:
-        admit(Limits(byte_budget=10), there(a=7), Unknowing())
+        admit(BatchLimits(byte_budget=10), there(a=7), Unknowing())
     assert caught.value.option == "maxBytesPerTrigger"
 
 
 def test_minimum_rows_where_positions_are_not_rows_are_refused_under_their_own_name():
     with pytest.raises(ConfigurationError, match="does not support minRowsPerTrigger") as caught:
-        Admission("src", Blind(), Limits()).rows(there(a=7))
+        Admission("src", Blind(), BatchLimits()).rows(there(a=7))
     assert caught.value.option == "minRowsPerTrigger"
 
 
 def test_without_an_enumerator_nobody_can_measure():
     with pytest.raises(ConfigurationError, match="does not support maxBytesPerTrigger"):
-        Admission("src", None, Limits(byte_budget=10)).admit(there(a=7))
+        Admission("src", None, BatchLimits(byte_budget=10)).admit(there(a=7))
     with pytest.raises(ConfigurationError, match="does not support maxRowsPerTrigger"):
-        Admission("src", None, Limits(rows=10)).admit(there(a=7))
-    assert counted(Admission("src", None, Limits(files=1)).admit(there(a=7, b=7))) == {"a": 7}
+        Admission("src", None, BatchLimits(rows=10)).admit(there(a=7))
+    assert counted(Admission("src", None, BatchLimits(files=1)).admit(there(a=7, b=7))) == {"a": 7}
 
 
 def test_an_advance_that_does_not_go_on_is_reported():
@@ -257,11 +260,11 @@ def test_an_advance_that_does_not_go_on_is_reported():
             return split.position
 
     with pytest.raises(ContractError, match="returned the position where the split begins") as caught:
-        admit(Limits(rows=3), there(a=7), Stuck())
+        admit(BatchLimits(rows=3), there(a=7), Stuck())
     assert (caught.value.rule, caught.value.split) == ("DIS-3", "a")
 
 
 def test_limits_come_from_the_options():
-    assert not Limits.of(HostOptions())
+    assert not BatchLimits.of(HostOptions())
     options = HostOptions(max_rows_per_trigger=1, max_bytes_per_trigger=ByteSize(2), max_files_per_trigger=3)
-    assert Limits.of(options) == Limits(1, 2, 3)
+    assert BatchLimits.of(options) == BatchLimits(1, 2, 3)

@@ -23,7 +23,7 @@ from forebay.errors import ConfigurationError, ContractError, RetriableError
 from forebay.framework.arrow.row_packer import Batch
 from forebay.framework.microbatch import end_negotiation as negotiated_splits
 from forebay.framework.microbatch import stream_planner as planner_factory
-from forebay.framework.microbatch.admission import Limits
+from forebay.framework.microbatch.admission import BatchLimits
 from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, begun_of
 from forebay.framework.microbatch.negotiated_reads import ChunkReader, Negotiation
 from forebay.framework.microbatch.stream_planner import open_stream
@@ -904,7 +904,7 @@ def begin(directory):
 def test_a_retry_of_a_feed_with_cursors_stops_inside_a_page_that_has_grown(feed, tmp_path):
     begin(tmp_path)
     options = HostOptions(state_location=str(tmp_path))
-    task = ReadTask(feed(), (Split("feed"),), options, unplanned=Negotiation("q", 0, {"feed": Limits()}))
+    task = ReadTask(feed(), (Split("feed"),), options, unplanned=Negotiation("q", 0, {"feed": BatchLimits()}))
     first = [n for one in run_task(task) for n in one.batch.column(0).to_pylist()]
     grow(feed, 23)
     again = [n for one in run_task(pickle.loads(pickle.dumps(task))) for n in one.batch.column(0).to_pylist()]
@@ -923,7 +923,9 @@ def test_a_task_that_is_left_early_claims_no_further_and_ends_its_threads(feed, 
     begin(tmp_path)
     grow(feed, 100)
     options = HostOptions(state_location=str(tmp_path), max_bytes_per_trigger=80)
-    task = ReadTask(feed(), (Split("feed"),), options, unplanned=Negotiation("q", 0, {"feed": Limits(byte_budget=80)}))
+    task = ReadTask(
+        feed(), (Split("feed"),), options, unplanned=Negotiation("q", 0, {"feed": BatchLimits(byte_budget=80)})
+    )
     running = run_task(task)
     assert next(running).batch.num_rows == 20
     running.close()

@@ -13,7 +13,7 @@ from forebay_simulator.__main__ import main
 from forebay.framework.coordination.coordinator import Coordinator, Inbox
 from forebay.framework.coordination.discovering import DiscoveringEnumerator, LifeCycle
 from forebay.framework.inprocess.deliveries import DeliveryLog
-from forebay.framework.inprocess.reader import Output
+from forebay.framework.inprocess.reader import EventQueue
 from forebay.framework.reading.fetchers import Fetcher, HandOverQueue
 from forebay.framework.reading.source_reader import SourceReaderBase
 from forebay.framework.runtime.runtime import Next
@@ -115,7 +115,7 @@ def a_split_comes_back_where_it_was_assigned(patch):
 
 @planted(1000)
 def what_a_failed_reader_left_behind_still_counts(patch):
-    patch.setattr(Output, "drop", lambda self: None)
+    patch.setattr(EventQueue, "drop", lambda self: None)
 
 
 @planted(500)
@@ -162,7 +162,7 @@ def a_discovery_brings_assigned_splits_again(patch):
 
 @planted(300)
 def a_checkpoint_counts_what_waits_in_the_host(patch):
-    patch.setattr(Output, "waiting", lambda self: ())
+    patch.setattr(EventQueue, "waiting", lambda self: ())
 
 
 @planted(300)

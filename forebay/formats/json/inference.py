@@ -21,7 +21,7 @@ from forebay.formats.json import jackson_tokens
 from forebay.formats.json.arrow import NotSafe, is_utf8, parsed, parsed_lines, regular_lines
 from forebay.formats.json.blocks import document_bytes, split_lines
 from forebay.formats.json.jackson import infers_as_timestamp, needs_jackson, refuse_constant
-from forebay.formats.json.jackson_tokens import Malformed, as_utf8
+from forebay.formats.json.jackson_tokens import MalformedRecord, as_utf8
 from forebay.formats.json.options import JsonOptions
 from forebay.formats.records import Block
 from forebay.formats.values.columns import check_names
@@ -299,7 +299,7 @@ class _Inference:
             if self._options.encoding is None or is_utf8(record):
                 self._merge(self._kinds.read(record))
                 return
-        except Malformed:
+        except MalformedRecord:
             pass
         self._malformed(record, path)
 
@@ -316,7 +316,7 @@ class _Inference:
         """Merge in the kind of one record. If it is an array, merge in the kind of its elements.
 
         Raises:
-            Malformed: The record is neither an object nor an array of objects, and the mode is FAILFAST.
+            MalformedRecord: The record is neither an object nor an array of objects, and the mode is FAILFAST.
         """
         while isinstance(kind, ArrayOf):
             kind = kind.element
@@ -325,7 +325,7 @@ class _Inference:
             return
         if not isinstance(kind, Struct):
             if self._options.mode == "FAILFAST":
-                raise Malformed("the record is neither a JSON object nor an array of objects")
+                raise MalformedRecord("the record is neither a JSON object nor an array of objects")
             if self._options.mode == "DROPMALFORMED" or self._options.column_name_of_corrupt_record in self._names:
                 return
             kind = self._corrupt
@@ -460,7 +460,7 @@ class KindReader:
         """Return the kind of one record.
 
         Raises:
-            Malformed: The record is not JSON.
+            MalformedRecord: The record is not JSON.
         """
         try:
             text = record.decode().lstrip(_BLANKS)
@@ -520,7 +520,7 @@ class KindReader:
             return self._fraction(tokens.text())
         if kind in (jackson_tokens.TRUE, jackson_tokens.FALSE):
             return self._boolean()
-        raise Malformed("a value is missing")
+        raise MalformedRecord("a value is missing")
 
     def _boolean(self) -> Kind:
         return STRING if self._options.primitives_as_string else Simple.BOOLEAN

@@ -30,7 +30,7 @@ from forebay.formats.json.jackson_tokens import (
     STRING,
     TRUE,
     BadValue,
-    Malformed,
+    MalformedRecord,
     TokenStream,
     as_utf8,
     decoded_base64,
@@ -202,7 +202,7 @@ def _date_parser(options: JsonOptions) -> Callable[[str], int | None]:
 
 
 _Converter: TypeAlias = Callable[[TokenStream], Any]
-"""Converts the value at the current token to a value for `build.column`; raises BadValue, Malformed or _Partial."""
+"""Converts the value at the current token for `build.column`; may raise BadValue, MalformedRecord or _Partial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class JacksonParser:
                 return Outcome(self._objects(tokens))
         except _Partial as partial:
             return Outcome(partial.value if kind == START_ARRAY else [partial.value], bad=True)
-        except (Malformed, BadValue):
+        except (MalformedRecord, BadValue):
             pass
         return Outcome([], bad=True)
 
@@ -339,7 +339,7 @@ def _object(data_type: pa.StructType, options: JsonOptions) -> _Converter:
                 row[place] = converters[place](tokens)
             except _Partial as partial:
                 row[place], bad = partial.value, True
-            except (Malformed, BadValue):
+            except (MalformedRecord, BadValue):
                 bad = True
                 tokens.skip_children()
         if bad:
@@ -383,7 +383,7 @@ def _map(item: _Converter) -> _Converter:
             except _Partial as partial:
                 pairs.append((key, partial.value))
                 bad = True
-            except (Malformed, BadValue):
+            except (MalformedRecord, BadValue):
                 lost = True
                 tokens.skip_children()
         if lost:
@@ -588,7 +588,7 @@ class Reasons:
         try:
             kind = tokens.next()
             tokens.skip_children()
-        except Malformed as error:
+        except MalformedRecord as error:
             # The text is UTF-8: the tokenizer reports characters beyond ASCII between values in this way.
             what = str(error).replace("this is not UTF-8", "a character that JSON does not allow there")
             return f"malformed JSON near byte {tokens.start}: {what}"

@@ -32,11 +32,11 @@ _MARK_BYTES = 4  # Jackson looks for a mark only in a record of at least this le
 _ZEROS = (("0001", "utf-32-be"), ("1000", "utf-32-le"), ("01", "utf-16-be"), ("10", "utf-16-le"))
 
 
-class Malformed(Exception):
+class MalformedRecord(Exception):
     """Raised where Jackson reports that a record is not JSON. The text is the reason."""
 
 
-class NoUtf8(Malformed):
+class NoUtf8(MalformedRecord):
     """Raised where a string has bytes that are not UTF-8. The tokenizer continues at the byte offset `at`."""
 
     def __init__(self, at: int) -> None:
@@ -231,7 +231,7 @@ class TokenStream:
         byte = self._skip_blanks()
         if byte < 0:
             if self._context.kind != _ROOT:
-                raise Malformed("the record ends inside an object or array")
+                raise MalformedRecord("the record ends inside an object or array")
             return self._become(None)
         if byte in b"]}":
             return self._close(byte)
@@ -239,7 +239,7 @@ class TokenStream:
         context.index += 1
         if context.kind != _ROOT and context.index > 0:
             if byte != 0x2C:
-                raise Malformed("a comma is missing before the next value or name")
+                raise MalformedRecord("a comma is missing before the next value or name")
             byte = self._inner_byte()
         if context.kind != _OBJECT:
             self.start = self._at - 1
@@ -306,13 +306,13 @@ class TokenStream:
         self._context = _Context(_OBJECT if kind == START_OBJECT else _ARRAY, self._context)
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise Malformed("objects and arrays are nested more deeply than Jackson allows")
+            raise MalformedRecord("objects and arrays are nested more deeply than Jackson allows")
 
     def _close(self, byte: int) -> int | None:
         self.start = self._at - 1
         context = self._context
         if context.kind != (_ARRAY if byte == 0x5D else _OBJECT) or context.parent is None:
-            raise Malformed("a closing bracket has no opening bracket")
+            raise MalformedRecord("a closing bracket has no opening bracket")
         self._context = context.parent
         self._depth -= 1
         return self._become(END_ARRAY if byte == 0x5D else END_OBJECT)
@@ -344,14 +344,14 @@ class TokenStream:
         if byte == 0x2B:
             return self._invalid_number(self._byte(), b"+")
         if byte in b",]}":
-            raise Malformed("a value is missing")
+            raise MalformedRecord("a value is missing")
         if chr(byte).isidentifier() or chr(byte) in "$¢£¤¥":
             self._skip_word()
-        raise Malformed("there is no JSON value where one is required")
+        raise MalformedRecord("there is no JSON value where one is required")
 
     def _not_a_number(self, literal: bytes) -> int:
         if not self._options.allow_non_numeric_numbers:
-            raise Malformed("NaN and Infinity are not allowed (option allowNonNumericNumbers)")
+            raise MalformedRecord("NaN and Infinity are not allowed (option allowNonNumericNumbers)")
         self._text = literal.decode()
         return FLOAT
 
@@ -370,15 +370,15 @@ class TokenStream:
             text, kind = text + b"." + fraction, FLOAT
             if not fraction:
                 self._at = min(self._at + 1, self._end)
-                raise Malformed("a number has no digits after its point")
+                raise MalformedRecord("a number has no digits after its point")
             following = self._following()
         if following in (0x45, 0x65):
             self._at += 1
             text, kind = text + b"e" + self._exponent(), FLOAT
         if len(text) > MAX_NUMBER_DIGITS and sum(0x30 <= char <= 0x39 for char in text) > MAX_NUMBER_DIGITS:
-            raise Malformed("a number is longer than Jackson allows")
+            raise MalformedRecord("a number is longer than Jackson allows")
         if self._context.kind == _ROOT and self._at < self._end and self._data[self._at] not in BLANKS:
-            raise Malformed("a number is not followed by a blank, a comma or a closing bracket")
+            raise MalformedRecord("a number is not followed by a blank, a comma or a closing bracket")
         self._text = text.decode()
         return kind
 
@@ -387,7 +387,7 @@ class TokenStream:
         if byte != 0x30 or not 0x30 <= self._following() <= 0x39:
             return bytes([byte]) + self._digits()
         if not self._options.allow_numeric_leading_zeros:
-            raise Malformed("a number has leading zeros (option allowNumericLeadingZeros)")
+            raise MalformedRecord("a number has leading zeros (option allowNumericLeadingZeros)")
         return self._digits().lstrip(b"0") or b"0"
 
     def _following(self) -> int:
@@ -401,7 +401,7 @@ class TokenStream:
             sign = bytes([byte])
             byte = self._byte()
         if not 0x30 <= byte <= 0x39:
-            raise Malformed("a number has no digits in its exponent")
+            raise MalformedRecord("a number has no digits in its exponent")
         return sign + bytes([byte]) + self._digits()
 
     def _invalid_number(self, byte: int, sign: bytes) -> int:
@@ -411,24 +411,24 @@ class TokenStream:
                 if following == second:
                     self._match(literal[1:])
                     return self._not_a_number(sign + literal)
-        raise Malformed("a sign is not followed by a number")
+        raise MalformedRecord("a sign is not followed by a number")
 
     def _match(self, literal: bytes) -> None:
         """Read the rest of a literal (true, false, null, NaN …) whose first byte has been read."""
         for byte in literal[1:]:
             if self._at >= self._end or self._data[self._at] != byte:
                 self._skip_word()
-                raise Malformed("an unquoted word is not true, false or null")
+                raise MalformedRecord("an unquoted word is not true, false or null")
             self._at += 1
         if self._at < self._end:
             following = self._data[self._at]
             if following >= 0x80:
                 # Jackson reads the first byte of the character as its second one.
                 self._at += 0xC0 <= following < 0xF8
-                raise Malformed("an unquoted word is not a JSON value")
+                raise MalformedRecord("an unquoted word is not a JSON value")
             if following >= 0x30 and following not in b"]}" and _part_of_word(chr(following)):
                 self._skip_word()
-                raise Malformed("an unquoted word is not a JSON value")
+                raise MalformedRecord("an unquoted word is not a JSON value")
 
     def _skip_word(self) -> None:
         """Skip the rest of an unknown word (256 characters at most) and the character after it.
@@ -458,14 +458,14 @@ class TokenStream:
             match = _UNQUOTED_END.search(self._data, self._at)
             if match is None:
                 self._at = self._end
-                raise Malformed("the record ends inside a field name")
+                raise MalformedRecord("the record ends inside a field name")
             self._at = match.start()
             name = self._data[start : self._at]
         else:
             self._char_for_error(byte)
-            raise Malformed("a field name is missing")
+            raise MalformedRecord("a field name is missing")
         if len(name) > MAX_NAME_BYTES:
-            raise Malformed("a field name is longer than Jackson allows")
+            raise MalformedRecord("a field name is longer than Jackson allows")
         return decoded_name(name)
 
     def _quoted_name(self, plain: re.Pattern[bytes], quote: int) -> bytes:
@@ -518,7 +518,7 @@ class TokenStream:
                 if size > MAX_TEXT_CHARS + _TEXT_STEP and not skipped:
                     # Jackson checks the size when it enlarges its buffer.
                     self._at -= size - MAX_TEXT_CHARS - _TEXT_STEP
-                    raise Malformed("a string is longer than Jackson allows")
+                    raise MalformedRecord("a string is longer than Jackson allows")
             byte = self._byte()
             if byte == quote:
                 break
@@ -529,7 +529,7 @@ class TokenStream:
                 parts.append(chr(byte))
             size += 1
         if size > MAX_TEXT_CHARS and not skipped:
-            raise Malformed("a string is longer than Jackson allows")
+            raise MalformedRecord("a string is longer than Jackson allows")
         return "".join(parts)
 
     def _base64(self) -> bytes:
@@ -558,7 +558,7 @@ class TokenStream:
 
     def _allow_control(self) -> None:
         if not self._options.allow_unquoted_control_chars:
-            raise Malformed("a string has an unescaped control character (option allowUnquotedControlChars)")
+            raise MalformedRecord("a string has an unescaped control character (option allowUnquotedControlChars)")
 
     def _escaped(self) -> str:
         byte = self._byte()
@@ -569,18 +569,18 @@ class TokenStream:
             any_char = self._options.allow_backslash_escaping_any_character
             if any_char or (char == "'" and self._options.allow_single_quotes):
                 return char
-            raise Malformed("a string has an unknown escape")
+            raise MalformedRecord("a string has an unknown escape")
         value = 0
         for _ in range(4):
             digit = self._byte()
             if digit not in b"0123456789abcdefABCDEF":
-                raise Malformed("a string has a \\u escape without four hexadecimal digits")
+                raise MalformedRecord("a string has a \\u escape without four hexadecimal digits")
             value = value * 16 + int(chr(digit), 16)
         return chr(value)
 
     def _byte(self) -> int:
         if self._at >= self._end:
-            raise Malformed("the record ends inside a value")
+            raise MalformedRecord("the record ends inside a value")
         self._at += 1
         return self._data[self._at - 1]
 
@@ -608,24 +608,24 @@ class TokenStream:
                     return byte
                 self._skip_comment()
             elif byte not in BLANKS:
-                raise Malformed("there is a control character between values")
+                raise MalformedRecord("there is a control character between values")
         return -1
 
     def _inner_byte(self) -> int:
-        """Skip blanks and comments, and return the byte after them; raise Malformed at the end of the record."""
+        """Skip blanks and comments, and return the byte after them; raise MalformedRecord at the end of the record."""
         byte = self._skip_blanks()
         if byte < 0:
-            raise Malformed("the record ends inside an object or array")
+            raise MalformedRecord("the record ends inside an object or array")
         return byte
 
     def _skip_colon(self) -> int:
         if self._inner_byte() != 0x3A:
-            raise Malformed("a colon is missing after a field name")
+            raise MalformedRecord("a colon is missing after a field name")
         return self._inner_byte()
 
     def _skip_comment(self) -> None:
         if not self._options.allow_comments:
-            raise Malformed("comments are not allowed (option allowComments)")
+            raise MalformedRecord("comments are not allowed (option allowComments)")
         byte = self._byte()
         if byte == 0x2F:
             ends = [at for at in (self._data.find(b"\n", self._at), self._data.find(b"\r", self._at)) if at >= 0]
@@ -634,10 +634,10 @@ class TokenStream:
             end = self._data.find(b"*/", self._at)
             if end < 0:
                 self._at = self._end
-                raise Malformed("the record ends inside a comment")
+                raise MalformedRecord("the record ends inside a comment")
             self._at = end + 2
         else:
-            raise Malformed("a slash is not followed by a second slash or an asterisk")
+            raise MalformedRecord("a slash is not followed by a second slash or an asterisk")
 
 
 def _part_of_word(char: str) -> bool:

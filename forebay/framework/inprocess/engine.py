@@ -23,7 +23,7 @@ from forebay.framework.coordination.discovering import (
 )
 from forebay.framework.inprocess.checkpoints import Checkpoint, CheckpointStore
 from forebay.framework.inprocess.deliveries import DeliveryLog, SplitProgress
-from forebay.framework.inprocess.reader import CaughtUp, Collected, Ended, Event, EventTime, Released, RunReader
+from forebay.framework.inprocess.reader import CaughtUp, Emitted, Ended, Event, EventTime, Released, RunReader
 from forebay.framework.runtime.connector_errors import without_secrets
 from forebay.framework.runtime.host_options import HostOptions
 from forebay.framework.runtime.runtime import Next, Runtime, Signal, WaitFor
@@ -347,7 +347,7 @@ class Engine:
 
     def _process(self, event: Event) -> None:
         match event:
-            case Collected(split_id, batch, position):
+            case Emitted(split_id, batch, position):
                 self.deliveries.deliver(split_id, batch, position)
                 self._reader.failures.progressed(split_id)
                 if self._event_time is not None:

@@ -173,7 +173,7 @@ MAX_RESTARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class Emitted:
     """The reader emitted a record batch of a split; `position` is the split's position after it."""
 
     split_id: str
@@ -200,10 +200,10 @@ class Ended:
     """The reader returned END_OF_INPUT."""
 
 
-Event = Collected | CaughtUp | Released | Ended
+Event = Emitted | CaughtUp | Released | Ended
 
 
-class Output:
+class EventQueue:
     """The `ReaderOutput` of the reader: checks what it emits, and queues it."""
 
     def __init__(self, source: str, schema: pa.Schema, deliveries: DeliveryLog, event_time: EventTime | None) -> None:
@@ -228,11 +228,11 @@ class Output:
                 message, source=self._source, split=split_id, position=position, rule=rule, advice=advice
             )
         self.collected = True
-        self.events.append(Collected(split_id, batch, position))
+        self.events.append(Emitted(split_id, batch, position))
 
     def waiting(self) -> list[str]:
         """Return the ids of the splits whose record batches wait to be taken."""
-        return [event.split_id for event in self.events if isinstance(event, Collected)]
+        return [event.split_id for event in self.events if isinstance(event, Emitted)]
 
     def drop(self) -> None:
         """Drop the events of a failed reader: their rows are read again."""
@@ -406,7 +406,7 @@ class RunReader:
         self._deliveries = deliveries
         self._event_time = event_time
         self.failures = ReaderFailures(source.name, options, deliveries, restarts=restarts)
-        self._output = Output(source.name, schema, deliveries, event_time)
+        self._output = EventQueue(source.name, schema, deliveries, event_time)
         self._messages: deque[Callable[[SourceReader], None]] = deque()
         self._context: ReaderContext | None = None
         self._reader: SourceReader | None = None

@@ -301,7 +301,7 @@ _WAYS_OUT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Maximum rows, bytes and files of one micro-batch, or of one split in it; None = no limit. All of them apply."""
 
     rows: int | None = None
@@ -309,12 +309,12 @@ class Limits:
     files: int | None = None
 
     @classmethod
-    def of(cls, options: HostOptions) -> Limits:
+    def of(cls, options: HostOptions) -> BatchLimits:
         """Return the limits of `maxRowsPerTrigger`, `maxBytesPerTrigger` and `maxFilesPerTrigger`."""
         return cls(options.max_rows_per_trigger, options.max_bytes_per_trigger, options.max_files_per_trigger)
 
     def __bool__(self) -> bool:
-        return self != Limits()
+        return self != BatchLimits()
 
 
 def shares(weights: Sequence[int], total: int) -> list[int]:
@@ -352,7 +352,7 @@ class Admission:
         limits: The limits of one micro-batch.
     """
 
-    def __init__(self, source: str, enumerator: DiscoveryEnumerator | None, limits: Limits) -> None:
+    def __init__(self, source: str, enumerator: DiscoveryEnumerator | None, limits: BatchLimits) -> None:
         self._source = source
         self._enumerator = enumerator
         self._limits = limits

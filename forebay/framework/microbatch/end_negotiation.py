@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from forebay.errors import ConfigurationError, FatalError, RetriableError
-from forebay.framework.microbatch.admission import Limits
+from forebay.framework.microbatch.admission import BatchLimits
 from forebay.framework.microbatch.offset import Offset, Planned, UnknownEnd
 from forebay.framework.microbatch.split_provider import FailureTracker
 from forebay.framework.reader import InputStatus
@@ -395,7 +395,7 @@ class NegotiatedSplits:
     ) -> None:
         self._source = source
         self._options = options
-        self._limits = Limits.of(options)
+        self._limits = BatchLimits.of(options)
         self._store = store
         self._calls = calls
         self._runtime = runtime
@@ -534,7 +534,7 @@ class NegotiatedSplits:
         limits = (self._limits.rows, self._limits.byte_budget, self._limits.files)
         return negotiated[: min((limit for limit in limits if limit is not None), default=len(negotiated))], []
 
-    def shares(self, offset: Offset) -> dict[str, Limits]:
+    def shares(self, offset: Offset) -> dict[str, BatchLimits]:
         """Return the limits of a micro-batch for its splits without a known end, by id; empty if all ends are known.
 
         Raises:
@@ -544,10 +544,10 @@ class NegotiatedSplits:
         if not ids:
             return {}
         self._check_begun(offset)
-        limits = Limits() if offset.unlimited else self._limits
+        limits = BatchLimits() if offset.unlimited else self._limits
         rows = _evenly(limits.rows, len(ids))
         byte_budget = _evenly(limits.byte_budget, len(ids))
-        return {split_id: Limits(*budget) for split_id, *budget in zip(ids, rows, byte_budget, strict=True)}
+        return {split_id: BatchLimits(*budget) for split_id, *budget in zip(ids, rows, byte_budget, strict=True)}
 
     def begin(self, query: str, n: int, taken: Sequence[Planned]) -> None:
         """Write the marker file of micro-batch `n`, which shows that its claims are below this `stateLocation`.

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from forebay.clock import Clock
 from forebay.errors import ConfigurationError, ContractError
-from forebay.framework.microbatch.admission import Limits
+from forebay.framework.microbatch.admission import BatchLimits
 from forebay.framework.microbatch.end_negotiation import Claim, ClaimChain, FutureWaiter, OpenRead, begun_of
 from forebay.framework.reading.reader_context import Delivered
 from forebay.framework.runtime.clients import ConnectorCalls
@@ -43,7 +43,7 @@ class Negotiation:
 
     query: str
     n: int
-    limits: Mapping[str, Limits] = field(default_factory=dict)
+    limits: Mapping[str, BatchLimits] = field(default_factory=dict)
 
     def __contains__(self, split_id: str) -> bool:
         return split_id in self.limits
@@ -159,7 +159,7 @@ class ChunkReader:
         split: Split,
         *,
         chain: ClaimChain,
-        limits: Limits,
+        limits: BatchLimits,
         options: HostOptions,
         open_read: Callable[[Split, HostOptions], OpenRead],
         clock: Clock,
@@ -342,7 +342,7 @@ class ChunkReader:
 class _Budget:
     """Counts the rows and bytes of a split that were delivered or are held back, and compares them with the limits."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits
         self._rows = 0
         self._bytes = 0

@@ -28,7 +28,7 @@ from forebay.framework.microbatch.admission import (
     AvailableNow,
     AvailableRange,
     AvailableSplits,
-    Limits,
+    BatchLimits,
     Once,
     Trigger,
 )
@@ -201,7 +201,7 @@ class StreamPlanner:
         self._negotiated = negotiated = NegotiatedSplits.of(source, options, calls, runtime)
         self._range = AvailableRange(source, negotiable=negotiated is not None, in_order=split_provider.in_order)
         self._probe = RangeProbe(source, options, split_provider, runtime)
-        self._limits = Limits.of(options)
+        self._limits = BatchLimits.of(options)
         alignment = OrderedAlignment if split_provider.in_order else StreamAlignment
         self._alignment = alignment.of(source, options, split_provider, calls, runtime)
         self._admission = Admission(source.name, split_provider.enumerator, self._limits)

@@ -160,7 +160,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleOutcome:
     """The outcome of a rule: what is breached, or nothing. See `Alert`."""
 
     rule: Rule
@@ -169,7 +169,7 @@ class Finding:
     breach: str | None = None
 
 
-def findings(observed: Observed, limits: Limits) -> list[Finding]:
+def outcomes(observed: Observed, limits: Limits) -> list[RuleOutcome]:
     """Apply the rules."""
     results = []
     for run in observed.runs.values():
@@ -177,9 +177,9 @@ def findings(observed: Observed, limits: Limits) -> list[Finding]:
             continue
         failed = " ".join(run.text.split()) if run.error else None
         results.append(
-            Finding("failed", run.subject, run.number, failed and f"run {run.number}: {run.error}: {failed}")
+            RuleOutcome("failed", run.subject, run.number, failed and f"run {run.number}: {run.error}: {failed}")
         )
-        results.append(Finding("duration", run.subject, run.number, _over(run.seconds, limits.duration, "it took")))
+        results.append(RuleOutcome("duration", run.subject, run.number, _over(run.seconds, limits.duration, "it took")))
     for pipeline, oldest in observed.pipelines.items():
         results.append(_waiting("delay", f"index {pipeline}", oldest, limits.delay, "fact {} of the log waits"))
     if "edits" not in observed.unknown:
@@ -195,7 +195,7 @@ def changes(open_alerts: Iterable[Alert], observed: Observed, limits: Limits, ob
     """
     known = {(alert.rule, alert.subject): alert for alert in open_alerts}
     made = []
-    for each in findings(observed, limits):
+    for each in outcomes(observed, limits):
         alert = known.get((each.rule, each.subject))
         if alert is None and each.breach is not None:
             made.append(Alert(object_type, each.rule, each.subject, breach=True, text=each.breach, about=each.about))
@@ -209,10 +209,10 @@ def changes(open_alerts: Iterable[Alert], observed: Observed, limits: Limits, ob
     return made
 
 
-def _waiting(rule: Rule, subject: str, oldest: Pending | None, limit: float | None, what: str) -> Finding:
+def _waiting(rule: Rule, subject: str, oldest: Pending | None, limit: float | None, what: str) -> RuleOutcome:
     if oldest is None:
-        return Finding(rule, subject, NOTHING)
-    return Finding(rule, subject, oldest.number, _over(oldest.seconds, limit, what.format(oldest.number)))
+        return RuleOutcome(rule, subject, NOTHING)
+    return RuleOutcome(rule, subject, oldest.number, _over(oldest.seconds, limit, what.format(oldest.number)))
 
 
 def _over(seconds: float, limit: float | None, what: str) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from forebay.errors import ConfigurationError
 from forebay.table.index import monitor
-from forebay.table.index.monitor import NOTHING, Ages, Alert, Alerts, Limits, Observed, Pending, changes, findings
+from forebay.table.index.monitor import NOTHING, Ages, Alert, Alerts, Limits, Observed, Pending, changes, outcomes
 from forebay.table.index.runs import Journal, Run
 
 LIMITS = Limits(duration=100, delay=60, edits=600)
@@ -67,10 +67,10 @@ def seen(delay=None, edits=None, **runs):
     ],
 )
 def test_rules(observed, broken):
-    found = findings(observed, LIMITS)
+    found = outcomes(observed, LIMITS)
     assert {f"{each.rule} of {each.subject}": each.breach for each in found if each.breach is not None} == broken
     off = Limits(failed=False, duration=None, delay=None, edits=None)
-    assert findings(observed, off) == []
+    assert outcomes(observed, off) == []
 
 
 BREACH = Alert("O", "delay", "index live", breach=True, text="t", about=7)
