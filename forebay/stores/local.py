@@ -32,7 +32,7 @@ _HIDDEN = re.compile(r"\.(.+)\.cleaning-[0-9a-f]{8}", re.DOTALL)
 def take_if_unchanged(file: FileStatus, action: Callable[[str], None]) -> bool:
     """Delete or move a file if it is still the version that was read; return whether that was done.
 
-    Called on the planning thread. `action` is called with a path, and deletes or moves the file there.
+    Called by one thread at a time. `action` is called with a path, and deletes or moves the file there.
 
     A writer may replace the file between a check and a deletion. So the file is first renamed to a hidden name, which
     no listing shows, and then checked. If the action fails or the file is another version, its name is restored.
@@ -73,7 +73,7 @@ def _take(path: str, accepts: Callable[[str], bool], action: Callable[[str], Non
 
 
 def restore_hidden(directory: str, was_read: Callable[[FileStatus], bool]) -> None:
-    """Restore the names of files that killed processes left hidden in a directory. Called on the planning thread.
+    """Restore the names of files that killed processes left hidden in a directory. Called by one thread at a time.
 
     `was_read` is called with the file's status, which has its original path, and returns whether the file was read.
 

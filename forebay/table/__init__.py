@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and changelogs without Spark: what Flink calls the table runtime."""
+"""Keys, changelogs and indexes without Spark: what Flink calls the table runtime."""

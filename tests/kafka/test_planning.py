@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kafka.errors import (
@@ -37,6 +40,7 @@ class Brokers(KafkaCluster):
         self.bounds = {TopicPartition("t", 0): (0, 10), TopicPartition("t", 1): (0, 0)}
         self.sizes_of = {}
         self.asked = []
+        self.committed = {}
 
     def topics(self, names):
         self.asked.append("topics")
@@ -58,6 +62,9 @@ class Brokers(KafkaCluster):
     def sizes(self, topics):
         self.asked.append("sizes")
         return self.sizes_of
+
+    def commit(self, group, splits, *, retries=0):
+        self.committed |= {split.id: split.start for split in splits}
 
 
 @pytest.fixture
@@ -205,6 +212,32 @@ def test_a_run_that_ends_with_its_only_look_remembers_where_it_stops(brokers, lo
     ):
         with pytest.raises(ConfigurationError, match="damaged"):
             look(ending_timestamp=100).restore_state(damaged)
+
+
+def test_progress_is_committed_beside_a_discovery(brokers, look):
+    """In process they run on two threads."""
+    brokers.bounds = {TopicPartition("t", number): (0, 1000) for number in range(50)}
+    enumerator = look(commit_offsets=True, kafka={"bootstrap.servers": "b:1", "group.id": "g"})
+    known = {split.id: split for split in enumerator.discover({}, True).splits}
+    stop, interval = threading.Event(), sys.getswitchinterval()
+
+    def discover():
+        while not stop.is_set():
+            enumerator.discover(known, False)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            discovering = pool.submit(discover)
+            try:
+                for offset in range(200):
+                    enumerator.committed(dict.fromkeys(known, offset))
+            finally:
+                stop.set()
+            discovering.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert brokers.committed == dict.fromkeys(known, 199)
 
 
 class Group:

@@ -49,6 +49,7 @@ SHARED = ("microbatch", "tasks")
 # Threads, locks and timers come from one Runtime object, or nothing could be simulated.
 THREADED = {
     "framework/runtime/runtime.py": "the one place that starts threads",
+    "sources/kafka/enumerator.py": "a lock: progress is committed beside a discovery, in process",
     "framework/runtime/clients.py": "a lock round the clients that all tasks of a process share",
     "sources/files/parquet_footers.py": "footers of many files, read at a time inside one call of the planner",
     "state/s3_state_store.py": "writers of one object at the same time, inside one call of the caller",

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans and runs bounded reads and micro-batches, independently of Spark."""
+"""Plans and runs micro-batches, independently of Spark."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads and signals, the retry policy, clients that outlive a read, and calls of connector methods."""
+"""Threads and signals, clients that outlive a read, bounded calls of connector methods, and their errors."""

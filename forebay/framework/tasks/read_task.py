@@ -59,7 +59,7 @@ class ReadTask:
 
 
 def run_task(task: ReadTask, *, runtime: Runtime | None = None) -> Generator[Delivered, None, None]:
-    """Yield the record batches of one task: the same rows in each attempt of the task (S14).
+    """Yield the record batches of one task: the same rows in each attempt of the task (S6).
 
     Called on the thread of the task. Closing the generator early frees threads and clients, within `closeTimeout`.
 

@@ -30,7 +30,7 @@ _MANY = 1000
 
 
 class Cleaner:
-    """Deletes or archives files, as `cleanSource` says. Called on the planning thread.
+    """Deletes or archives files, as `cleanSource` says. Called by one thread at a time.
 
     A repeated call has no effect. A failure is only logged as a warning, because all rows have been delivered. Files
     that have changed since they were read are kept, and files outside the paths of the stream: a linked directory may

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -38,7 +39,7 @@ _PAUSE = 30.0
 
 
 class GroupProgress:
-    """Commits offsets to a consumer group. Called on the planning thread; connects at the first commit."""
+    """Commits offsets to a consumer group. Called by one thread at a time; connects at the first commit."""
 
     def __init__(self, options: ClientOptions, group: str, clock: Clock) -> None:
         request_timeout = options.settings.get("request_timeout_ms")
@@ -119,6 +120,7 @@ class KafkaEnumerator(DiscoveryEnumerator):
         self._progress = None if group is None else GroupProgress(source.client_options, group, clock)
         self._topic_ids: dict[str, str | None] = {}  # by split; of splits that are only committed the id is unknown
         self._reached: dict[str, int] = {}  # committed offsets by split that are not yet published
+        self._publishing = threading.Lock()  # in process, `discover` and `committed` run on two threads
         self._recreated: set[str] = set()
         self._discovered_at = float("-inf")
         self._warned: set[str] = set()
@@ -311,20 +313,21 @@ class KafkaEnumerator(DiscoveryEnumerator):
 
         After a restart this waits for the next discovery, as positions come without the ids of their topics.
         """
-        if self._progress is not None:
-            self._reached |= {name: offset for name, offset in positions.items() if isinstance(offset, int)}
-            self._publish(())
+        self._publish((), {name: offset for name, offset in positions.items() if isinstance(offset, int)})
 
-    def _publish(self, splits: Iterable[KafkaSplit]) -> None:
+    def _publish(self, splits: Iterable[KafkaSplit], reached: Mapping[str, int] | None = None) -> None:
         """Publish the committed offsets of all splits whose topic ids are known; those of `splits` are from now on."""
         if self._progress is None:
             return
-        self._topic_ids |= {split.id: split.topic_id for split in splits}
-        known = [name for name in self._reached if name in self._topic_ids]
-        if known:
-            self._progress.publish(
-                KafkaSplit(id=name, position=self._reached.pop(name), topic_id=self._topic_ids[name]) for name in known
-            )
+        with self._publishing:
+            self._reached |= reached or {}
+            self._topic_ids |= {split.id: split.topic_id for split in splits}
+            known = [name for name in self._reached if name in self._topic_ids]
+            if known:
+                self._progress.publish(
+                    KafkaSplit(id=name, position=self._reached.pop(name), topic_id=self._topic_ids[name])
+                    for name in known
+                )
 
     def close(self) -> None:
         """Close the connections."""
@@ -478,7 +481,7 @@ _RETRY_SECONDS = 2.0
 
 
 class SizeEstimates:
-    """Caches the bytes per offset of partitions and refreshes them once a minute. Called on the planning thread."""
+    """Caches the bytes per offset of partitions and refreshes them once a minute. Called by one thread at a time."""
 
     def __init__(self, cluster: KafkaCluster, clock: Clock) -> None:
         self._cluster = cluster

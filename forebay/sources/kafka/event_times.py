@@ -26,7 +26,7 @@ from forebay.sources.kafka.split import KafkaSplit, TopicPartition
 
 
 class TimeLimits:
-    """Finds and stores the first offset at or after the ending time of each split. Called on the planning thread."""
+    """Finds and stores the first offset at or after the ending time of each split. Called by one thread at a time."""
 
     def __init__(self, resolver: OffsetResolver) -> None:
         self._resolver = resolver

@@ -54,7 +54,7 @@ class TopicIdentity:
 
 
 class TopicDiscovery:
-    """Finds the partitions that a query reads. Called on the planning thread; may block."""
+    """Finds the partitions that a query reads. Called by one thread at a time; may block."""
 
     def __init__(self, source: KafkaOptions, cluster: KafkaCluster) -> None:
         self._source = source
@@ -154,7 +154,7 @@ _log = logging.getLogger(__name__)
 
 
 class OffsetResolver:
-    """Resolves starts and ends of partitions. Called on the planning thread; may block."""
+    """Resolves starts and ends of partitions. Called by one thread at a time; may block."""
 
     def __init__(self, source: KafkaOptions, cluster: KafkaCluster) -> None:
         self._cluster = cluster

@@ -18,6 +18,7 @@ import forebay
 from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError
 from forebay.options import Secret
 from forebay.sources.files import FileSource, FileSplit
+from forebay.sources.files.catalog import names
 from forebay.sources.files.enumerator import FileEnumerator
 from forebay.sources.files.split_reader import FileSplitReader
 from forebay.stores.stored_file import StoredFile
@@ -153,7 +154,7 @@ def test_the_format_must_be_known(tmp_path: Path) -> None:
         "no files",
         str(tmp_path),
         "option: fileFormat",
-        "avro, binaryfile, csv, json, orc, parquet, text",
+        ", ".join(sorted(names())),
     )
     with pytest.raises(ConfigurationError) as raised:
         FileSource(path=str(tmp_path), file_format="parket")
