@@ -73,7 +73,7 @@ class SearchNode(Queryable):
         self._index = IndexStore(location, object_type, storage)
         if not isinstance(cache, str | PathLike) or not str(cache):
             raise ConfigurationError(f"cache is {cache!r}", option="cache", advice="give a local directory")
-        self._directory = Path(cache)
+        self._directory = Path(cache).absolute()  # its lock is on this directory, wherever the process goes
         self._zone = session_zone(time_zone)
         self._pipeline = pipeline
         self._progress = progress if progress is not None else self._terminal()

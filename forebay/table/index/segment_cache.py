@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import time
 import uuid
@@ -22,6 +23,8 @@ from forebay.table.index.segments import IndexSegment
 
 _SUFFIX: Final = ".db"
 _NEW: Final = ".new-"
+_OWN: Final = re.compile(r"[0-9a-f]{32}\.db|\.new-[0-9a-f]{32}")
+"""The names of copies, and of unfinished ones. Files of other names in the directory are somebody else's."""
 _UNUSED: Final = 24 * 3600.0  # seconds after which a shared copy that no process has opened is removed
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -72,7 +75,7 @@ class SegmentCache:
         file_names = {self.path(segment).name for segment in segments}
         with wrap_errors(str(self._directory), "write"):
             for file in self._directory.iterdir():
-                if file.name not in file_names and (file.suffix == _SUFFIX or file.name.startswith(_NEW)):
+                if file.name not in file_names and _OWN.fullmatch(file.name):
                     file.unlink(missing_ok=True)
                     self._checked.discard(file.name)
 

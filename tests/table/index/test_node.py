@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import pickle
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from forebay.index import SearchNode
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.index import segment_cache
 from forebay.table.index.object_set import KeyFilter
+from forebay.table.index.pipelines import IndexStore
 
 
 def rows(*names, start=0):
@@ -173,6 +175,39 @@ def test_a_cache_is_of_its_location_from_any_directory(objects, tmp_path, monkey
     monkeypatch.chdir(place.parent)
     with SearchNode(place.name, "O", cache=tmp_path / "mine") as node:
         assert node.count() == 1
+
+
+def test_a_node_keeps_its_cache_when_the_process_changes_its_directory(objects, tmp_path, monkeypatch):
+    objects.commit("a", rows("x"))
+    for name in ("here", "there"):
+        (tmp_path / name / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    node = objects.node(cache="mine")
+    monkeypatch.chdir(tmp_path / "there")
+    objects.commit("a", rows("y"))
+    node.refresh()
+    assert node.get(0)["name"] == "y" and list((tmp_path / "there" / "mine").iterdir()) == []
+
+
+def test_a_node_removes_no_files_of_others_from_its_cache(objects, tmp_path):
+    (tmp_path / "mine").mkdir()
+    others = {"customers.db", ".new-thing", f"{'a' * 31}.db"}
+    for name in others:
+        (tmp_path / "mine" / name).write_text("of somebody else")
+    objects.commit("a", rows("x"))
+    node = objects.node(cache=tmp_path / "mine")
+    objects.commit("a", rows("y"))
+    node.refresh()
+    assert others < {file.name for file in (tmp_path / "mine").iterdir()}
+
+
+def test_what_workers_get_is_at_the_same_place_from_any_directory(objects, tmp_path, monkeypatch):
+    objects.commit("a", rows("x"))
+    place = Path(objects.location)
+    monkeypatch.chdir(place.parent)
+    sent = pickle.dumps(IndexStore(place.name, "O"))
+    monkeypatch.chdir(tmp_path)
+    assert pickle.loads(sent).head().number == 1
 
 
 def test_a_node_that_starts_again_copies_nothing_that_it_has(objects, tmp_path):
