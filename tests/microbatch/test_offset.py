@@ -119,6 +119,14 @@ def test_s1_an_offset_survives_json(offset):
     assert back == wanted
 
 
+@pytest.mark.parametrize("end", [UnknownEnd.WHOLE, UnknownEnd.NEGOTIATED])
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_s1_a_split_with_an_unknown_end_may_start_at_any_number(start, end):
+    """S1: the ends are stored as true and false, which Python takes for 1 and 0."""
+    offset = Offset("keyed", 3, "q", [Planned(Rich("a", start), end)])
+    assert load_offset(through_json(dump_offset(offset)), "keyed", Rich).splits == offset.splits
+
+
 @given(offsets())
 def test_an_offset_is_canonical(offset):
     """The same offset is the same text: Spark compares texts."""

@@ -209,7 +209,7 @@ def load_planned(entry: Sequence[Any], split_class: type[Split]) -> Planned:
     fields: Mapping[str, Any] = others.pop() if others and isinstance(others[-1], Mapping) else {}
     if len(others) > 1:
         raise ValueError(f"the entry of the split {split_id!r} is not [id, to, from?, fields?]: {entry!r:.200}")
-    if others and others[0] == to:
+    if others and others[0] == to and not isinstance(to, bool):  # in Python, 0 is False and 1 is True
         raise ValueError(f"the entry of the split {split_id!r} begins where it ends: {entry!r:.200}")
     position = others[0] if others else to
     if isinstance(position, bool):

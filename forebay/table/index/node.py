@@ -352,7 +352,7 @@ class SearchNode(Queryable):
         except ConfigurationError as error:
             error.option, error.advice = "cache", error.advice or "give each node a cache of its own"
             raise
-        identity = {"location": absolute_location(self._index.location), "object_type": self._index.object_type}
+        identity = {"location": self._index.place, "object_type": self._index.object_type}
         try:
             self._claim(identity)
         except BaseException as error:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
@@ -34,7 +35,7 @@ from forebay.table.index.opensearch_documents import (
     gone_document,
     id_of,
 )
-from forebay.table.index.pipelines import IndexStore, absolute_location
+from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.runs import recorded
 from forebay.table.index.segments import Row
 from forebay.table.index.states import StateReader
@@ -82,7 +83,7 @@ class OpenSearchIndex:
 
     def __init__(
         self,
-        location: str,
+        location: str | PathLike[str],
         object_type: str,
         hosts: str | Sequence[str] | OpenSearch,
         *,
@@ -96,8 +97,7 @@ class OpenSearchIndex:
         self._cluster = Cluster(hosts, retry)
         self._alias = checked_name(object_type.lower() if name is None else name)
         self._settings = _checked_settings(settings or {})
-        place = absolute_location(location)
-        self._owner = {"v": FORMAT, "object_type": object_type, "location": place, "name": self._alias}
+        self._owner = {"v": FORMAT, "object_type": object_type, "location": self._index.place, "name": self._alias}
         self._progress = progress or _terminal(object_type)
 
     @property

@@ -112,13 +112,14 @@ class IndexStore:
         self.object_type = object_type
         self.storage = dict(storage or {})
         self.directory = f"{object_type}/"
-        self._absolute = absolute_location(self.location)  # Spark's workers have another working directory
+        self.place = absolute_location(self.location)
+        """The location, the same from every working directory: Spark's workers have another one."""
         self.store = store_of(self.location, self.storage)
         self.log = Log(self.store, self.directory)
         self.edits = EditLog(self.store, self.directory)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return IndexStore, (self._absolute, self.object_type, self.storage)
+        return IndexStore, (self.place, self.object_type, self.storage)
 
     def head(self) -> Entry:
         """Return the newest fact of the log.

@@ -295,6 +295,15 @@ def test_logical_types_that_contradict_are_refused(memory_file: Files, kind: Any
         ours(file, top(("field", ["null", expected])))
 
 
+def test_aliases_that_would_swap_fields_of_the_file_are_refused(memory_file: Files) -> None:
+    file = memory_file(written(record("r", ("i", "int"), ("l", "int")), [{"i": 1, "l": 2}]))
+    swapped = record("r", ("i", "int", {"aliases": ["l"]}), ("l", "int", {"aliases": ["i"]}))
+    with pytest.raises(ConfigurationError, match="'i' of avroSchema has the alias 'l', which is another of its fields"):
+        ours(file, swapped)
+    moved = record("r", ("x", "int", {"aliases": ["i"]}), ("i", "int", {"aliases": ["l"]}))
+    assert ours(file, moved).to_pylist() == [{"x": 1, "i": 2}]
+
+
 @pytest.mark.parametrize("name", UNIONS)
 def test_unions_of_several_types_are_resolved_only_to_the_same(memory_file: Files, name: str) -> None:
     kind, expected, rows = UNIONS[name]
