@@ -308,9 +308,10 @@ def run_daemon(  # noqa: PLR0913 - options of a command
         every=every,
     )
     if once:
-        if not daemon.step():
-            raise typer.Exit(1)
-        return
+        well = daemon.step()
+        outcome = "no job failed" if well else "a job failed; see `forebay index runs --failed`"
+        say(f"did one round: {outcome}")
+        raise typer.Exit(0 if well else 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("opensearch").setLevel(logging.WARNING)  # else it tells each request
     for number in (signal.SIGTERM, signal.SIGINT):

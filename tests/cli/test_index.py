@@ -93,7 +93,7 @@ def test_run_does_one_round_and_shows_alerts(location, capsys):
     assert main(["index", "run", where, "--once"]) == 0
     shown = capsys.readouterr()
     assert (
-        shown.out == ""
+        shown.out == "did one round: no job failed\n"
         and "Thing: ALERT: failed of commit b: run" in shown.err
         and "next step: remove one" in shown.err
     )

@@ -120,7 +120,7 @@ def session_zone(name: str) -> Zone:
     """
     try:
         return zone(name)
-    except ValueError:
+    except (TypeError, ValueError):
         raise ConfigurationError(
             f"the option timeZone is {name!r}, which is not a known time zone",
             option="timeZone",

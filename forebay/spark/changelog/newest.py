@@ -145,7 +145,8 @@ def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys)
     shown = F.to_json(F.struct(*(quoted(key) for key in keys)), {"ignoreNullFields": "false"})
     ambiguous = failure(
         ["the order of the changes of the key ", shown, " is unknown: several different rows are the newest one"],
-        "give columns that order the changes of a key, or apply latest_per_key or materialize first",
+        "give sequence_by, columns that order the changes of a key, or bring the order as a column _sequence; or apply "
+        "latest_per_key or materialize first",
     )
     kind = df.schema[name].dataType
     checked = F.when(quoted(_LEAST) != quoted(_GREATEST), ambiguous.cast(kind))

@@ -22,6 +22,7 @@ from forebay.spark.changelog.targets.changes import DELETED, LANE, SEQUENCE, Cha
 from forebay.spark.changelog.targets.target import Target
 from forebay.spark.index.launchers import digest_of, launch_builds, run_transaction
 from forebay.spark.index.rows import (
+    deleted_flag,
     key_columns,
     key_hashes,
     key_types,
@@ -29,7 +30,7 @@ from forebay.spark.index.rows import (
     refuse_changelog,
     storable_columns,
 )
-from forebay.table.changelog.shape import LOG
+from forebay.table.changelog.shape import CHANGE_TYPE, LOG
 from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import due
@@ -239,6 +240,9 @@ class Funnel:
                 "until another transaction corrects the row"
             )
             raise
+        except ForebayError as error:
+            _say_committed(error, committed)
+            raise
         return committed
 
     def _record_refused(self, transaction: Transaction, error: ForebayError) -> None:
@@ -268,7 +272,11 @@ class Funnel:
         """
         session = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         done = flush(self.index, partial(key_hashes, session))
-        self.follow(session)
+        try:
+            self.follow(session)
+        except ForebayError as error:
+            _say_committed(error, done)
+            raise
         return done
 
     def flush_due(self) -> str | None:
@@ -361,7 +369,12 @@ class Funnel:
         Args:
             node: A node, to compare the version that it answers from; None: the newest version in the store.
             replacement: Whether to compare the replacement that is built instead of the index that serves.
+
+        Raises:
+            ConfigurationError: There is no index yet, or `node` is no node.
         """
+        if not isinstance(node, SearchNode | None):
+            raise ConfigurationError(f"node is {node!r:.100}", option="node", advice="give a SearchNode, or None")
         return verify(self.index, None if node is None else node.view(), replacement=replacement)
 
     def why(self, key: object) -> Explanation:
@@ -391,7 +404,8 @@ class IndexTarget(Target):
     """A datasource of an object type. Each micro-batch of a stream is a transaction, committed exactly once.
 
     Made by `Funnel.target`. If the stream has `_sequence`, that is what orders the changes of a key, unless
-    `sequence_by` is given: an older change that comes late changes nothing.
+    `sequence_by` is given: an older change that comes late changes nothing. `_change_type` marks deletes; without it,
+    `apply_as_deletes` or the flag of the datasource does.
     """
 
     def __init__(self, funnel: Funnel, source: Datasource) -> None:
@@ -402,7 +416,9 @@ class IndexTarget(Target):
         return f"IndexTarget({self._funnel.object_type.name}.{self._source.name})"
 
     def options(self, df: DataFrame, options: ChangeOptions) -> ChangeOptions:
-        """Return the options with `_sequence` as the order, if the DataFrame has it and no other one is given."""
+        """Return the options with `_sequence` as the order, and the flag of the datasource, if no others are given."""
+        if options.apply_as_deletes is None and CHANGE_TYPE not in df.columns:
+            options = replace(options, apply_as_deletes=deleted_flag(df, self._source))
         if options.sequence_by is None and LOG_SEQUENCE in df.columns:
             return replace(options, sequence_by=LOG_SEQUENCE, lane=LOG if LOG in df.columns else None)
         return options
@@ -430,6 +446,15 @@ class IndexTarget(Target):
             lane = quoted(LANE) if LANE in changes.df.columns else F.lit(None).cast("string")
             sequence = quoted(SEQUENCE), lane
         return self._funnel.apply(changes.df, transaction, quoted(DELETED), sequence).applied
+
+
+def _say_committed(error: ForebayError, committed: Committed) -> None:
+    """Let the error of an index that could not follow say that nothing needs to be committed again."""
+    error.message += (
+        f"; the transaction is committed (fact {committed.number} of the log), and the version before answers until "
+        "the index follows"
+    )
+    error.advice = f"call funnel.follow(), which the next commit does too; {error.advice or 'nothing is lost'}"
 
 
 def commit_files(

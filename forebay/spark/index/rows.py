@@ -134,7 +134,7 @@ def prepare(
         _check_time(field_of(df, source.timestamp, source, "timestamp"), source)
     made = {} if deletes is None else {DELETED: deletes}
     made |= dict(zip((SEQUENCE, LANE), sequence or (), strict=False))
-    as_they_are = {DELETED: "true" if delete or deletes is not None else _flag(df, source)}
+    as_they_are = {DELETED: "true" if delete or deletes is not None else deleted_flag(df, source)}
     hashed = [
         _sql(name) for name in (DELETED, *(f"{KEY}{name}" for name in keys), *((SEQUENCE, LANE) if sequence else ()))
     ]
@@ -202,9 +202,11 @@ def field_of(df: DataFrame, name: str, source: Datasource, option: str) -> Struc
     alike = exact or [field for field in df.schema if field.name.lower() == name.lower()]
     if len(alike) == 1:
         return alike[0]
+    kept = option == "properties" and name in source.keep
     raise ConfigurationError(
-        f"the column {name!r} of the datasource {source.name!r} {'is ambiguous' if alike else 'does not exist'}",
-        option=option,
+        f"the column {name!r} of the datasource {source.name!r} {'is ambiguous' if alike else 'does not exist'}"
+        f"{', and keep names it' if kept else ''}",
+        option="keep" if kept else option,
         advice=f"the DataFrame has {', '.join(df.columns)}; map the column with Property(column=…) or "
         "Datasource(key=…), or add it",
     )
@@ -262,8 +264,12 @@ def _key(field: StructField, name: str, kind: SparkType, source: Datasource) -> 
     return F.when(exact, made).otherwise(bad.cast(kind.text))
 
 
-def _flag(df: DataFrame, source: Datasource) -> str:
-    """Return as SQL whether a row counts as deleted; NULL is no."""
+def deleted_flag(df: DataFrame, source: Datasource) -> str:
+    """Return as SQL whether a row counts as deleted; NULL is no.
+
+    Raises:
+        ConfigurationError: The flag of the datasource does not exist, or is not boolean.
+    """
     name = source.deleted
     if name is None:
         name = keys_of(df).deleted

@@ -57,7 +57,7 @@ class FullRule:
                 what = f"rows of {entry.datasource}" if self.of == "datasource" else "objects"
                 if not before:
                     return f"the first {entry.changed:,} {what}"
-                return f"{entry.changed:,} of {before:,} {what} changed"
+                return f"{entry.changed:,} {what} changed, of {before:,} before"
         return None
 
 

@@ -51,8 +51,8 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
         ConfigurationError: `keep` or `versions` is less than 1, or there is no such object type.
     """
     for name, number in (("keep", keep), ("versions", versions)):
-        if number < 1:
-            raise ConfigurationError(f"{name} is {number}", option=name, advice="give 1 or more")
+        if not isinstance(number, int) or number < 1:
+            raise ConfigurationError(f"{name} is {number!r:.100}", option=name, advice="give 1 or more")
     pipelines = index.pipelines()
     head = index.head()  # a pipeline is part of the log before it has files
     followers = list(index.followed(head))

@@ -109,6 +109,8 @@ class Cluster:
                 "OpenSearch needs opensearch-py, which is not installed", advice='pip install "forebay[opensearch]"'
             ) from error
         self._errors = opensearchpy.exceptions
+        if not isinstance(policy, RetryPolicy | None):
+            raise ConfigurationError(f"retry is {policy!r:.100}", option="retry", advice="give a RetryPolicy, or None")
         self._policy = policy or RetryPolicy()
         if isinstance(hosts, opensearchpy.OpenSearch):
             self.client = hosts

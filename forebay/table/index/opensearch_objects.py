@@ -37,6 +37,10 @@ Query = Mapping[str, Any]
 
 _NOTHING: Final[Query] = {"match_none": {}}
 _RANGES: Final = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
+_OPPOSITES: Final = {">": "<=", ">=": "<"}
+_SHORT: Final = 200
+"""Characters of a text up to which OpenSearch takes it as lower bound: it refuses ranges above one of 1,000 bytes."""
+
 _ALL_WORDS: Final = (1 << 31) - 1
 """Words that the beginning of a word may stand for. By default OpenSearch takes 50, and leaves out the others."""
 
@@ -267,7 +271,11 @@ def _comparison(field: str, kind: SparkType, bound: Comparison) -> Query:
     if _is_bound(kind, value):
         return {"exists": {"field": field}} if ("<" in operator) == (value > 0) else _NOTHING
     convert = converter(kind)
-    return {"range": {field: {_RANGES[operator]: value if convert is None else convert(value)}}}
+    stored = value if convert is None else convert(value)
+    if operator in _OPPOSITES and isinstance(stored, str) and len(stored) > _SHORT:
+        below = {"range": {field: {_RANGES[_OPPOSITES[operator]]: stored}}}
+        return {"bool": {"filter": [{"exists": {"field": field}}], "must_not": [below]}}
+    return {"range": {field: {_RANGES[operator]: stored}}}
 
 
 def _is_bound(kind: SparkType, value: Any) -> bool:  # noqa: ANN401 - see `Comparison`

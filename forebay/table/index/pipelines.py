@@ -108,6 +108,14 @@ class IndexStore:
         self, location: str | PathLike[str], object_type: str, storage: Mapping[str, object] | None = None
     ) -> None:
         check_name(object_type, "object type")
+        if not isinstance(location, str | PathLike) or not isinstance(fspath(location), str):
+            raise ConfigurationError(
+                f"the location is {location!r:.100}", option="location", advice="give a directory or s3://bucket/prefix"
+            )
+        if not isinstance(storage, Mapping | None):
+            raise ConfigurationError(
+                f"storage is of the type {type(storage).__name__}", option="storage", advice="give a mapping, or None"
+            )
         self.location = fspath(location)
         self.object_type = object_type
         self.storage = dict(storage or {})

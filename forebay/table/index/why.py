@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.errors import ConfigurationError
 from forebay.table.changelog.state.segments import PREFIX, Ints
+from forebay.table.changelog.state.typed_values import UNREADABLE
 from forebay.table.index.compaction import opened_copies
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS, Edit, EditRules, KeyEdits, shown_time
@@ -20,6 +23,7 @@ from forebay.table.index.merge import Merge
 from forebay.table.index.object_set import OpenedSegment, View
 from forebay.table.index.pipelines import IndexStore, IndexVersion
 from forebay.table.index.states import KEY, StateReader
+from forebay.table.index.types import parse_type
 
 _DELETED = "deleted at "
 _CREATED = "created by a user"
@@ -165,17 +169,24 @@ def _shown_edits(edits: KeyEdits, rules: EditRules) -> Iterator[str]:
     for name, kind, value, at in edits.values:
         problem = rules.misfit(name, kind, value)
         why = "" if problem is None else f", does not count: {problem}"
-        yield f"{name}={'NULL' if value is None else repr(value)} at {shown_time(at)}{why}"
+        yield f"{_shown({name: _typed(kind, value)})} at {shown_time(at)}{why}"
 
 
 def _shown_pending(edits: Sequence[Edit], key: tuple[Any, ...]) -> Iterator[str]:
     for edit in edits:
         for change in edit.changes:
             if change.key == key:
-                values = {name: value for name, (_, value) in (change.values or {}).items()}
+                values = {name: _typed(kind, value) for name, (kind, value) in (change.values or {}).items()}
                 what = "deleted" if change.values is None else _shown(values)
                 created = f", {_CREATED}" if change.creates else ""
                 yield f"edit {edit.offset}, of {shown_time(edit.time)}: {what}{created}"
+
+
+def _typed(kind: str, value: Any) -> Any:  # noqa: ANN401 - JSON, and a value of the type
+    """Return the value of an edit as rows have it; as it is stored if it does not have the type."""
+    with suppress(*UNREADABLE, ConfigurationError):
+        return parse_type(kind).of_json(value)
+    return value
 
 
 def _place(version: IndexVersion, segment: object) -> int:

@@ -13,9 +13,10 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as users write it
 
 from forebay.errors import ConfigurationError, DataError, RetriableError
-from forebay.index import Datasource, Funnel, ObjectType, Property
+from forebay.index import Datasource, Funnel, ObjectType, Property, SearchNode
 from forebay.keys import key_by
 from forebay.spark.index.launchers import run_transaction
+from forebay.table.index.follower import Follower
 from forebay.table.index.runs import runs
 from forebay.table.index.transactions import Transaction
 
@@ -74,6 +75,55 @@ def test_a_transaction_without_rows_changes_nothing(spark, funnel, node_of, loca
     funnel.commit("shipments", empty, kind="update")
     assert funnel.status().pipelines[0].behind == 0  # nothing is to be taken
     assert node_of(location).get(7)["status"] == "open"
+
+
+def test_a_commit_whose_index_fails_says_that_it_is_committed(spark, funnel, node_of, location, monkeypatch):
+    first = spark.createDataFrame([(7, "Oslo")], SHIPMENTS)
+    funnel.commit("shipments", first, kind="snapshot")
+
+    def full_disk(*_, **__):
+        raise RetriableError("the disk is full", advice="make room, and try again: nothing is lost")
+
+    changes = spark.createDataFrame([(8, "Bergen")], SHIPMENTS)
+    with monkeypatch.context() as broken:
+        broken.setattr(Follower, "follow", full_disk)
+        with pytest.raises(RetriableError, match=r"is committed \(fact 2 of the log\)[\s\S]*call funnel.follow\(\)"):
+            funnel.commit("shipments", changes, kind="update")
+        assert node_of(location).count() == 1
+    funnel.follow()
+    node = node_of(location)
+    assert (node.count(), node.version.data) == (2, 2)
+
+
+def test_wrong_arguments_are_refused_by_name(spark, funnel, location):
+    funnel.commit("shipments", spark.createDataFrame([(7, "Oslo")], SHIPMENTS), kind="snapshot")
+    for option, wrong in (
+        ("location", lambda: Funnel(None, funnel.object_type)),
+        ("location", lambda: Funnel(b"objects", funnel.object_type)),
+        ("storage", lambda: Funnel(location, funnel.object_type, storage="key")),
+        ("node", lambda: funnel.verify("x")),
+        ("keep", lambda: funnel.gc(keep="3")),
+        ("versions", lambda: funnel.gc(versions=0)),
+        ("timeZone", lambda: SearchNode(location, funnel.object_type.name, cache="cache", time_zone=7)),
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            wrong()
+        assert refused.value.option == option
+
+
+def test_the_flag_of_a_datasource_deletes_in_a_stream_too(spark, funnel, node_of, location):
+    target = funnel.target("orders")
+    rows = [(7, "open", None, None, None), (8, "open", None, None, False), (9, "gone", None, None, True)]
+    target.apply(spark.createDataFrame(rows, ORDERS), 0, "query", keys="order_id")
+    node = node_of(location)
+    assert [row["order_id"] for row in node.objects.fetch().rows] == [7, 8]
+    rows = [(7, "late", None, None, True), (8, "closed", None, None, None)]
+    target.apply(spark.createDataFrame(rows, ORDERS), 1, "query", keys="order_id", apply_as_deletes="order_id = 8")
+    node.refresh()
+    assert [row["order_id"] for row in node.objects.fetch().rows] == [7], "what the call says counts"
+    lacking = spark.createDataFrame([(7, "open")], "order_id int, status string")
+    with pytest.raises(ConfigurationError, match="'is_deleted' of the datasource 'orders' does not exist"):
+        target.apply(lacking, 2, "query", keys="order_id")
 
 
 KEYS: dict[str, list[Any]] = {

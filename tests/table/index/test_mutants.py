@@ -98,7 +98,7 @@ def test_greater_instead_of_at_least_80_percent_is_noticed(objects, monkeypatch)
     objects.commit("a", [{"id": number, "name": "y"} for number in range(80)], "append")
     assert objects.index.newest_version("000001").decision != "FULL"
     monkeypatch.undo()
-    assert FullRule().reason([objects.index.log.head()], 100) == "80 of 100 rows of a changed"
+    assert FullRule().reason([objects.index.log.head()], 100) == "80 rows of a changed, of 100 before"
 
 
 def test_folding_the_duplicates_of_a_transaction_is_noticed(objects, monkeypatch):

@@ -235,6 +235,22 @@ def test_a_refused_document_is_named_and_the_progress_stays(pair):
         assert rows(reader, "id", "name") == [(0, "name 0"), (1, "fine"), (7, "short"), (8, "too")]
 
 
+def test_a_long_text_is_a_bound_as_a_short_one_is(objects_at, opensearch):
+    """OpenSearch itself refuses a range above a text of 1,000 bytes."""
+    definition = ObjectType("L", {"id": "bigint"}, [Datasource("a", {"s": Property("string", filter=True)})])
+    pair = Pair(objects_at(definition), opensearch)
+    texts = ["", *(letter * size for letter in "aé" for size in (1, 200, 201, 999, 1000, 5000))]
+    pair.objects.commit("a", [{"id": number, "s": text} for number, text in enumerate([None, *texts])])
+    pair.follower().catch_up()
+    with pair.objects.node() as node, pair.reader() as reader:
+        for text in texts:
+            conditions = [f"s {operator} '{text}'" for operator in ("<", "<=", ">", ">=", "=", "!=")]
+            for condition in [*conditions, f"s BETWEEN '{text}' AND '{'a' * 4000}'"]:
+                for asked in (condition, f"NOT ({condition})"):
+                    assert reader.where(asked).fetch().rows == node.where(asked).fetch().rows, asked[:20]
+            assert node.where(f"s > '{text}'").count() == sum(each > text for each in texts)
+
+
 def test_a_busy_server_is_asked_again_and_each_item_is_checked(pair):
     """An answer of a proxy, and single documents that the server refuses for a while."""
     pair.objects.commit("a", ROWS)

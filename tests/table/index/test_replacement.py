@@ -145,7 +145,7 @@ def test_plans_say_what_changed(live):
         found = kind(definition)
         assert found.kind == "REFUSED" and reason in str(found)
     live.commit("a", [{"id": n, "name": "z"} for n in range(9)], follow=False)
-    assert live.plan() == replace(live.plan(), kind="FULL", reasons=("9 of 10 rows of a changed",))
+    assert live.plan() == replace(live.plan(), kind="FULL", reasons=("9 rows of a changed, of 10 before",))
 
 
 def test_before_a_transaction_everything_is_new(objects):
