@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 
-from forebay.errors import ConfigurationError, DataError, ForebayError, unwrap
+from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError, unwrap
 from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.targets.changes import DELETED, LANE, SEQUENCE, ChangeOptions, Changes
 from forebay.spark.changelog.targets.target import Target
@@ -235,13 +235,10 @@ class Funnel:
                 # The stream failed with this error when it committed the micro-batch. It goes on, so that a later
                 # change can correct the row; until one does, each new micro-batch fails once.
                 return committed
-            error.message += (
-                f"; the transaction is committed (fact {committed.number} of the log), and the version before answers "
-                "until another transaction corrects the row"
-            )
+            _say_committed(error, "the transaction is committed")
             raise
         except ForebayError as error:
-            _say_committed(error, committed)
+            _say_committed(error, "the transaction is committed")
             raise
         return committed
 
@@ -275,7 +272,8 @@ class Funnel:
         try:
             self.follow(session)
         except ForebayError as error:
-            _say_committed(error, done)
+            if done.applied:
+                _say_committed(error, "the edits are folded")
             raise
         return done
 
@@ -448,13 +446,14 @@ class IndexTarget(Target):
         return self._funnel.apply(changes.df, transaction, quoted(DELETED), sequence).applied
 
 
-def _say_committed(error: ForebayError, committed: Committed) -> None:
+def _say_committed(error: ForebayError, committed: str) -> None:
     """Let the error of an index that could not follow say that nothing needs to be committed again."""
-    error.message += (
-        f"; the transaction is committed (fact {committed.number} of the log), and the version before answers until "
-        "the index follows"
-    )
-    error.advice = f"call funnel.follow(), which the next commit does too; {error.advice or 'nothing is lost'}"
+    if isinstance(error, DataError):
+        error.message += f"; {committed}, and the version before answers until another transaction corrects the row"
+        return
+    error.message += f"; {committed}, and the version before answers until the index follows"
+    also = "" if error.advice is None or isinstance(error, RetriableError) else f"; {error.advice}"
+    error.advice = f"call funnel.follow(), which the next commit does too; do not commit again{also}"
 
 
 def commit_files(

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Final
@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import StringType, StructField, StructType
 
-from forebay.errors import RetriableError
+from forebay.errors import RetriableError, unwrap
 from forebay.spark.changelog.columns import map_in_arrow
 from forebay.spark.errors import as_spark_error
 from forebay.spark.index.rows import SHARD
@@ -77,10 +77,23 @@ def launch_builds(spark: SparkSession) -> Callable[[Sequence[BuildTask]], Sequen
 
     def launch(tasks: Sequence[BuildTask]) -> list[BuildResult]:
         frame = spark.range(0, len(tasks), 1, len(tasks))
-        rows = map_in_arrow(frame, _InTasks(_build, tuple(tasks)), _RESULT).collect()
+        with _typed_errors():
+            rows = map_in_arrow(frame, _InTasks(_build, tuple(tasks)), _RESULT).collect()
         return [BuildResult.from_facts(json.loads(row["result"])) for row in rows]
 
     return launch
+
+
+@contextmanager
+def _typed_errors() -> Iterator[None]:
+    """Raise what a task raised, which callers tell apart by its class, instead of Spark's exception around it."""
+    try:
+        yield
+    except Exception as error:
+        typed = unwrap(error)
+        if typed is None or typed is error:
+            raise
+        raise typed from error
 
 
 @dataclass(frozen=True)
@@ -139,7 +152,8 @@ def _in_tasks(df: DataFrame, tasks: Sequence[ShardTask]) -> tuple[list[ShardResu
     low, high = _wrapping_sums()
     observed = df.observe(observation, F.count(F.lit(1)).alias("rows"), low.alias("low"), high.alias("high"))
     shuffled = observed.repartitionById(len(tasks), F.col(SHARD))
-    rows = map_in_arrow(shuffled, _InTasks(run_shard, tuple(tasks)), _RESULT).collect()
+    with _typed_errors():
+        rows = map_in_arrow(shuffled, _InTasks(run_shard, tuple(tasks)), _RESULT).collect()
     results = [ShardResult.from_facts(json.loads(row["result"])) for row in rows]
     there = {result.shard for result in results}
     results += [run_shard(task, []) for task in tasks if task.shard not in there]  # Spark prunes an empty input

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from os import PathLike, fspath
+from os import PathLike
 from random import Random
 from typing import Final, Protocol
 
@@ -28,7 +28,7 @@ from forebay.table.index.follower import Follower, Launcher
 from forebay.table.index.gc import collect
 from forebay.table.index.log import Entry, StoppedError
 from forebay.table.index.monitor import Ages, Alert, Alerts, Limits, Observed, Pending, Sink, alert_journal, log_alert
-from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version, store_of
+from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version, location_text, store_of
 from forebay.table.index.plan import waits_for
 from forebay.table.index.replacement import run_replacement
 from forebay.table.index.runs import Run, recorded, runs
@@ -128,11 +128,15 @@ class IndexDaemon:
             raise ConfigurationError(
                 f"alerts is {alerts!r:.100}", option="alerts", advice="give a list of functions, as alerts=[page_me]"
             )
+        if each_round is not None and not callable(each_round):
+            raise ConfigurationError(
+                f"each_round is {each_round!r:.100}", option="each_round", advice="give a function, as alert_metrics()"
+            )
         if not isinstance(limits, Limits | None):
             raise ConfigurationError(
                 f"limits is {limits!r:.100}", option="limits", advice="give Limits, as limits=Limits(delay=300)"
             )
-        self.location = fspath(location)
+        self.location = location_text(location)
         self.storage = dict(storage or {})
         self.key_hashes = key_hashes
         self.launch = launch

@@ -12,7 +12,7 @@ from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.formats.values.dates import session_zone
 from forebay.retry import RetryPolicy
 from forebay.table.index.conditions import Bound, Comparison, Joined, Missing, Negated, OneOf, indexed_type
-from forebay.table.index.definition import ObjectType
+from forebay.table.index.definition import ObjectType, check_name
 from forebay.table.index.object_set import Asked, ObjectSet, Page, Queryable, Version
 from forebay.table.index.opensearch_cluster import Cluster, Indexed, MissingError, checked_name
 from forebay.table.index.opensearch_documents import (
@@ -73,6 +73,7 @@ class OpenSearchObjects(Queryable):
         time_zone: str = "UTC",
         retry: RetryPolicy | None = None,
     ) -> None:
+        check_name(object_type, "object type")
         self._cluster = Cluster(hosts, retry)
         self._owner = {"v": FORMAT, "object_type": object_type}
         self._alias = checked_name(object_type.lower() if name is None else name)

@@ -90,6 +90,20 @@ def store_of(location: str, storage: Mapping[str, object]) -> StateStore:
     return RetryingStateStore(open_state_store(location, StorageOptions(storage), purpose))
 
 
+def location_text(location: object) -> str:
+    """Return a location as text.
+
+    Raises:
+        ConfigurationError: It is neither text nor a path.
+    """
+    text = fspath(location) if isinstance(location, str | PathLike) else None
+    if not isinstance(text, str):
+        raise ConfigurationError(
+            f"the location is {location!r:.100}", option="location", advice="give a directory or s3://bucket/prefix"
+        )
+    return text
+
+
 def absolute_location(location: str) -> str:
     """Return a location as it is from every working directory."""
     return location if "://" in location else str(Path(location).absolute())
@@ -108,15 +122,11 @@ class IndexStore:
         self, location: str | PathLike[str], object_type: str, storage: Mapping[str, object] | None = None
     ) -> None:
         check_name(object_type, "object type")
-        if not isinstance(location, str | PathLike) or not isinstance(fspath(location), str):
-            raise ConfigurationError(
-                f"the location is {location!r:.100}", option="location", advice="give a directory or s3://bucket/prefix"
-            )
+        self.location = location_text(location)
         if not isinstance(storage, Mapping | None):
             raise ConfigurationError(
                 f"storage is of the type {type(storage).__name__}", option="storage", advice="give a mapping, or None"
             )
-        self.location = fspath(location)
         self.object_type = object_type
         self.storage = dict(storage or {})
         self.directory = f"{object_type}/"

@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as users write it
 
+from forebay.changelog import apply_changes, from_changes
 from forebay.errors import ConfigurationError, DataError, RetriableError
-from forebay.index import Datasource, Funnel, ObjectType, Property, SearchNode
+from forebay.index import Datasource, Funnel, IndexDaemon, ObjectType, Property, SearchNode
 from forebay.keys import key_by
 from forebay.spark.index.launchers import run_transaction
 from forebay.table.index.follower import Follower
@@ -87,7 +88,7 @@ def test_a_commit_whose_index_fails_says_that_it_is_committed(spark, funnel, nod
     changes = spark.createDataFrame([(8, "Bergen")], SHIPMENTS)
     with monkeypatch.context() as broken:
         broken.setattr(Follower, "follow", full_disk)
-        with pytest.raises(RetriableError, match=r"is committed \(fact 2 of the log\)[\s\S]*call funnel.follow\(\)"):
+        with pytest.raises(RetriableError, match=r"transaction is committed[\s\S]*call funnel.follow\(\)"):
             funnel.commit("shipments", changes, kind="update")
         assert node_of(location).count() == 1
     funnel.follow()
@@ -95,10 +96,46 @@ def test_a_commit_whose_index_fails_says_that_it_is_committed(spark, funnel, nod
     assert (node.count(), node.version.data) == (2, 2)
 
 
+@pytest.mark.parametrize("small", [50_000, 0], ids=["driver", "tasks"])
+def test_a_stream_goes_on_after_a_row_that_fits_no_property(spark, funnel, node_of, location, small):
+    """The row of the micro-batch is committed: it holds up the index, and not the stream, which may correct it."""
+    funnel = Funnel(location, funnel.object_type, shards=2, small=small)
+    target, schema = funnel.target("orders"), ORDERS.replace("decimal(12,2)", "decimal(38,2)")
+    first = spark.createDataFrame([(7, "open", Decimal(10) ** 20, None, None), (8, "open", None, None, None)], schema)
+    kept = "the transaction is committed, and the version before answers until another transaction corrects the row"
+    with pytest.raises(DataError, match=f"total.*{kept}"):
+        target.apply(first, 0, "query", keys="order_id")
+    assert not target.apply(first, 0, "query", keys="order_id"), "the checkpoint of the query can take it"
+    with pytest.raises(DataError, match=kept):
+        funnel.commit("shipments", spark.createDataFrame([(7, "Oslo")], SHIPMENTS), kind="snapshot")
+    with pytest.raises(DataError, match="total"):
+        funnel.follow(spark)
+    target.apply(spark.createDataFrame([(7, "late", Decimal(5), None, None)], schema), 1, "query", keys="order_id")
+    node = node_of(location)
+    assert node.get(7) == {"order_id": 7, "status": "late", "total": Decimal(5), "note": None, "city": "Oslo"}
+    assert node.count() == 2
+
+
+def test_changes_whose_kind_is_renamed_are_no_plain_rows(spark, funnel, tmp_path):
+    schema = f"{SHIPMENTS}, _change_type string, gone boolean"
+    stream = spark.readStream.schema(schema).json(str(tmp_path))
+    changes = from_changes(stream, key="order_no", images="full", history="complete")
+    source = Datasource("a", {"city": Property("string", column="ship_city")}, deleted="gone")
+    flagged = ObjectType("Order", "order_no", [source])
+    for target in (funnel.target("shipments"), Funnel(tmp_path / "objects", flagged).target("a")):
+        with pytest.raises(ConfigurationError, match="have no column _change_type"):
+            apply_changes(
+                changes.withColumnRenamed("_change_type", "op"), target, keys="order_no",
+                checkpoint_location=str(tmp_path / "checkpoint"),
+            )  # fmt: skip
+
+
 def test_wrong_arguments_are_refused_by_name(spark, funnel, location):
     funnel.commit("shipments", spark.createDataFrame([(7, "Oslo")], SHIPMENTS), kind="snapshot")
     for option, wrong in (
         ("location", lambda: Funnel(None, funnel.object_type)),
+        ("location", lambda: IndexDaemon(5)),
+        ("each_round", lambda: IndexDaemon(location, each_round=5)),
         ("location", lambda: Funnel(b"objects", funnel.object_type)),
         ("storage", lambda: Funnel(location, funnel.object_type, storage="key")),
         ("node", lambda: funnel.verify("x")),

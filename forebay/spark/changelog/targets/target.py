@@ -178,7 +178,8 @@ def apply_changes(  # noqa: PLR0913 - keywords of a function for users
     options = ChangeOptions(keys, sequence_by, apply_as_deletes, except_column_list, stored_as_scd_type, null_keys)
     options = target.options(df, options)
     changes = fold_changes(df, options)
-    sequenced, flagged = options.sequence_by is not None, options.apply_as_deletes is not None
+    sequenced = options.sequence_by is not None
+    flagged = apply_as_deletes is not None  # a flag that the target supplies does not say what changes mean
     options = replace(options, order=fold_order(df, changes.keys, sequenced=sequenced, flagged=flagged))
 
     def write(batch: DataFrame, batch_id: int) -> None:
