@@ -254,7 +254,7 @@ def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool, flagged: b
         return None
     proof.refuse_unrepeatable_key("keys")
     if not flagged:
-        proof.refuse_lost_kind("; or give apply_as_deletes, the condition of a row that is a delete")
+        proof.refuse_lost_kind("; or leave out update_preimage, and give apply_as_deletes, the condition of a delete")
     if changes.kinds:
         proof.refuse_doubt_of_undeclared()
     if sequenced or proof.plain:

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Final
@@ -77,23 +77,20 @@ def launch_builds(spark: SparkSession) -> Callable[[Sequence[BuildTask]], Sequen
 
     def launch(tasks: Sequence[BuildTask]) -> list[BuildResult]:
         frame = spark.range(0, len(tasks), 1, len(tasks))
-        with _typed_errors():
+        try:
             rows = map_in_arrow(frame, _InTasks(_build, tuple(tasks)), _RESULT).collect()
+        except Exception as error:
+            raise unwrap(error) or _not_built(error) from error
         return [BuildResult.from_facts(json.loads(row["result"])) for row in rows]
 
     return launch
 
 
-@contextmanager
-def _typed_errors() -> Iterator[None]:
-    """Raise what a task raised, which callers tell apart by its class, instead of Spark's exception around it."""
-    try:
-        yield
-    except Exception as error:
-        typed = unwrap(error)
-        if typed is None or typed is error:
-            raise
-        raise typed from error
+def _not_built(error: Exception) -> RetriableError:
+    """Return the error for a job of Spark that was cancelled, or lost what it ran on."""
+    return RetriableError(
+        f"Spark did not build the index: {error!s:.500}", advice="look at the log of Spark; then call funnel.follow()"
+    )
 
 
 @dataclass(frozen=True)
@@ -152,8 +149,7 @@ def _in_tasks(df: DataFrame, tasks: Sequence[ShardTask]) -> tuple[list[ShardResu
     low, high = _wrapping_sums()
     observed = df.observe(observation, F.count(F.lit(1)).alias("rows"), low.alias("low"), high.alias("high"))
     shuffled = observed.repartitionById(len(tasks), F.col(SHARD))
-    with _typed_errors():
-        rows = map_in_arrow(shuffled, _InTasks(run_shard, tuple(tasks)), _RESULT).collect()
+    rows = map_in_arrow(shuffled, _InTasks(run_shard, tuple(tasks)), _RESULT).collect()
     results = [ShardResult.from_facts(json.loads(row["result"])) for row in rows]
     there = {result.shard for result in results}
     results += [run_shard(task, []) for task in tasks if task.shard not in there]  # Spark prunes an empty input

@@ -55,6 +55,10 @@ def arrow_type(kind: SparkType) -> pa.DataType:
     return _SIMPLE[kind.name]
 
 
+_MISFIT: Final = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
+"""What `_cast` raises for a value that has no equal one of the type."""
+
+
 def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) -> pa.Array:
     """Return a column with the type of a property.
 
@@ -77,10 +81,11 @@ def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) 
         return column
     try:
         return _cast(column, target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        place = _first(column, lambda part: not _fits(part, target))
+    except _MISFIT as error:
+        place = _first(column, lambda part: _misfit(part, target) is not None)
+        why = _misfit(column.slice(place, 1), target)  # that of the column may be of another row
         raise DataError(
-            f"the value {column[place].as_py()!r:.200} of {shown(place)} cannot be {kind.text}: {error}",
+            f"the value {column[place].as_py()!r:.200} of {shown(place)} cannot be {kind.text}: {why}",
             advice=_CORRECT,
         ) from error
 
@@ -149,12 +154,13 @@ def _refuse_other_meaning(source: pa.DataType, target: pa.DataType) -> None:
         _refuse_other_meaning(source_part, target_part)
 
 
-def _fits(column: pa.Array, target: pa.DataType) -> bool:
+def _misfit(column: pa.Array, target: pa.DataType) -> Exception | None:
+    """Return why a column has no equal values of a type; None if it has."""
     try:
         _cast(column, target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return False
-    return True
+    except _MISFIT as error:
+        return error
+    return None
 
 
 def _first(column: pa.Array, is_bad: Callable[[pa.Array], bool]) -> int:

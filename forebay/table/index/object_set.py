@@ -319,26 +319,28 @@ class View:
             edits: Keys with the properties to change; None deletes the object.
             last: The time of the last edit that was folded, in microseconds since 1970.
         """
+        codec, rules = self.definition.codec, EditRules(self.definition)
+        at = max([now(), last + 1, *(edit.time + 1 for edit in self.overlay.edits[-1:])])
         changes = []
-        alive: dict[bytes, bool] = {}
+        keys: dict[bytes, EditedKey] = {}
         for key, properties in edits:
-            values = self.definition.codec.values(key)
-            encoded = self.definition.codec.encode(values)
-            exists = alive[encoded] if encoded in alive else self.find(key)[1] is not None
+            values = codec.values(key)
+            encoded = codec.encode(values)
+            each = keys.get(encoded) or self.overlay.keys.get(encoded) or self._edited_key(values, encoded)
+            exists = each.object(rules) is not None
             if properties is None and not exists:
                 raise ConfigurationError(
-                    f"{self.definition.name!r} has no object ({self.definition.codec.shown(values)}) to delete",
+                    f"{self.definition.name!r} has no object ({codec.shown(values)}) to delete",
                     option="key",
                     advice="check the key; refresh the node if the object is new",
                 )
             made = None if properties is None else edited_values(self.definition, properties)
-            changes.append(Change(self.definition.codec.to_json(values), made, made is not None and not exists))
-            alive[encoded] = made is not None
+            changes.append(Change(codec.to_json(values), made, made is not None and not exists))
+            keys[encoded] = replace(each, edits=rules.then(each.edits, changes[-1], at)[0])
         if not 0 < len(changes) <= PENDING:
             raise ConfigurationError(
                 f"the edit has {len(changes):,} changes", option="edits", advice=f"give 1 to {PENDING:,} at once"
             )
-        at = max([now(), last + 1, *(edit.time + 1 for edit in self.overlay.edits[-1:])])
         pipeline, data = self.version.pipeline, self.version.data
         return Edit(self.offset + 1, uuid.uuid4().hex, at, pipeline, data, tuple(changes))
 

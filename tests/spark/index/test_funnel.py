@@ -16,6 +16,8 @@ from forebay.changelog import apply_changes, from_changes
 from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.index import Datasource, Funnel, IndexDaemon, ObjectType, Property, SearchNode
 from forebay.keys import key_by
+from forebay.spark.changelog.columns import map_in_arrow
+from forebay.spark.index import launchers
 from forebay.spark.index.launchers import run_transaction
 from forebay.table.index.follower import Follower
 from forebay.table.index.runs import runs
@@ -114,6 +116,23 @@ def test_a_stream_goes_on_after_a_row_that_fits_no_property(spark, funnel, node_
     node = node_of(location)
     assert node.get(7) == {"order_id": 7, "status": "late", "total": Decimal(5), "note": None, "city": "Oslo"}
     assert node.count() == 2
+
+
+def test_a_step_that_spark_does_not_run_is_a_typed_error_after_the_commit(spark, funnel, location, monkeypatch):
+    funnel = Funnel(location, funnel.object_type, small=0)
+
+    def cancelled(frame, in_tasks, schema):
+        if in_tasks.run is launchers._build:
+            raise RuntimeError("SPARK_JOB_CANCELLED")
+        return map_in_arrow(frame, in_tasks, schema)
+
+    rows = spark.createDataFrame([(7, "Oslo"), (8, "Bergen")], SHIPMENTS)
+    with monkeypatch.context() as broken:
+        broken.setattr(launchers, "map_in_arrow", cancelled)
+        with pytest.raises(RetriableError, match=r"SPARK_JOB_CANCELLED[\s\S]*is committed[\s\S]*funnel.follow\(\)"):
+            funnel.commit("shipments", rows, kind="snapshot", transaction="t1")
+    assert not funnel.commit("shipments", rows, kind="snapshot", transaction="t1").applied
+    assert funnel.verify().is_equal
 
 
 def test_changes_whose_kind_is_renamed_are_no_plain_rows(spark, funnel, tmp_path):

@@ -168,17 +168,13 @@ class Run:
         last = max([each.time for each in node.view().overlay.edits[-1:]] + [node._head.edits.time])
         now = max(last, minutes * 60_000_000)
         patch.setattr(object_set, "now", lambda: minutes * 60_000_000)
-        rows, there = self.seen[number], {key: node.get(key) is not None for key in range(6)}
-        given = []
+        rows, given = self.seen[number], []
         for key, values in changes:
-            if values is None and not there[key]:
-                continue
-            given.append((key, values))
-            there[key] = values is not None
+            if values is not None or self.model.object(key, rows) is not None:
+                given.append((key, values))
+                self.model.edit(key, values, now, rows)
         if given:
             node.edit_many(given)
-            for key, values in given:
-                self.model.edit(key, values, now, rows)
         self.check(node, self.seen[number])
 
     def check(self, node, rows):

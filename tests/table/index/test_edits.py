@@ -433,6 +433,25 @@ def test_a_flush_counts_no_share_and_goes_beside_other_transactions(objects):
     assert objects.node().get(0) == {"id": 0, "name": "x", "note": "note a", "city": "Oslo"}
 
 
+def test_many_changes_of_an_object_are_as_one_after_the_other(objects_at, clock):
+    """A row that is later than a deletion is there again, also for the next change of the same edit."""
+    changes = [(7, None), (7, {"name": "zz"}), (8, None), (8, {"name": "new"}), (7, None), (7, None)]
+    answers = []
+    for at_once in (True, False):
+        objects = objects_at(RECENT, types=TIMES)
+        objects.commit("a", [{"id": 7, "name": "row", "at": at(60)}, {"id": 8, "name": "x", "at": None}])
+        node = objects.node()
+        for each in [changes] if at_once else [[change] for change in changes]:
+            clock[0] += 1
+            node.edit_many(each)
+        shown = [(node.get(7), node.get(8))]
+        objects.flush()
+        objects.commit("a", [{"id": 7, "deleted": True}, {"id": 8, "deleted": True}])
+        node.refresh()
+        answers.append([*shown, (node.get(7), node.get(8))])
+    assert answers[0] == answers[1] == [answers[1][0], (None, {"id": 8, "name": "new", "note": None, "city": None})]
+
+
 def test_status_and_why_show_edits(objects, clock):
     objects.commit("a", rows("a", "b"))
     node = objects.node()

@@ -181,7 +181,7 @@ def _deletion(df: DataFrame, apply_as_deletes: str | Column | None) -> Column:
         raise ConfigurationError(
             f"apply_as_deletes is given, but the DataFrame is a changelog: {CHANGE_TYPE} marks deletes",
             option="apply_as_deletes",
-            advice=f"leave out apply_as_deletes, or drop the column {CHANGE_TYPE}",
+            advice="leave out apply_as_deletes",
         )
     return is_retraction(df)
 
