@@ -235,10 +235,10 @@ class Funnel:
                 # The stream failed with this error when it committed the micro-batch. It goes on, so that a later
                 # change can correct the row; until one does, each new micro-batch fails once.
                 return committed
-            _say_committed(error, "the transaction is committed")
+            _say_committed(error, f"this transaction of {transaction.datasource!r} is committed")
             raise
         except ForebayError as error:
-            _say_committed(error, "the transaction is committed")
+            _say_committed(error, f"this transaction of {transaction.datasource!r} is committed")
             raise
         return committed
 
