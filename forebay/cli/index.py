@@ -309,7 +309,7 @@ def run_daemon(  # noqa: PLR0913 - options of a command
     )
     if once:
         well = daemon.step()
-        outcome = "no job failed" if well else "a job failed; see `forebay index runs --failed`"
+        outcome = "no job failed" if well else "not all is well; see `forebay index runs --failed` and the messages"
         say(f"did one round: {outcome}")
         raise typer.Exit(0 if well else 1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

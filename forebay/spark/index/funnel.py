@@ -230,14 +230,11 @@ class Funnel:
             run.did(since=committed.number - committed.applied, to=committed.number, counts=committed.counts)
         try:
             self.follow(df.sparkSession)
-        except DataError as error:
-            if not committed.applied and transaction.owner is not None:
+        except ForebayError as error:
+            if isinstance(error, DataError) and not committed.applied and transaction.owner is not None:
                 # The stream failed with this error when it committed the micro-batch. It goes on, so that a later
                 # change can correct the row; until one does, each new micro-batch fails once.
                 return committed
-            _say_committed(error, f"this transaction of {transaction.datasource!r} is committed")
-            raise
-        except ForebayError as error:
             _say_committed(error, f"this transaction of {transaction.datasource!r} is committed")
             raise
         return committed

@@ -89,7 +89,8 @@ def launch_builds(spark: SparkSession) -> Callable[[Sequence[BuildTask]], Sequen
 def _not_built(error: Exception) -> RetriableError:
     """Return the error for a job of Spark that was cancelled, or lost what it ran on."""
     return RetriableError(
-        f"Spark did not build the index: {error!s:.500}", advice="look at the log of Spark; then call funnel.follow()"
+        f"Spark did not build the index: {error!s:.500}",
+        advice="look at the log of Spark, and call it again: nothing is lost",
     )
 
 

@@ -134,7 +134,7 @@ def prepare(
         _check_time(field_of(df, source.timestamp, source, "timestamp"), source)
     made = {} if deletes is None else {DELETED: deletes}
     made |= dict(zip((SEQUENCE, LANE), sequence or (), strict=False))
-    as_they_are = {DELETED: "true" if delete or deletes is not None else deleted_flag(df, source)}
+    as_they_are = {DELETED: "true" if delete or deletes is not None else deleted_flag(df, source) or "false"}
     hashed = [
         _sql(name) for name in (DELETED, *(f"{KEY}{name}" for name in keys), *((SEQUENCE, LANE) if sequence else ()))
     ]
@@ -264,8 +264,8 @@ def _key(field: StructField, name: str, kind: SparkType, source: Datasource) -> 
     return F.when(exact, made).otherwise(bad.cast(kind.text))
 
 
-def deleted_flag(df: DataFrame, source: Datasource) -> str:
-    """Return as SQL whether a row counts as deleted; NULL is no.
+def deleted_flag(df: DataFrame, source: Datasource) -> str | None:
+    """Return as SQL whether a row counts as deleted; NULL is no. None: nothing says so of any row.
 
     Raises:
         ConfigurationError: The flag of the datasource does not exist, or is not boolean.
@@ -274,7 +274,7 @@ def deleted_flag(df: DataFrame, source: Datasource) -> str:
     if name is None:
         name = keys_of(df).deleted
         if name is None:
-            return "false"
+            return None
     field = field_of(df, name, source, "deleted")
     if not isinstance(field.dataType, BooleanType):
         raise ConfigurationError(

@@ -299,7 +299,7 @@ class SingleThreadHost(Closing):
         """Close the host if the `with` block fails: it is not entered yet."""
         try:
             yield
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else closes the host
             self.abandon()
             raise
 
