@@ -198,8 +198,9 @@ def field_of(df: DataFrame, name: str, source: Datasource, option: str) -> Struc
     Raises:
         ConfigurationError: It does not exist, or is there twice.
     """
-    exact = [field for field in df.schema if field.name == name]
-    alike = exact or [field for field in df.schema if field.name.lower() == name.lower()]
+    alike = [field for field in df.schema if field.name.lower() == name.lower()]
+    if len(alike) > 1 and df.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
+        alike = [field for field in alike if field.name == name]
     if len(alike) == 1:
         return alike[0]
     kept = option == "properties" and name in source.keep

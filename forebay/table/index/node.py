@@ -7,6 +7,7 @@ It needs neither Spark nor Java nor pyarrow.
 from __future__ import annotations
 
 import json
+import operator
 import sqlite3
 import sys
 import threading
@@ -290,6 +291,13 @@ class SearchNode(Queryable):
         self._head = self._index.log.head(self._head) or self._index.head()
         known = None if self._view is None else self._view.version
         if self._pipeline is not None:
+            if self._pipeline not in self._head.pipelines:
+                raise ConfigurationError(
+                    f"{self._index.object_type!r} has no pipeline {self._pipeline!r:.100}: it was dropped or replaced, or "
+                    "never was",
+                    option="pipeline",
+                    advice=f"give one of {', '.join(self._head.pipelines)}; or leave it out, for the one that serves",
+                )
             return self._index.built(self._pipeline, known)
         return self._index.serving(self._head, known)
 
@@ -396,7 +404,8 @@ class SearchNode(Queryable):
 
 
 def _check_offset(at_least: object) -> None:
-    if not hasattr(at_least, "__index__"):  # of int, and of numpy's integers
+    # `index` takes numpy's integers too.
+    if isinstance(at_least, bool) or not hasattr(at_least, "__index__") or operator.index(at_least) < 0:
         raise ConfigurationError(
             f"at_least is {at_least!r:.200}", option="at_least", advice="pass the offset that edit returned"
         )

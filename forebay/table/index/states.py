@@ -65,13 +65,16 @@ def payload_of(schema: pa.Schema) -> pa.Schema:
 class StateReader:
     """Reads runs of keyed state.
 
+    A segment that is read whole is compared with its digest, so that damage is never written again under a new digest.
+    To look up some keys reads few of its bytes, so that would cost more than the rest of a small transaction.
+
     Args:
         store: The store.
-        verified: Whether to check the digest of each segment that is opened, not only of those that are copied.
     """
 
-    def __init__(self, store: StateStore, *, verified: bool = False) -> None:
-        self.files = StoredSegments(store, verified=verified)
+    def __init__(self, store: StateStore) -> None:
+        self.files = StoredSegments(store)
+        self._unchecked = StoredSegments(store, verified=False)
 
     def part(self, segment: SegmentInfo) -> MergeInput:
         """Return a segment to merge, opened only while its range is read."""
@@ -88,7 +91,7 @@ class StateReader:
             runs: The runs of a shard, oldest first.
             hashes: Key hashes, sorted, without duplicates.
         """
-        opened = [[self.files.open(each) for each in run if _hits(each, hashes)] for run in runs]
+        opened = [[self._unchecked.open(each) for each in run if _hits(each, hashes)] for run in runs]
         return lookup(opened, hashes, timed=False)
 
     def live(self, runs: Sequence[Run], hashes: Ints, schema: pa.Schema) -> pa.RecordBatch:

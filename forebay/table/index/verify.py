@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from forebay.errors import ConfigurationError, FatalError
+from forebay.table.changelog.state.segments import StoredSegments
 from forebay.table.index.compaction import rows_of_runs
 from forebay.table.index.conditions import VALUES
 from forebay.table.index.definition import ObjectType
@@ -123,10 +124,10 @@ def _damaged(index: IndexStore, version: IndexVersion) -> Iterator[str]:
 
 def damaged_states(index: IndexStore, entry: Entry) -> Iterator[str]:
     """Yield what is wrong with the files of the states of a fact of the log."""
-    files = StateReader(index.store, verified=True).files
+    files = StoredSegments(index.store)
     for info in {each for state in entry.states.values() for runs in state.shards for run in runs for each in run}:
         try:
-            files.open(info)
+            files.reopen(info)
         except FatalError as error:
             yield error.message
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, FatalError
+from forebay.table.changelog.state import segments
 from forebay.table.index import merge
 from forebay.table.index.gc import collect
 from forebay.table.index.object_set import KeyFilter
@@ -100,6 +101,39 @@ def test_damaged_and_missing_files_are_named(objects):
     name = next(info.name for run in state for info in run)
     objects.index.store.local_path(name).write_bytes(b"x")
     assert len(verify(objects.index).problems) == 2
+
+
+def flipped(objects):
+    """Change a byte of a value in the oldest segment of the state of `a`."""
+    info = objects.index.log.head().states["a"].shards[0][0][0]
+    path = objects.index.store.local_path(info.name)
+    path.write_bytes(path.read_bytes().replace(b"first", b"worst"))
+    return info.name
+
+
+def test_a_state_that_is_damaged_after_it_was_verified_is_named(objects_at):
+    objects = objects_at(shards=1)
+    objects.commit("a", rows("first", "b"))
+    assert verify(objects.index).is_equal
+    name = flipped(objects)
+    assert verify(objects.index).problems == (f"the file {name} of the state is damaged: its digest differs",)
+
+
+@pytest.mark.parametrize("what", ["merge", "snapshot", "full"])
+def test_a_damaged_state_is_never_written_again_under_a_new_digest(objects_at, what):
+    objects = objects_at(shards=1)
+    objects.commit("a", rows("first", "b"))
+    name = flipped(objects)
+    segments._verified.clear()  # as a process that begins
+    with pytest.raises(FatalError, match=rf"the file {name} of the state is damaged: its digest differs"):
+        if what == "full":
+            objects.follow(full=True)
+        elif what == "snapshot":
+            objects.commit("a", rows("first", "c"), "snapshot")
+        for number in range(20):
+            objects.commit("a", [{"id": 100 + number, "name": "x"}])
+    assert flipped(objects) == name, "the state names the damaged file, and no other has its rows"
+    assert objects.node().get(0)["name"] == "first"
 
 
 def test_why_shows_rows_rule_segment_and_version(objects):

@@ -90,6 +90,6 @@ def damaged(name: str, reason: str) -> FatalError:
     return FatalError(
         f"the file {name} of the state is damaged: {reason}",
         option="state_location",
-        advice="restore the state location and the checkpoint from one backup, or start the query with a "
-        "new checkpoint and a new state location",
+        advice="restore the state location and the checkpoints of its queries from one backup, or start with a new "
+        "state location and new checkpoints",
     )

@@ -226,6 +226,16 @@ class StoredSegments:
             segment.unload()
         return segment
 
+    def reopen(self, info: SegmentInfo) -> Segment:
+        """Return a segment as it is in the store now, whatever this process and this machine know of it.
+
+        Raises:
+            FatalError: The file is missing or damaged.
+        """
+        self.forget([info.name])
+        _verified.pop((self._store.location, info), None)
+        return self.open(info)
+
     def forget(self, names: Iterable[str]) -> None:
         """See `SegmentFiles.forget`."""
         for name in names:

@@ -16,7 +16,7 @@ from forebay.table.changelog.operators.latest import Latest
 from forebay.table.changelog.state import segments
 from forebay.table.changelog.state.inspection import verify
 
-ADVICE = ("state location and the checkpoint from one backup", "new checkpoint and a new state location")
+ADVICE = ("from one backup", "a new state location", "new checkpoint")
 
 
 @pytest.fixture
