@@ -201,8 +201,8 @@ def _spark_error(text: str) -> ForebayError | None:
     error = FatalError(
         "a Python worker process of Spark crashed" + (f": {trace.splitlines()[0]}" if trace else ""),
         advice="read the end of the executor's log and of the system log of its machine: if memory ran out, raise "
-        "spark.executor.memoryOverhead, or lower maxBytesPerBatch and queueBytes of a source; if a native library crashed, set "
-        "spark.python.worker.faulthandler.enabled to true and run again to see the crashed line",
+        "spark.executor.memoryOverhead, or lower maxBytesPerBatch and queueBytes of a source; if a native library "
+        "crashed, set spark.python.worker.faulthandler.enabled to true and run again to see the crashed line",
     )
     error.__cause__ = RemoteTraceback(trace) if trace else None
     return error

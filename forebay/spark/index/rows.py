@@ -44,6 +44,9 @@ SHARD: Final = f"{PREFIX}shard"
 _TEXT: Final = "t_"
 """Prefix of columns with a nested value as text, to be hashed."""
 
+_JSON: Final = {**EXACT_JSON, "timeZone": "UTC"}
+"""Hashed texts do not depend on the zone of the session, in which a transaction may be committed again."""
+
 _CHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata entry by which Spark remembers that a string column was declared CHAR."""
 
@@ -148,7 +151,7 @@ def prepare(
         if isinstance(field.dataType, ArrayType | MapType | StructType):
             made[column] = _canonical(quoted(field.name), field.dataType)
             column = f"{_TEXT}{name}"
-            made[column] = F.to_json(F.struct(made[f"{VALUE}{name}"].alias("c")), EXACT_JSON)
+            made[column] = F.to_json(F.struct(made[f"{VALUE}{name}"].alias("c")), _JSON)
         # Hashes skip NULL, also within arrays and structs.
         hashed += [f"isnull({_sql(column)})", _sql(column)]
     payload = pa.schema(
@@ -186,7 +189,8 @@ def _key_text(kinds: Mapping[str, SparkType]) -> str:
         "binary": "hex({})",
         "date": "unix_date({})",
         "timestamp": "unix_micros({})",
-        "timestamp_ntz": "timestampdiff(MICROSECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', {})",
+        # timestampdiff would take it for a time of the session's zone, which has none for an hour of each year.
+        "timestamp_ntz": "bigint(cast({} - TIMESTAMP_NTZ'1970-01-01 00:00:00' as decimal(18,6)) * 1000000)",
     }
     parts = (f"string({texts.get(kind.name, '{}').format(_sql(f'{KEY}{name}'))})" for name, kind in kinds.items())
     return f"binary(concat_ws(chr(1), {', '.join(parts)}))"

@@ -45,7 +45,7 @@ from forebay.table.changelog.state.shard import (
     newest_entries,
     run_rows,
 )
-from forebay.table.index.columns import cast_column, is_far, shown_row
+from forebay.table.index.columns import cast_column, first_bad, has_bad_text, is_far, shown_row
 from forebay.table.index.log import Run
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.states import (
@@ -56,6 +56,7 @@ from forebay.table.index.states import (
     StateReader,
     change_fields,
     entry_fields,
+    entry_rows,
     order_fields,
 )
 from forebay.table.index.types import SparkType
@@ -99,6 +100,7 @@ class ShardTask:
         sequence: The type of the sequence of the incoming rows; None: they have none.
         kept_sequence: The type of the sequence that the entries keep; None: they keep none.
         fits: See `Incoming.fits`.
+        columns: See `Incoming.columns`.
     """
 
     index: IndexStore
@@ -113,6 +115,7 @@ class ShardTask:
     sequence: pa.DataType | None = None
     kept_sequence: pa.DataType | None = None
     fits: tuple[tuple[str, SparkType], ...] = ()
+    columns: str = ""
 
     @property
     def incoming(self) -> pa.Schema:
@@ -212,6 +215,7 @@ class _Incoming:
             ],
             schema=self._schema,
         )
+        self._refuse_bad_texts(batch)
         self._refuse_bad_keys(batch)
         self._refuse_misfits(batch)
         for place, name in enumerate(DIGESTS):
@@ -245,6 +249,20 @@ class _Incoming:
         pa.default_memory_pool().release_unused()  # else the pool keeps three times of what is in use
         return whole
 
+    def _refuse_bad_texts(self, batch: pa.RecordBatch) -> None:
+        """Check the texts of rows: Spark's strings may have any bytes, and Arrow does not look at them."""
+        if not has_bad_text(batch):
+            return
+        name = next(each for each in self._schema.names if has_bad_text(batch.column(each)))
+        place = first_bad(batch.column(name), has_bad_text)
+        keys = {each.removeprefix(KEY): _as_bytes(batch.column(each)) for each in self._keys}
+        known = name in self._task.payload.names
+        what = shown_row(self._task.datasource, name, keys)(place) if known else "the sequence of a change"
+        raise DataError(
+            f"{what} has a text that is not UTF-8; nothing was committed",
+            advice="correct it, as with make_valid_utf8 of Spark; or cast the column to binary if it has no text",
+        )
+
     def _refuse_bad_keys(self, batch: pa.RecordBatch) -> None:
         for name in self._keys:
             if is_far(batch.column(name)):
@@ -273,6 +291,10 @@ class _Incoming:
                 error.message += "; nothing was committed"
                 error.advice = "correct the row and commit again, or give the property another type with Funnel.replace"
                 raise
+
+
+def _as_bytes(column: pa.Array) -> pa.Array:
+    return column.cast(pa.binary()) if column.type == pa.string() else column
 
 
 def _part(piece: pa.RecordBatch) -> MergeInput:
@@ -305,6 +327,8 @@ class _Difference:
         task = self._task
         for rows, entries in self._ranges():
             changed = self._compared(rows, entries)
+            if task.fresh:
+                changed = self._with_deletes(changed, entries)
             if changed.num_rows and not self._duplicate_keys:
                 self._waiting.append(changed)
                 if sum(each.num_rows for each in self._waiting) >= ROWS or self._waiting_bytes >= SPILLED:
@@ -377,6 +401,15 @@ class _Difference:
         written = inserted | updated | (after if sequenced else False)
         removed = gone | (deletes if sequenced else False)
         return self._entries(keys, rows, np.flatnonzero(written), np.flatnonzero(removed), (entry, event, kinds))
+
+    def _with_deletes(self, changed: pa.RecordBatch, entries: Entries) -> pa.RecordBatch:
+        """Return changes, and the deletes before that none of them replaces: they keep out changes that come late."""
+        known = np.isin(entries.key_hashes, changed.column(KEY_HASH).to_numpy())
+        kept = np.flatnonzero((entries.counts < 0) & ~known)
+        deletes = entry_rows(entries, kept, entry_fields(self._task.payload, self._sequence))
+        kinds = pa.array(np.full(len(kept), UNCHANGED), pa.int8())
+        both = [changed, pa.RecordBatch.from_arrays([*deletes.columns, kinds], schema=self._changes)]
+        return sorted_by_key(pa.concat_batches(both))
 
     def _late(self, rows: pa.RecordBatch, entries: Entries, entry: Ints, event: Ints) -> np.ndarray[Any, Any]:
         """Return for each key whether its incoming row is not newer than what the state keeps."""
@@ -483,7 +516,7 @@ class _Difference:
         """Return the runs after the transaction: some are merged if there are too many."""
         task = self._task
         if not changes:
-            return task.runs
+            return () if task.fresh else task.runs
         runs = [] if task.fresh else list(task.runs)
         runs.append(changes)
         if len(runs) <= RUNS:

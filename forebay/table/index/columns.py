@@ -35,6 +35,9 @@ _MICROSECONDS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 """The first and the last time of the years 1 to 9999."""
 
 
+_PLAIN: Final = 6
+"""Places up to which Arrow writes decimals without an exponent."""
+
 _CORRECT: Final = (
     "let the stream bring the corrected row, or commit it as funnel.commit(datasource, rows, kind='update'), which "
     "takes the datasource over from a stream with adopt=True; or give the property another type with Funnel.replace"
@@ -73,7 +76,7 @@ def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) 
     target = arrow_type(kind)
     if is_far(column):
         raise DataError(
-            f"the time of {shown(_first(column, is_far))} is before the year 1 or after the year 9999, which Python "
+            f"the time of {shown(first_bad(column, is_far))} is before the year 1 or after the year 9999, which Python "
             "cannot show",
             advice=_CORRECT,
         )
@@ -82,7 +85,7 @@ def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) 
     try:
         return _cast(column, target)
     except _MISFIT as error:
-        place = _first(column, lambda part: _misfit(part, target) is not None)
+        place = first_bad(column, lambda part: _misfit(part, target) is not None)
         why = _misfit(column.slice(place, 1), target)  # that of the column may be of another row
         raise DataError(
             f"the value {column[place].as_py()!r:.200} of {shown(place)} cannot be {kind.text}: {why}",
@@ -123,6 +126,12 @@ def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
+    if (
+        pa.types.is_integer(target)
+        and pa.types.is_string(column.type)
+        and pc.any(pc.match_substring(column, "x", ignore_case=True)).as_py()
+    ):
+        raise pa.ArrowInvalid("it is hexadecimal")
     if pa.types.is_decimal(target) and pa.types.is_integer(column.type):
         column = column.cast(pa.decimal128(38, 0))
     return column.cast(target)
@@ -145,7 +154,8 @@ def _refuse_other_meaning(source: pa.DataType, target: pa.DataType) -> None:
     else:
         pairs, times = [], [pa.types.is_temporal(kind) for kind in (source, target)]
         if pa.types.is_string(target):
-            refused = pa.types.is_timestamp(source) or pa.types.is_floating(source)
+            small = pa.types.is_decimal(source) and source.scale > _PLAIN
+            refused = small or pa.types.is_timestamp(source) or pa.types.is_floating(source)
         else:
             refused = times[0] != times[1] and not pa.types.is_string(source)
     if refused:
@@ -163,7 +173,7 @@ def _misfit(column: pa.Array, target: pa.DataType) -> Exception | None:
     return None
 
 
-def _first(column: pa.Array, is_bad: Callable[[pa.Array], bool]) -> int:
+def first_bad(column: pa.Array, is_bad: Callable[[pa.Array], bool]) -> int:
     """Return the index of the first bad value of a column that has one."""
     low, high = 0, len(column)
     while high - low > 1:
@@ -173,6 +183,15 @@ def _first(column: pa.Array, is_bad: Callable[[pa.Array], bool]) -> int:
         else:
             low = middle
     return low
+
+
+def has_bad_text(values: pa.Array | pa.RecordBatch) -> bool:
+    """Return whether values have a text that is not UTF-8."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        return True
+    return False
 
 
 def is_far(column: pa.Array) -> bool:

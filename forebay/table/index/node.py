@@ -293,8 +293,8 @@ class SearchNode(Queryable):
         if self._pipeline is not None:
             if self._pipeline not in self._head.pipelines:
                 raise ConfigurationError(
-                    f"{self._index.object_type!r} has no pipeline {self._pipeline!r:.100}: it was dropped or replaced, or "
-                    "never was",
+                    f"{self._index.object_type!r} has no pipeline {self._pipeline!r:.100}: it was dropped, "
+                    "replaced, or never was",
                     option="pipeline",
                     advice=f"give one of {', '.join(self._head.pipelines)}; or leave it out, for the one that serves",
                 )

@@ -69,7 +69,16 @@ def _refused(stored: ObjectType, new: ObjectType) -> Iterator[str]:
         )
         return
     for source in new.datasources:
-        if stored.feeds(source.name) and not same_rows(stored, source):
+        if not stored.feeds(source.name):
+            continue
+        columns = {each.lower(): each for each in stored.datasource(source.name).columns}
+        for column in source.columns:
+            if (before := columns.get(column.lower(), column)) != column:
+                yield (
+                    f"the datasource {source.name!r} has the column {before!r}, and would have {column!r}; upper and "
+                    f"lower case are the same, so write {before!r}, as in Property(column={before!r})"
+                )
+        if not same_rows(stored, source):
             yield (
                 f"the datasource {source.name!r} would find keys or deleted rows by other columns than its rows: "
                 "give it a new name, under which it is committed again; the old one serves until then"

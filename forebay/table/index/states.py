@@ -98,7 +98,7 @@ class StateReader:
         """Return the rows of keys with these hashes, with the columns of `schema`."""
         entries = self.lookup(runs, hashes)
         which = np.flatnonzero(entries.counts > 0)
-        return pa.RecordBatch.from_arrays(_columns(entries, which, schema), schema=schema)
+        return entry_rows(entries, which, schema)
 
     def live_between(self, runs: Sequence[Run], low: int | None, high: int | None, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows with key hashes in a range, with the columns of `schema`, in the order of key hashes."""
@@ -106,12 +106,13 @@ class StateReader:
         return entries.filter(pa.array(entries.column(COUNT).to_numpy() > 0))
 
 
-def _columns(entries: Entries, which: Ints, schema: pa.Schema) -> list[pa.Array]:
+def entry_rows(entries: Entries, which: Ints, schema: pa.Schema) -> pa.RecordBatch:
+    """Return entries as rows with the columns of `schema`."""
     own = (entries.key_hashes, entries.row_hashes, entries.ordinals, entries.counts)
     fixed = {field.name: pa.array(values[which], field.type) for field, values in zip(FIXED, own, strict=True)}
     others = [field for field in schema if field.name not in fixed]
     taken = dict(zip((field.name for field in others), entries.take(which, others), strict=True))
-    return [(fixed | taken)[field.name] for field in schema]
+    return pa.RecordBatch.from_arrays([(fixed | taken)[field.name] for field in schema], schema=schema)
 
 
 def _hits(segment: SegmentInfo, hashes: Ints) -> bool:

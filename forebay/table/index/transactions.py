@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,6 +24,12 @@ from forebay.table.index.types import SparkType
 Kind = Literal["snapshot", "append", "update", "delete"]
 
 KINDS: Final = get_args(Kind)
+
+_OF_COLUMNS: Final = "@"
+"""Separates the digest of rows from that of their columns."""
+
+_HASHES: Final = re.compile("[0-9a-f]{32}")
+"""The part of `rows_digest` that depends on the columns."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,11 @@ class Incoming:
     keys: tuple[str, ...]
     sequence: pa.DataType | None = None
     fits: tuple[tuple[str, SparkType], ...] = ()
+
+    @property
+    def columns(self) -> str:
+        """A digest of the columns of a row. Rows of other columns have other hashes."""
+        return id_digest("\0".join(self.payload.names))
 
 
 @dataclass(frozen=True)
@@ -122,13 +134,25 @@ def known_digest(head: Entry, transaction: Transaction) -> str | None:
     return digest
 
 
-def refuse_other_rows(transaction: Transaction, committed_digest: str, digest: str) -> None:
+def refuse_other_rows(transaction: Transaction, committed_digest: str, digest: str, columns: str) -> None:
     """Check that a transaction with a known id has the rows that were committed with this id.
+
+    If another definition served then, they had other columns: only their number and the kind can be compared.
+
+    Args:
+        transaction: The transaction.
+        committed_digest: The digest that the log has.
+        digest: The digest of the rows, of `rows_digest`.
+        columns: See `Incoming.columns`.
 
     Raises:
         ConfigurationError: It has others.
     """
-    if committed_digest != (digest := _digest_of_kind(transaction, digest)):
+    digest = _digest(transaction, digest, columns)
+    before, now = committed_digest, digest
+    if before.rpartition(_OF_COLUMNS)[2] != columns:
+        before, now = (_HASHES.sub("", each.rpartition(_OF_COLUMNS)[0]) for each in (before, now))
+    if before != now:
         raise ConfigurationError(
             f"the transaction {transaction.id!r} of the datasource {transaction.datasource!r} was committed with other "
             f"rows, or as another kind: their digest was {committed_digest}, and is {digest}",
@@ -137,9 +161,10 @@ def refuse_other_rows(transaction: Transaction, committed_digest: str, digest: s
         )
 
 
-def _digest_of_kind(transaction: Transaction, digest: str) -> str:
-    """Return the digest of the rows of a transaction; of a snapshot another one: it deletes other keys."""
-    return f"{digest}-snapshot" if transaction.kind == "snapshot" else digest
+def _digest(transaction: Transaction, digest: str, columns: str) -> str:
+    """Return what the log keeps of the rows of a transaction, and of what it does with them."""
+    kind = f"-{transaction.kind}" if transaction.kind in ("snapshot", "delete") else ""
+    return f"{digest}{kind}{_OF_COLUMNS}{columns}"
 
 
 def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incoming: Incoming) -> list[ShardTask]:
@@ -174,6 +199,7 @@ def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incomi
             sequence=incoming.sequence,
             kept_sequence=known,
             fits=tuple((column, kind) for column, kind in incoming.fits if column in payload.names),
+            columns=incoming.columns,
         )
         for shard in range(base.shards)
     ]
@@ -242,7 +268,7 @@ def _change(
     before = base.states.get(name)
     live = before.live if before else 0
     sequence = task.sequence if task.sequence is not None else task.kept_sequence
-    known = (id_digest(transaction.id), _digest_of_kind(transaction, digest))
+    known = (id_digest(transaction.id), _digest(transaction, digest, task.columns))
     applied = (*(before.applied if before else ()), known)[-KNOWN:]
 
     def change(head: Entry) -> Entry:

@@ -53,6 +53,77 @@ def test_times_that_python_cannot_show_are_refused_with_the_key(spark, location,
         keyed.commit("a", spark.sql(f"SELECT {far} id, 1 v"), kind="append")
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin"])
+def test_a_key_may_be_a_time_that_the_zone_of_the_session_skips(spark, location, node_of, zone):
+    times = [datetime(2024, 3, day, 2, 30, microsecond=7) for day in (10, 31)] + [datetime(1, 1, 1)]
+    funnel = Funnel(location, one("Local", "timestamp_ntz", v="int"), shards=7)
+    frame = spark.createDataFrame([(time, place) for place, time in enumerate(times)], "id timestamp_ntz, v int")
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        funnel.commit("a", frame, kind="snapshot")
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        assert funnel.commit("a", frame, kind="snapshot").counts["updated"] == 0
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    node = node_of(location, "Local")
+    assert [node.get(time)["v"] for time in times] == [0, 1, 2]
+    assert funnel.verify(node).is_equal
+
+
+@pytest.mark.parametrize(
+    ("row", "where"),
+    [
+        ("2L id, string(unhex('61FF62')) v, array('x') a", r"the column 'v' of the datasource 'a' in the row \(id=2\)"),
+        (
+            "2L id, 'x' v, array('y', string(unhex('FF'))) a",
+            r"the column 'a' of the datasource 'a' in the row \(id=2\)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("small", [50_000, pytest.param(0, marks=pytest.mark.soak)])
+def test_a_text_that_is_not_utf_8_is_refused_before_it_is_committed(spark, location, row, where, small):
+    funnel = Funnel(location, one("Bytes", "bigint", v="string", a="array<string>"), shards=2, small=small)
+    good = spark.sql("SELECT id, 'x' v, array('x') a FROM range(5)")
+    with pytest.raises(DataError, match=rf"{where} has a text that is not UTF-8; nothing was committed"):
+        funnel.commit("a", spark.sql(f"SELECT {row}").union(good.where("id <> 2")), kind="snapshot")
+    assert funnel.commit("a", good, kind="snapshot").counts["inserted"] == 5
+
+
+def test_a_key_that_is_not_utf_8_is_refused_as_bytes(spark, location):
+    funnel = Funnel(location, one("ByteKey", "string", v="int"), shards=2)
+    with pytest.raises(DataError, match=r"the column 'id' of the datasource 'a' in the row \(id=b'\\xff'\)"):
+        funnel.commit("a", spark.sql("SELECT string(unhex('FF')) id, 1 v"), kind="update")
+    with pytest.raises(DataError, match=r"id=b'\\xff'"):
+        funnel.target("a").apply(spark.sql("SELECT string(unhex('FF')) id, 1 v"), 0, "q", keys="id")
+    assert funnel.status().head.number == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        ("'0x1F'", "int", "it is hexadecimal"),
+        ("CAST(0 AS decimal(38,18))", "string", r"cast decimal128\(38, 18\) in the DataFrame"),
+    ],
+)
+def test_a_value_whose_text_spark_reads_or_writes_otherwise_is_refused(spark, location, value, kind, text):
+    funnel = Funnel(location, one("Casts", "bigint", v=kind), shards=1)
+    with pytest.raises(DataError, match=text):
+        funnel.commit("a", spark.sql(f"SELECT 1L id, {value} v"), kind="update")
+
+
+def test_columns_that_differ_in_case_alone_are_ambiguous_unless_the_session_tells_them_apart(spark, location):
+    funnel = Funnel(location, one("Case", "bigint", v="int"), shards=1)
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        frame = spark.sql("SELECT 1L id, 2 v, 3 V")
+        assert funnel.commit("a", frame, kind="update").counts["inserted"] == 1
+    finally:
+        spark.conf.set("spark.sql.caseSensitive", "false")
+    with pytest.raises(ConfigurationError, match="the column 'v' of the datasource 'a' is ambiguous"):
+        funnel.commit("a", frame, kind="update")
+
+
 def test_fields_of_structs_may_have_any_name(spark, location, node_of):
     kind = "struct<`größe`:int,`a.b`:array<struct<`first-name`:string>>,`x``y`:map<string,struct<`名前`:int>>>"
     funnel = Funnel(location, one("Fields", "bigint", s=kind), shards=1)

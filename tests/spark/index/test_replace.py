@@ -142,3 +142,21 @@ def test_whole_builds_that_do_not_serve_yet_have_a_low_priority(spark, funnel, l
     behind = [low for pipeline, low in built if pipeline == replaced.pipeline]
     assert serving and not any(serving)
     assert behind == [True, True, False, False], "what it lacks then, it takes quickly"
+
+
+def test_a_transaction_that_comes_again_after_a_replacement_is_known(spark, funnel, location):
+    rows = spark.createDataFrame(ROWS, ORDERS)
+    funnel.commit("orders", rows, kind="update", transaction="t")
+    funnel.target("shipments").apply(spark.sql("SELECT 1L order_no, 'Oslo' ship_city"), 0, "q", keys="order_no")
+    orders, shipments = funnel.object_type.datasources
+    fewer = {name: each for name, each in orders.properties.items() if name != "note"}
+    kept = replace(shipments, keep=["ship_zip"])
+    new = Funnel(location, replace(funnel.object_type, datasources=[replace(orders, properties=fewer), kept]), small=0)
+    assert new.replace(spark).waits  # for a snapshot of the shipments
+    for by in (funnel, new):
+        again = spark.sql("SELECT 1L order_no, 'Oslo' ship_city, '0150' ship_zip")
+        assert not by.target("shipments").apply(again, 0, "q", keys="order_no")
+        assert not by.commit("orders", rows, kind="update", transaction="t").applied
+        for other, kind in ((rows.where("order_id > 0"), "update"), (rows, "snapshot"), (rows, "delete")):
+            with pytest.raises(ConfigurationError, match="was committed with other rows, or as another kind"):
+                by.commit("orders", other, kind=kind, transaction="t")

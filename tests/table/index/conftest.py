@@ -95,7 +95,7 @@ class Objects:
         digests = [int(np.asarray(table.column(name)).view(np.uint64).sum(dtype=np.uint64)) for name in DIGESTS]
         known = known_digest(head, wanted)
         if known is not None:
-            refuse_other_rows(wanted, known, rows_digest(len(rows), *digests))
+            refuse_other_rows(wanted, known, rows_digest(len(rows), *digests), incoming.columns)
             committed = Committed(wanted.id, applied=False, number=head.number)
         else:
             tasks = shard_tasks(self.index, head, wanted, incoming)
@@ -183,10 +183,20 @@ class Objects:
         )
         keys = [[row[name] for name in kinds] for row in rows]
         encoded = [[each.encode(value) for each, value in zip(kinds.values(), key, strict=True)] for key in keys]
+        own = ("deleted", "sequence", "log")
         columns = {
             KEY_HASH: pa.array([self.key_hash(key) for key in keys], pa.int64()),
             DELETED: pa.array([bool(row.get("deleted")) or kind == "delete" for row in rows], pa.bool_()),
-            **{name: pa.array([hashed(name, sorted(row.items())) for row in rows], pa.int64()) for name in DIGESTS},
+            **{
+                digest: pa.array(
+                    [
+                        hashed(digest, *map(row.get, own), *(row.get(name[2:]) for name in payload.names))
+                        for row in rows
+                    ],
+                    pa.int64(),
+                )
+                for digest in DIGESTS
+            },
         }
         sequence = pa.int64() if any("sequence" in row for row in rows) else None
         if sequence is not None:

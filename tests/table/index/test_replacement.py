@@ -141,6 +141,7 @@ def test_plans_say_what_changed(live):
         (replace(live.definition, key=["id", "x"]), "would be (id bigint, x)"),
         (changed(key={"id": "other"}), "'b' would find keys or deleted rows by other columns"),
         (changed(deleted="gone"), "give it a new name"),
+        (changed({**A, "name": Property("string", column="Name")}), "write 'name', as in Property(column='name')"),
     ):
         found = kind(definition)
         assert found.kind == "REFUSED" and reason in str(found)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.errors import ForebayError
+from forebay.errors import ConfigurationError, ForebayError
 from forebay.index import Datasource, ObjectType, Property
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.index.gc import collect
@@ -79,12 +79,16 @@ def stated(node):
 @st.composite
 def steps(draw):
     """One thing that happens."""
-    what = draw(st.sampled_from(["rows"] * 4 + ["edit", "edit", "flush", "gc", "replace", "replace", "build", "fail"]))
+    what = draw(
+        st.sampled_from(["rows"] * 4 + ["again", "edit", "edit", "flush", "gc", "replace", "replace", "build", "fail"])
+    )
     if what == "rows":
         source = draw(st.sampled_from("ab"))
         keys = draw(st.lists(st.integers(0, 6), unique=True, max_size=5))
         rows = [{"id": key, **{name: draw(NUMBERS) for name in COLUMNS[source]}} for key in keys]
         return what, source, draw(st.sampled_from(["snapshot", "update", "delete"])), rows, draw(st.booleans())
+    if what == "again":
+        return what, draw(st.sampled_from("ab")), draw(st.booleans()), draw(st.booleans())
     if what == "edit":
         return what, draw(st.integers(0, 6)), draw(st.integers(0, 3)), draw(NUMBERS)
     if what in ("replace", "build"):
@@ -107,6 +111,7 @@ class Run:
         self.live.commit("a", [{"id": 0, "x": 1, "y": 2}])
         self.model = Model()
         self.model.rows["a"][0] = {"x": 1, "y": 2}
+        self.known, self.numbers = {}, itertools.count()
         self.node = self.live.node(cache=place / "node")
         self.last = self.node.version
 
@@ -121,14 +126,33 @@ class Run:
     def fingerprint(self):
         return self.live.definition.fingerprint()
 
-    def rows(self, source, kind, rows, with_new):
+    def committer(self, source, with_new):
+        """Who commits rows of a datasource: with the definition that serves, or the one of a replacement."""
         by = self.wanted if with_new and self.wanted is not None else self.live
         others = [each for each in (by, self.live, self.wanted) if each is not None and each.definition.feeds(source)]
-        if not others:
+        for each in others:
+            each.frames = {"id", "x", "y", "z", "w"}
+        return next(iter(others), None)
+
+    def again(self, source, with_new, other):
+        """The last transaction of a datasource comes again, as after a crash; or another one with its id."""
+        by = self.committer(source, with_new)
+        if by is None or source not in self.known:
             return
-        by = others[0]
-        by.frames = {"id", "x", "y", "z", "w"}
-        by.commit(source, rows, kind, allow_empty=True)
+        name, kind, rows = self.known[source]
+        if other:
+            with pytest.raises(ConfigurationError, match="with other rows"):
+                by.commit(source, [*rows, {"id": 77}], kind, name, allow_empty=True)
+        else:
+            assert not by.commit(source, rows, kind, name, allow_empty=True).applied
+
+    def rows(self, source, kind, rows, with_new):
+        by = self.committer(source, with_new)
+        if by is None:
+            return
+        name = f"t{next(self.numbers)}"
+        by.commit(source, rows, kind, name, allow_empty=True)
+        self.known[source] = name, kind, rows
         state = self.model.rows[source]
         if kind == "snapshot":
             state.clear()
@@ -136,6 +160,11 @@ class Run:
             state.pop(row["id"], None)
             if kind != "delete":
                 state[row["id"]] = row
+
+    def forget(self, source):
+        """A datasource is no more."""
+        self.model.rows[source] = {}
+        self.known.pop(source, None)
 
     def edit(self, key, place, value):
         names = sorted(self.live.definition.properties)
@@ -183,7 +212,7 @@ class Run:
             known = [each.definition for each in (self.live, self.wanted) if each and each.definition.feeds(source)]
             flags = {each.datasource(source).deleted for each in (*known, definition) if each.feeds(source)}
             if not self.live.definition.feeds(source) and not (known and definition.feeds(source) and len(flags) == 1):
-                self.model.rows[source] = {}  # rows that only a replacement had that is dropped
+                self.forget(source)  # rows that only a replacement had that is dropped
         self.wanted = new
         done = new.replace(swap=swap)
         waits = {wait for wait in plan.waits if "commit" in wait}
@@ -191,7 +220,7 @@ class Run:
         if done.serves:
             gone = [source for source in "ab" if not definition.feeds(source)]
             for source in gone:
-                self.model.rows[source] = {}
+                self.forget(source)
             self.live, self.wanted = new, None
         else:
             assert self.model.objects(self.live.definition) == before
@@ -216,13 +245,15 @@ class Run:
             if self.live.index.head().serving != self.last.pipeline:
                 for source in "ab":
                     if not self.wanted.definition.feeds(source):
-                        self.model.rows[source] = {}
+                        self.forget(source)
                 self.live, self.wanted = self.wanted, None
 
     def step(self, what, *arguments):
         match what:
             case "rows":
                 self.rows(*arguments)
+            case "again":
+                self.again(*arguments)
             case "edit":
                 self.edit(*arguments)
             case "flush":

@@ -14,6 +14,7 @@ from forebay.errors import ConfigurationError, DataError
 from forebay.index import Datasource, ObjectType, Property
 from forebay.table.changelog.shape import RowKind
 from forebay.table.index.follower import FullRule
+from forebay.table.index.verify import verify
 
 
 def hundred(start=0, **changed):
@@ -148,6 +149,26 @@ def test_a_flagged_row_deletes_and_a_later_one_revives(objects):
     assert objects.node().get(1) is None
     objects.commit("a", [{"id": 1, "name": "y", "deleted": False}])
     assert objects.node().get(1)["name"] == "y"
+
+
+@pytest.mark.parametrize("name", ["string", "bigint"])
+def test_a_snapshot_of_another_type_keeps_the_sequences_of_deletes(objects_at, name):
+    """Late changes change nothing, also in shards of which the snapshot has no row; nothing is left of old types."""
+    objects = objects_at(shards=3)
+    objects.commit("a", [{"id": key, "name": "x", "sequence": 5} for key in range(20)])
+    objects.commit("a", [{"id": key, "deleted": True, "sequence": 6} for key in range(20)])
+    objects.types["a"] = {"name": name}
+
+    def row(key, **others):
+        return {"id": key, "name": "7" if name == "string" else 7, **others}
+
+    objects.commit("a", [row(3), row(4, deleted=True)], "snapshot")
+    late = objects.commit("a", [row(key, sequence=2) for key in range(20) if key != 3])
+    assert (late.counts["late"], objects.node().count()) == (19, 1)
+    objects.commit("a", [row(key, sequence=7) for key in range(5)])
+    assert objects.commit("a", [row(3)], "snapshot").counts["deleted"] == 4
+    objects.follow(full=True)
+    assert objects.rows(objects.node(), "id", "name") == [(3, "7")] and verify(objects.index).is_equal
 
 
 def test_the_delete_of_an_unknown_key_is_counted(objects):
