@@ -136,7 +136,8 @@ class Funnel:
             transaction: An id, which stands for these rows: if it was committed already, nothing happens. Without
                 one, each call is a new transaction.
             allow_empty: Whether a snapshot without rows may delete all rows.
-            adopt: Take over a datasource that a streaming query feeds. From then on, that query is refused.
+            adopt: Commit to a datasource that a streaming query feeds. It has no owner then: that query goes on with
+                its next micro-batch, unless another one has begun to feed it.
 
         Returns:
             What became of the transaction.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -48,6 +49,7 @@ from forebay.table.changelog.state.shard import (
 from forebay.table.index.columns import cast_column, first_bad, has_bad_text, is_far, shown_row
 from forebay.table.index.log import Run
 from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.segments import temporary_files
 from forebay.table.index.states import (
     KEY,
     LANE,
@@ -175,7 +177,9 @@ def run_shard(task: ShardTask, batches: Iterable[pa.RecordBatch]) -> ShardResult
     Raises:
         DataError: A key is NULL.
     """
-    with tempfile.TemporaryDirectory(prefix="forebay-changes-") as directory:
+    with ExitStack() as stack:
+        with temporary_files():
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-changes-"))
         incoming = _Incoming(task, Path(directory))
         for batch in batches:
             incoming.add(batch)
@@ -235,7 +239,7 @@ class _Incoming:
     def _spill(self) -> None:
         path = self._directory / f"{len(self._runs)}.arrow"
         run = []
-        with pa.ipc.new_file(str(path), self._schema) as writer:
+        with temporary_files(), pa.ipc.new_file(str(path), self._schema) as writer:
             for place, piece in enumerate(split_rows(self._sorted(), ROWS, _PIECE)):
                 writer.write_batch(piece)
                 hashes = piece.column(KEY_HASH).to_numpy()

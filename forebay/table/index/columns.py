@@ -156,8 +156,10 @@ def _refuse_other_meaning(source: pa.DataType, target: pa.DataType) -> None:
         if pa.types.is_string(target):
             small = pa.types.is_decimal(source) and source.scale > _PLAIN
             refused = small or pa.types.is_timestamp(source) or pa.types.is_floating(source)
+        elif pa.types.is_string(source):
+            refused = pa.types.is_timestamp(target) or pa.types.is_floating(target)
         else:
-            refused = times[0] != times[1] and not pa.types.is_string(source)
+            refused = times[0] != times[1]
     if refused:
         raise pa.ArrowNotImplementedError(f"cast {source} in the DataFrame")
     for source_part, target_part in pairs:

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from forebay.errors import ConfigurationError, FatalError
+from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.state.state_store import StateStore, is_safe_name
 from forebay.table.changelog.state.typed_values import Whole
 from forebay.table.index.definition import ObjectType
@@ -170,6 +170,22 @@ def _fts_errors() -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def temporary_files() -> Iterator[None]:
+    """Let an error of the local disk, while temporary files are written, be one of forebay.
+
+    Raises:
+        RetriableError: They cannot be written.
+    """
+    try:
+        yield
+    except (sqlite3.OperationalError, OSError) as error:
+        raise RetriableError(
+            f"a temporary file below {tempfile.tempdir or 'the directory of this system'} cannot be written: {error}",
+            advice="free its disk, or let the environment variable TMPDIR name another directory, and call it again",
+        ) from error
+
+
 class RunWriter:
     """Writes a run of segments, in a `with` block. Used on one thread.
 
@@ -192,7 +208,8 @@ class RunWriter:
         self._shard = shard
         self._parts = max(1, -(-rows // ROWS))
         self._files: dict[int, _File] = {}
-        self._directory = tempfile.TemporaryDirectory(prefix="forebay-index-")
+        with temporary_files():
+            self._directory = tempfile.TemporaryDirectory(prefix="forebay-index-")
 
     def __enter__(self) -> Self:
         return self
@@ -210,27 +227,29 @@ class RunWriter:
         if not rows:
             return
         if self._parts == 1:
-            self._file(0).add(rows)
+            self._add(0, rows)
             return
         divided: dict[int, list[Row]] = {}
         for row, key_hash in zip(rows, hashes, strict=True):
             divided.setdefault(key_hash // self._shards % self._parts, []).append(row)
         for part, some in divided.items():
-            self._file(part).add(some)
+            self._add(part, some)
 
     def finish(self) -> tuple[IndexSegment, ...]:
         """Put the files into the store under names that no other attempt has, and return their descriptions."""
         return tuple(self._put(part, file) for part, file in sorted(self._files.items()))
 
-    def _file(self, part: int) -> _File:
-        if part not in self._files:
-            self._files[part] = _File(Path(self._directory.name) / f"{part}.db", self._definition)
-        return self._files[part]
+    def _add(self, part: int, rows: Sequence[Row]) -> None:
+        with temporary_files():
+            if part not in self._files:
+                self._files[part] = _File(Path(self._directory.name) / f"{part}.db", self._definition)
+            self._files[part].add(rows)
 
     def _put(self, part: int, file: _File) -> IndexSegment:
-        file.finish()
-        data = file.path.read_bytes()
-        file.path.unlink()
+        with temporary_files():
+            file.finish()
+            data = file.path.read_bytes()
+            file.path.unlink()
         segment = IndexSegment(
             name=f"{self._prefix}{uuid.uuid4().hex}.db",
             size=len(data),

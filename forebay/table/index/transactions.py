@@ -96,19 +96,28 @@ class Committed:
 
 
 def check_owner(head: Entry, transaction: Transaction) -> None:
-    """Check that nobody else feeds the datasource, unless the transaction adopts it.
+    """Check that nobody else feeds the datasource, and that no row is missing, unless the transaction adopts it.
 
     Raises:
-        ConfigurationError: A streaming query, or another one, does.
+        ConfigurationError: A streaming query, or another one, does; or what a query brought before is not there.
     """
     state = head.states.get(transaction.datasource)
+    if state is None and transaction.batch > 0 and not transaction.adopt:
+        raise ConfigurationError(
+            f"the query {transaction.owner} is at micro-batch {transaction.batch}, and the datasource "
+            f"{transaction.datasource!r} has no row of the ones before",
+            option="checkpoint_location",
+            advice="start the query with a new checkpoint, so that it brings all rows; or, if those before are not needed, "
+            "pass adopt=True to apply_changes",
+        )
     if state is None or transaction.adopt or state.owner in (None, transaction.owner):
         return
     this = f"the query {transaction.owner}" if transaction.owner else "Funnel.commit"
     raise ConfigurationError(
         f"the datasource {transaction.datasource!r} is fed by the streaming query {state.owner}, not by {this}",
         option="adopt",
-        advice="continue with the checkpoint of that query; to take over, stop it and pass adopt=True",
+        advice="continue with the checkpoint of that query; to take over, stop it and pass adopt=True to Funnel.commit "
+        "or apply_changes",
     )
 
 
@@ -345,7 +354,7 @@ def _evolved(stored: pa.Schema | None, incoming: pa.Schema, transaction: Transac
                 f"the column {each.name[2:]!r} of the datasource {transaction.datasource!r} is {type_text(each.type)}, "
                 f"and was {type_text(types[each.name])} in the rows before",
                 option="df",
-                advice="commit a snapshot, which may bring another type; or cast the column to the type it had",
+                advice="cast the column to the type it had; or commit a snapshot, which may bring another type",
             )
     return pa.schema([pa.field(each.name, types.get(each.name, each.type)) for each in incoming]), False
 

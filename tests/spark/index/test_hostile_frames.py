@@ -103,6 +103,8 @@ def test_a_key_that_is_not_utf_8_is_refused_as_bytes(spark, location):
     ("value", "kind", "text"),
     [
         ("'0x1F'", "int", "it is hexadecimal"),
+        ("'9007199254740993'", "double", "cast string in the DataFrame"),
+        ("'2024-01-01 00:00:00Z'", "timestamp", "cast string in the DataFrame"),
         ("CAST(0 AS decimal(38,18))", "string", r"cast decimal128\(38, 18\) in the DataFrame"),
     ],
 )

@@ -80,6 +80,15 @@ def test_a_datasource_has_one_owner(objects):
         objects.commit("a", [{"id": 1, "sequence": 3}], transaction="q/1", owner="q", batch=1)
 
 
+def test_a_stream_that_does_not_begin_at_its_first_micro_batch_is_refused(objects):
+    """As when a replacement that alone had its datasource was dropped: rows that it brought are not there."""
+    rows = [{"id": 1, "name": "x", "sequence": 1}]
+    with pytest.raises(ConfigurationError, match=r"the query q is at micro-batch 2[\s\S]*with a new checkpoint"):
+        objects.commit("a", rows, transaction="q/2", owner="q", batch=2)
+    assert objects.commit("a", rows, transaction="q/2", owner="q", batch=2, adopt=True).applied
+    assert objects.commit("a", rows, transaction="q/3", owner="q", batch=3).applied
+
+
 def test_a_micro_batch_that_is_repeated_is_skipped(objects):
     rows = [{"id": 1, "name": "x", "sequence": 1}]
     assert objects.commit("a", rows, transaction="q/0", owner="q", batch=0).applied

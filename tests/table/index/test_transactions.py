@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+import tempfile
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
 
+import pyarrow as pa
 import pytest
 
-from forebay.errors import ConfigurationError, DataError
+from forebay.errors import ConfigurationError, DataError, RetriableError
 from forebay.index import Datasource, ObjectType, Property
 from forebay.table.changelog.shape import RowKind
 from forebay.table.index.follower import FullRule
@@ -332,3 +335,20 @@ def test_a_value_is_cast_to_one_that_means_the_same_or_refused(objects_at, given
         assert repr(node.get(2)["v"]) == repr(found)
     assert objects.commit("a", [{"id": 2}, {"id": 1}], "delete").counts["deleted"]
     assert node.refresh() and node.count() == 0
+
+
+@pytest.mark.parametrize("call", ["connect", "TemporaryDirectory", "spill"])
+def test_temporary_files_that_cannot_be_written_are_a_typed_error(objects, monkeypatch, call):
+    def fails(*arguments, **options):
+        raise {"connect": sqlite3.OperationalError, "TemporaryDirectory": OSError, "spill": OSError}[call]("is full")
+
+    if call == "spill":
+        monkeypatch.setattr("forebay.table.index.changelog.SPILLED", 1)
+        monkeypatch.setattr(pa.ipc, "new_file", fails)
+    else:
+        monkeypatch.setattr(sqlite3 if call == "connect" else tempfile, call, fails)
+    with pytest.raises(RetriableError, match=r"a temporary file below .* cannot be written: is full[\s\S]*TMPDIR"):
+        objects.commit("a", hundred(), "snapshot", "t")
+    monkeypatch.undo()
+    assert objects.commit("a", hundred(), "snapshot", "t").applied is (call != "connect")
+    assert objects.node().count() == 100
