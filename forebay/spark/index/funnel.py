@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -37,7 +38,7 @@ from forebay.table.index.edits import due
 from forebay.table.index.flush import flush
 from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
 from forebay.table.index.gc import VERSIONS, Collected, collect
-from forebay.table.index.log import KEPT, Entry, MovedError, StoppedError
+from forebay.table.index.log import KEPT, SHARDS, Entry, MovedError, StoppedError
 from forebay.table.index.node import SearchNode
 from forebay.table.index.pipelines import IndexStore, IndexVersion, fed_datasource
 from forebay.table.index.plan import Plan, make_plan
@@ -97,9 +98,11 @@ class Funnel:
             raise ConfigurationError(
                 f"the object type is {object_type!r:.100}", option="object_type", advice="give an ObjectType"
             )
-        for name, count, least in (("shards", shards, 1), ("small", small, 0)):
-            if not isinstance(count, int) or count < least:
-                raise ConfigurationError(f"{name} is {count!r:.100}", option=name, advice=f"give {least} or more")
+        for name, count, least, most in (("shards", shards, 1, SHARDS), ("small", small, 0, sys.maxsize)):
+            if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= most:
+                raise ConfigurationError(
+                    f"{name} is {count!r:.100}", option=name, advice=f"give a whole number from {least} to {most:,}"
+                )
         if full_threshold is not None and not (isinstance(full_threshold, int | float) and 0 < full_threshold <= 1):
             raise ConfigurationError(
                 f"full_threshold is {full_threshold!r:.100}",
@@ -303,9 +306,13 @@ class Funnel:
         Args:
             drop_edits: Properties whose edits by users need not count any more.
         """
-        if isinstance(drop_edits, str):  # which would be a collection of letters
+        # A text would be a collection of letters.
+        known = isinstance(drop_edits, Collection) and not isinstance(drop_edits, str)
+        if not known or not all(isinstance(name, str) for name in drop_edits):
             raise ConfigurationError(
-                f"drop_edits is {drop_edits!r:.100}", option="drop_edits", advice=f"give a list: [{drop_edits!r:.100}]"
+                f"drop_edits is {drop_edits!r:.100}",
+                option="drop_edits",
+                advice="give a list of names of properties, as drop_edits=['status']",
             )
         return make_plan(self.index, self.object_type, self._rule, drop_edits)
 
@@ -331,6 +338,8 @@ class Funnel:
             DataError: A value does not fit the type that its property has now; the message has column and key.
             FatalError: The new index is not what the datasources say.
         """
+        if not isinstance(swap, bool):
+            raise ConfigurationError(f"swap is {swap!r:.100}", option="swap", advice="give True or False")
         head = self.index.head()
         plan = self.plan(drop_edits=drop_edits)
         if plan.kind == "REFUSED":

@@ -152,7 +152,8 @@ def _refuse_other_meaning(source: pa.DataType, target: pa.DataType) -> None:
     elif isinstance(source, pa.ListType) and isinstance(target, pa.ListType):
         pairs, refused = [(source.value_type, target.value_type)], False
     else:
-        pairs, times = [], [pa.types.is_temporal(kind) for kind in (source, target)]
+        # What is a time of day or a date in one zone is another one in the next.
+        pairs, times = [], [(pa.types.is_temporal(kind), _has_zone(kind)) for kind in (source, target)]
         if pa.types.is_string(target):
             small = pa.types.is_decimal(source) and source.scale > _PLAIN
             refused = small or pa.types.is_timestamp(source) or pa.types.is_floating(source)
@@ -164,6 +165,10 @@ def _refuse_other_meaning(source: pa.DataType, target: pa.DataType) -> None:
         raise pa.ArrowNotImplementedError(f"cast {source} in the DataFrame")
     for source_part, target_part in pairs:
         _refuse_other_meaning(source_part, target_part)
+
+
+def _has_zone(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is not None
 
 
 def _misfit(column: pa.Array, target: pa.DataType) -> Exception | None:

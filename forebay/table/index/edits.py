@@ -23,7 +23,7 @@ from forebay.errors import ConfigurationError, RetriableError
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.changelog.state.typed_values import UNREADABLE, Whole
-from forebay.table.index.facts import Microseconds, numbers_of, readable_as, stored_object
+from forebay.table.index.facts import LATEST, Microseconds, numbers_of, readable_as, stored_bytes, stored_object
 from forebay.table.index.log import Entry, Log
 from forebay.table.index.types import INTEGERS, SparkType, parse_type
 
@@ -78,6 +78,10 @@ class Edit:
     definition: str
     data: Whole
     changes: tuple[Change, ...]
+
+    def to_bytes(self) -> bytes:
+        """Return the edit as JSON."""
+        return fact_bytes({"v": FORMAT, **asdict(self)})
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Self:
@@ -140,7 +144,7 @@ class EditLog:
             RetriableError: Nothing says any more whether the edit counts.
         """
         name = self.name(edit.offset)
-        if not self._store.put_if_absent(name, fact_bytes({"v": FORMAT, **asdict(edit)})):
+        if not self._store.put_if_absent(name, stored_bytes(edit, name)):
             stored = self._store.get(name)  # the answer to a request that succeeded may be lost
             if stored is None or Edit.from_bytes(stored, name).id != edit.id:
                 return False
@@ -174,8 +178,19 @@ def key_of(change: Change, edit: Edit, definition: ObjectType) -> tuple[Any, ...
 
 
 def now() -> int:
-    """Return the time of an edit that is made now, in microseconds since 1970."""
-    return time.time_ns() // 1000
+    """Return the time of an edit that is made now, in microseconds since 1970.
+
+    Raises:
+        ConfigurationError: The clock is so wrong that no later edit could follow.
+    """
+    at = time.time_ns() // 1000
+    if at > LATEST:
+        raise ConfigurationError(
+            f"the clock of this computer is {at:,} microseconds after 1970, which no edit can be",
+            option="edits",
+            advice="correct the clock, and edit again: nothing was written",
+        )
+    return at
 
 
 def shown_time(microseconds: int) -> str:
@@ -422,7 +437,15 @@ def edited_values(definition: ObjectType, values: Mapping[str, object]) -> dict[
             raise ConfigurationError(
                 f"the property {name!r} of type {kind.text} cannot be {value!r:.200}",
                 option="properties",
-                advice=f"give a value of the type {kind.text}"
-                + (", with a time zone" if kind.name == "timestamp" else ""),
+                advice=f"give a value of the type {kind.text}{_hint(kind)}",
             ) from None
     return encoded
+
+
+def _hint(kind: SparkType) -> str:
+    """Return which values of Python have a type, where that is not plain."""
+    if kind.name == "decimal":
+        return f": an int or a Decimal with at most {kind.scale} places, and {kind.precision} digits"
+    if kind.name in INTEGERS:
+        return f": an int of {INTEGERS[kind.name]} bits"
+    return ", with a time zone" if kind.name == "timestamp" else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 from forebay.errors import FatalError, ForebayError
 from forebay.table.changelog.state.facts import parse_fact
@@ -19,7 +19,10 @@ _T = TypeVar("_T")
 Seconds = Annotated[float, Within(0, 1 << 36)]
 """Seconds, and seconds since 1970. The sum of two is a time that can be shown."""
 
-Microseconds = Annotated[int, Within(0, (1 << 36) * 1_000_000)]
+LATEST: Final = (1 << 36) * 1_000_000
+"""The last time that an edit can have, in microseconds since 1970: in the year 4147."""
+
+Microseconds = Annotated[int, Within(0, LATEST)]
 """Microseconds since 1970, which can be shown."""
 
 
@@ -47,6 +50,34 @@ def stored_object(kind: type[_T], data: bytes, name: str, *, number: str = "numb
     if getattr(made, number) != of_name:
         raise damaged_fact(name, f"it has the number {getattr(made, number)}")
     return made
+
+
+class Fact(Protocol):
+    """A fact, which can be stored and read again."""
+
+    def to_bytes(self) -> bytes:
+        """Return the fact as JSON."""
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> object:
+        """Parse a fact."""
+
+
+def stored_bytes(fact: Fact, name: str) -> bytes:
+    """Return a fact as JSON, before it is put. One that nobody could read again would be the end of what it is of.
+
+    Raises:
+        FatalError: It could not be read again.
+    """
+    try:
+        data = fact.to_bytes()
+        fact.from_bytes(data, name)
+    except (*UNREADABLE, ForebayError) as error:
+        raise FatalError(
+            f"{name} could not be read again, so it was not written: {error}"[:1_000],
+            advice="correct the arguments of this call, if the message names one; else report this as a defect",
+        ) from error
+    return data
 
 
 def object_of(kind: type[_T], content: Mapping[str, Any], name: str) -> _T:

@@ -20,7 +20,7 @@ from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, SegmentInfo, fact_bytes
 from forebay.table.changelog.state.typed_values import Whole, Within
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.facts import Microseconds, numbers_of, stored_object
+from forebay.table.index.facts import Microseconds, numbers_of, stored_bytes, stored_object
 
 KEPT: Final = 100
 """Facts of the log that are kept. An attempt that began more facts ago cannot commit, so that its files may go."""
@@ -57,6 +57,10 @@ class DatasourceState:
     def digest_of(self, transaction: str) -> str | None:
         """Return the digest of the rows of a transaction that was applied; None if its id is not known."""
         return dict(self.applied).get(id_digest(transaction))
+
+
+SHARDS: Final = 1 << 20
+"""The most shards of an object type."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ class Entry:
     number: Whole
     kind: Literal["begin", "transaction", "flush", "replace", "swap"]
     attempt: str
-    shards: Annotated[int, Within(1, 1 << 20)]
+    shards: Annotated[int, Within(1, SHARDS)]
     serving: str
     states: Mapping[str, DatasourceState] = field(default_factory=dict)
     datasource: str = ""
@@ -262,7 +266,7 @@ class Log:
 
     def begin(self, entry: Entry) -> Entry:
         """Put the first fact of the log, unless there is one; return the newest one."""
-        self._store.put_if_absent(self.name(0), entry.to_bytes())
+        self._store.put_if_absent(self.name(0), stored_bytes(entry, self.name(0)))
         return self.head() or entry
 
     def append(self, base: Entry, change: Callable[[Entry], Entry], datasource: str) -> Entry:
@@ -302,7 +306,7 @@ class Log:
             is_in: Returns whether a later fact says that this one was put.
         """
         name = self.name(entry.number)
-        won = self._store.put_if_absent(name, entry.to_bytes())
+        won = self._store.put_if_absent(name, stored_bytes(entry, name))
         if not won:  # the answer to a request that succeeded may be lost
             stored = self.get(entry.number)
             won = stored is not None and stored.attempt == entry.attempt

@@ -19,7 +19,7 @@ from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.changelog.state.typed_values import Whole
 from forebay.table.index.definition import Datasource, ObjectType, check_name
 from forebay.table.index.edits import EditLog
-from forebay.table.index.facts import damaged_fact, numbers_of, stored_object
+from forebay.table.index.facts import damaged_fact, numbers_of, stored_bytes, stored_object
 from forebay.table.index.log import Building, Entry, Log
 from forebay.table.index.segments import IndexSegment
 
@@ -274,7 +274,8 @@ class IndexStore:
 
     def put_version(self, version: IndexVersion) -> bool:
         """Put a version, unless another one has its number; return whether this call put it."""
-        return self.store.put_if_absent(self.version_name(version.pipeline, version.number), version.to_bytes())
+        name = self.version_name(version.pipeline, version.number)
+        return self.store.put_if_absent(name, stored_bytes(version, name))
 
     def _new_pipeline(self, definition: ObjectType) -> str:
         """Return the name of a pipeline with the definition, which is written unless it exists."""

@@ -107,7 +107,7 @@ def check_owner(head: Entry, transaction: Transaction) -> None:
             f"the query {transaction.owner} is at micro-batch {transaction.batch}, and the datasource "
             f"{transaction.datasource!r} has no row of the ones before",
             option="checkpoint_location",
-            advice="start the query with a new checkpoint, so that it brings all rows; or, if those before are not needed, "
+            advice="start the query with a new checkpoint, so that it brings all rows; or, if they are not needed, "
             "pass adopt=True to apply_changes",
         )
     if state is None or transaction.adopt or state.owner in (None, transaction.owner):

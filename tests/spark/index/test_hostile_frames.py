@@ -114,6 +114,54 @@ def test_a_value_whose_text_spark_reads_or_writes_otherwise_is_refused(spark, lo
         funnel.commit("a", spark.sql(f"SELECT 1L id, {value} v"), kind="update")
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("TIMESTAMP'2024-03-31 20:00:00'", "date"),
+        ("TIMESTAMP'2024-03-31 20:00:00'", "timestamp_ntz"),
+        ("TIMESTAMP_NTZ'2024-03-31 20:00:00'", "timestamp"),
+        ("DATE'2024-03-31'", "timestamp"),
+    ],
+)
+def test_a_time_that_depends_on_a_zone_is_refused(spark, location, value, kind):
+    """Spark would take the zone of the session, in which another process need not be."""
+    funnel = Funnel(location, one("Zones", "bigint", v=kind), shards=1)
+    with pytest.raises(DataError, match=f"of the datasource 'a' in the row \\(id=1\\) cannot be {kind}: cast"):
+        funnel.commit("a", spark.sql(f"SELECT 1L id, {value} v"), kind="update")
+
+
+@pytest.mark.parametrize(
+    ("batch", "query"), [("3", "q"), (1.5, "q"), (True, "q"), (1 << 63, "q"), (0, ""), (0, "\ud800")]
+)
+def test_a_micro_batch_or_a_query_that_cannot_be_is_refused(spark, location, batch, query):
+    funnel = Funnel(location, one("Batches", "bigint", v="int"), shards=1)
+    with pytest.raises(ConfigurationError, match=r"the (micro-batch|query) is "):
+        funnel.target("a").apply(spark.sql("SELECT 1L id, 2 v"), batch, query, keys="id")
+    assert funnel.target("a").apply(spark.sql("SELECT 1L id, 2 v"), 0, "q", keys="id")
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"swap": 0}, "swap"),
+        ({"swap": None}, "swap"),
+        ({"drop_edits": [1]}, "drop_edits"),
+        ({"drop_edits": 5}, "drop_edits"),
+    ],
+)
+def test_a_replacement_with_wrong_arguments_is_refused_before_it_begins(spark, location, options, option):
+    funnel = Funnel(location, one("Wrong", "bigint", v="int"), shards=1)
+    frame = spark.sql("SELECT 1L id, 2 v")
+    funnel.commit("a", frame, kind="update")
+    new = Funnel(location, one("Wrong", "bigint", v="bigint"), shards=1)
+    with pytest.raises(ConfigurationError, match=f"{option} is ") as caught:
+        new.replace(spark, **options)
+    assert caught.value.option == option and funnel.commit("a", frame, kind="update").applied
+    for shards in (True, (1 << 20) + 1):
+        with pytest.raises(ConfigurationError, match=f"shards is {shards}"):
+            Funnel(location, one("Wrong", "bigint", v="int"), shards=shards)
+
+
 def test_columns_that_differ_in_case_alone_are_ambiguous_unless_the_session_tells_them_apart(spark, location):
     funnel = Funnel(location, one("Case", "bigint", v="int"), shards=1)
     spark.conf.set("spark.sql.caseSensitive", "true")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -425,3 +426,18 @@ def test_a_directory_for_copies_that_cannot_be_made_is_named(objects, shared):
     shared.parent.write_bytes(b"")
     with pytest.raises(ForebayError, match=shared.parent.name):
         verify(objects.index)
+
+
+def test_a_fact_that_could_not_be_read_again_is_not_written(objects, monkeypatch):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    head, node = objects.index.log.head(), objects.node()
+    for wrong in (replace(head, shards=1.5), replace(head, transaction="\ud800"), replace(head, micro_batch=1)):
+        with pytest.raises(FatalError, match=r"O/log/0{11}2.json could not be read again, so it was not written"):
+            objects.index.log.put(replace(wrong, number=2), lambda newest: True)
+    with pytest.raises(FatalError, match="could not be read again"):
+        objects.index.put_version(replace(objects.index.newest_version("000001"), number=9, data="x"))
+    monkeypatch.setattr("time.time_ns", lambda: 1 << 67)
+    with pytest.raises(ConfigurationError, match="the clock of this computer"):
+        node.edit(1, name="y")
+    monkeypatch.undo()
+    assert node.edit(1, name="z") == 1 and objects.index.log.head() == head

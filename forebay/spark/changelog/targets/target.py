@@ -68,6 +68,17 @@ class Target(ABC):
                 "apply takes one micro-batch, and this DataFrame is a stream",
                 advice="call it in foreachBatch, or call apply_changes with the stream",
             )
+        if isinstance(batch_id, bool) or not isinstance(batch_id, int) or not 0 <= batch_id < 1 << 63:
+            raise ConfigurationError(
+                f"the micro-batch is {batch_id!r:.100}", option="batch_id", advice="pass the id that foreachBatch gets"
+            )
+        text = query_id if isinstance(query_id, str) else ""
+        if not text or text.encode(errors="ignore").decode() != text:
+            raise ConfigurationError(
+                f"the query is {query_id!r:.100}",
+                option="query_id",
+                advice="pass a text that stays the same after each restart, as StreamingQuery.id",
+            )
         options = ChangeOptions(keys, sequence_by, apply_as_deletes, except_column_list, stored_as_scd_type, null_keys)
         return apply_folded(self, df, batch_id, query_id, options, adopt=adopt)
 
