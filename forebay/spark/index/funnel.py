@@ -210,7 +210,7 @@ class Funnel:
             rows, incoming = prepared(definition, fed, head.shards)
             known = known_digest(head, transaction)
             if known is not None:
-                refuse_other_rows(transaction, known, digest_of(rows), incoming.columns)
+                refuse_other_rows(transaction, known, digest_of(rows), incoming.columns_digest)
                 return Committed(transaction.id, applied=False, number=head.number)
             tasks = shard_tasks(self.index, head, transaction, incoming)
             with self.index.log.reading(head):

@@ -190,7 +190,7 @@ def _key_text(kinds: Mapping[str, SparkType]) -> str:
         "date": "unix_date({})",
         "timestamp": "unix_micros({})",
         # timestampdiff would take it for a time of the session's zone, which has none for an hour of each year.
-        "timestamp_ntz": "bigint(cast({} - TIMESTAMP_NTZ'1970-01-01 00:00:00' as decimal(18,6)) * 1000000)",
+        "timestamp_ntz": "bigint(cast({} - TIMESTAMP_NTZ'1970-01-01 00:00:00' as decimal(19,6)) * 1000000)",
     }
     parts = (f"string({texts.get(kind.name, '{}').format(_sql(f'{KEY}{name}'))})" for name, kind in kinds.items())
     return f"binary(concat_ws(chr(1), {', '.join(parts)}))"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -46,7 +45,7 @@ from forebay.table.changelog.state.shard import (
     newest_entries,
     run_rows,
 )
-from forebay.table.index.columns import cast_column, first_bad, has_bad_text, is_far, shown_row
+from forebay.table.index.columns import cast_column, first_bad, is_far, is_invalid, shown_row
 from forebay.table.index.log import Run
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.segments import temporary_files
@@ -102,7 +101,7 @@ class ShardTask:
         sequence: The type of the sequence of the incoming rows; None: they have none.
         kept_sequence: The type of the sequence that the entries keep; None: they keep none.
         fits: See `Incoming.fits`.
-        columns: See `Incoming.columns`.
+        columns_digest: See `Incoming.columns_digest`.
     """
 
     index: IndexStore
@@ -117,7 +116,7 @@ class ShardTask:
     sequence: pa.DataType | None = None
     kept_sequence: pa.DataType | None = None
     fits: tuple[tuple[str, SparkType], ...] = ()
-    columns: str = ""
+    columns_digest: str = ""
 
     @property
     def incoming(self) -> pa.Schema:
@@ -175,11 +174,12 @@ def run_shard(task: ShardTask, batches: Iterable[pa.RecordBatch]) -> ShardResult
     """Write the difference that incoming rows make to a shard. Called in the driver, or in a task of Spark.
 
     Raises:
-        DataError: A key is NULL.
+        DataError: A key is NULL, a text is not UTF-8, or a value does not fit its property.
+        RetriableError: The local disk is full.
     """
-    with ExitStack() as stack:
-        with temporary_files():
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-changes-"))
+    with temporary_files():
+        made = tempfile.TemporaryDirectory(prefix="forebay-changes-")
+    with made as directory:
         incoming = _Incoming(task, Path(directory))
         for batch in batches:
             incoming.add(batch)
@@ -219,9 +219,13 @@ class _Incoming:
             ],
             schema=self._schema,
         )
-        self._refuse_bad_texts(batch)
         self._refuse_bad_keys(batch)
-        self._refuse_misfits(batch)
+        # Nothing is kept of the values of rows that delete.
+        kept = batch
+        if pc.any(batch.column(DELETED)).as_py():
+            kept = batch.filter(pc.invert(batch.column(DELETED)))
+        self._refuse_bad_texts(kept, [name for name in self._task.payload.names if name not in self._keys])
+        self._refuse_misfits(kept)
         for place, name in enumerate(DIGESTS):
             self._sums[place] += int(batch.column(name).to_numpy().view(np.uint64).sum(dtype=np.uint64))
         self.rows += batch.num_rows
@@ -253,12 +257,12 @@ class _Incoming:
         pa.default_memory_pool().release_unused()  # else the pool keeps three times of what is in use
         return whole
 
-    def _refuse_bad_texts(self, batch: pa.RecordBatch) -> None:
-        """Check the texts of rows: Spark's strings may have any bytes, and Arrow does not look at them."""
-        if not has_bad_text(batch):
+    def _refuse_bad_texts(self, batch: pa.RecordBatch, names: Sequence[str]) -> None:
+        """Check the texts of columns: Spark's strings may have any bytes, and Arrow does not look at them."""
+        if not names or not is_invalid(batch.select(names)):
             return
-        name = next(each for each in self._schema.names if has_bad_text(batch.column(each)))
-        place = first_bad(batch.column(name), has_bad_text)
+        name = next(each for each in names if is_invalid(batch.column(each)))
+        place = first_bad(batch.column(name), is_invalid)
         keys = {each.removeprefix(KEY): _as_bytes(batch.column(each)) for each in self._keys}
         known = name in self._task.payload.names
         what = shown_row(self._task.datasource, name, keys)(place) if known else "the sequence of a change"
@@ -268,6 +272,7 @@ class _Incoming:
         )
 
     def _refuse_bad_keys(self, batch: pa.RecordBatch) -> None:
+        self._refuse_bad_texts(batch, [*self._keys, *(each.name for each in order_fields(self._task.sequence))])
         for name in self._keys:
             if is_far(batch.column(name)):
                 raise DataError(
@@ -285,8 +290,6 @@ class _Incoming:
                 )
 
     def _refuse_misfits(self, batch: pa.RecordBatch) -> None:
-        if self._task.fits and pc.any(batch.column(DELETED)).as_py():
-            batch = batch.filter(pc.invert(batch.column(DELETED)))
         keys = {name.removeprefix(KEY): batch.column(name) for name in self._keys}
         for column, kind in self._task.fits:
             try:

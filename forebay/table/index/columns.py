@@ -86,7 +86,7 @@ def cast_column(column: pa.Array, kind: SparkType, shown: Callable[[int], str]) 
         return _cast(column, target)
     except _MISFIT as error:
         place = first_bad(column, lambda part: _misfit(part, target) is not None)
-        why = _misfit(column.slice(place, 1), target)  # that of the column may be of another row
+        why = _misfit(_part(column, place, place + 1), target)  # that of the column may be of another row
         raise DataError(
             f"the value {column[place].as_py()!r:.200} of {shown(place)} cannot be {kind.text}: {why}",
             advice=_CORRECT,
@@ -185,20 +185,25 @@ def first_bad(column: pa.Array, is_bad: Callable[[pa.Array], bool]) -> int:
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2
-        if is_bad(column.slice(low, middle - low)):
+        if is_bad(_part(column, low, middle)):
             high = middle
         else:
             low = middle
     return low
 
 
-def has_bad_text(values: pa.Array | pa.RecordBatch) -> bool:
-    """Return whether values have a text that is not UTF-8."""
+def is_invalid(values: pa.Array | pa.RecordBatch) -> bool:
+    """Return whether values break the rules of Arrow. Of values of Spark, texts that are not UTF-8 do."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
         return True
     return False
+
+
+def _part(column: pa.Array, low: int, high: int) -> pa.Array:
+    """Return a part of a column. A slice of nested values would have the children of all."""
+    return pa.concat_arrays([column.slice(low, high - low)])
 
 
 def is_far(column: pa.Array) -> bool:

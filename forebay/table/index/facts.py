@@ -73,8 +73,9 @@ def stored_bytes(fact: Fact, name: str) -> bytes:
         data = fact.to_bytes()
         fact.from_bytes(data, name)
     except (*UNREADABLE, ForebayError) as error:
+        reason = error.message if isinstance(error, ForebayError) else str(error)
         raise FatalError(
-            f"{name} could not be read again, so it was not written: {error}"[:1_000],
+            f"{name} could not be read again, so it was not written: {reason:.500}",
             advice="correct the arguments of this call, if the message names one; else report this as a defect",
         ) from error
     return data

@@ -65,8 +65,8 @@ def payload_of(schema: pa.Schema) -> pa.Schema:
 class StateReader:
     """Reads runs of keyed state.
 
-    A segment that is read whole is compared with its digest, so that damage is never written again under a new digest.
-    To look up some keys reads few of its bytes, so that would cost more than the rest of a small transaction.
+    A process that first reads a segment whole compares it with its digest, so that damage until then is not written
+    again under a new digest. To look up some keys reads few bytes, so it would cost more than a small transaction.
 
     Args:
         store: The store.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -27,9 +26,6 @@ KINDS: Final = get_args(Kind)
 
 _OF_COLUMNS: Final = "@"
 """Separates the digest of rows from that of their columns."""
-
-_HASHES: Final = re.compile("[0-9a-f]{32}")
-"""The part of `rows_digest` that depends on the columns."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +69,8 @@ class Incoming:
     fits: tuple[tuple[str, SparkType], ...] = ()
 
     @property
-    def columns(self) -> str:
-        """A digest of the columns of a row. Rows of other columns have other hashes."""
+    def columns_digest(self) -> str:
+        """A digest of the names of the columns. Rows of other columns have other hashes."""
         return id_digest("\0".join(self.payload.names))
 
 
@@ -96,7 +92,7 @@ class Committed:
 
 
 def check_owner(head: Entry, transaction: Transaction) -> None:
-    """Check that nobody else feeds the datasource, and that no row is missing, unless the transaction adopts it.
+    """Check that nobody else feeds the datasource, and that a query begins with its first micro-batch; or it adopts.
 
     Raises:
         ConfigurationError: A streaming query, or another one, does; or what a query brought before is not there.
@@ -108,7 +104,7 @@ def check_owner(head: Entry, transaction: Transaction) -> None:
             f"{transaction.datasource!r} has no row of the ones before",
             option="checkpoint_location",
             advice="start the query with a new checkpoint, so that it brings all rows; or, if they are not needed, "
-            "pass adopt=True to apply_changes",
+            "pass adopt=True to apply or apply_changes",
         )
     if state is None or transaction.adopt or state.owner in (None, transaction.owner):
         return
@@ -143,25 +139,25 @@ def known_digest(head: Entry, transaction: Transaction) -> str | None:
     return digest
 
 
-def refuse_other_rows(transaction: Transaction, committed_digest: str, digest: str, columns: str) -> None:
+def refuse_other_rows(transaction: Transaction, committed_digest: str, digest: str, columns_digest: str) -> None:
     """Check that a transaction with a known id has the rows that were committed with this id.
 
-    If another definition served then, they had other columns: only their number and the kind can be compared.
+    If they had other columns, as by another definition, only their number and the kind can be compared.
 
     Args:
         transaction: The transaction.
         committed_digest: The digest that the log has.
         digest: The digest of the rows, of `rows_digest`.
-        columns: See `Incoming.columns`.
+        columns_digest: See `Incoming.columns_digest`.
 
     Raises:
         ConfigurationError: It has others.
     """
-    digest = _digest(transaction, digest, columns)
-    before, now = committed_digest, digest
-    if before.rpartition(_OF_COLUMNS)[2] != columns:
-        before, now = (_HASHES.sub("", each.rpartition(_OF_COLUMNS)[0]) for each in (before, now))
-    if before != now:
+    digest = _digest(transaction, digest, columns_digest)
+    same = committed_digest == digest
+    if committed_digest.partition(_OF_COLUMNS)[2] != columns_digest:
+        same = _counted(committed_digest) == _counted(digest)
+    if not same:
         raise ConfigurationError(
             f"the transaction {transaction.id!r} of the datasource {transaction.datasource!r} was committed with other "
             f"rows, or as another kind: their digest was {committed_digest}, and is {digest}",
@@ -170,10 +166,16 @@ def refuse_other_rows(transaction: Transaction, committed_digest: str, digest: s
         )
 
 
-def _digest(transaction: Transaction, digest: str, columns: str) -> str:
+def _counted(digest: str) -> tuple[str, ...]:
+    """Return the number of rows and the kind of a digest, without the part that depends on the columns."""
+    rows, _, *kind = digest.partition(_OF_COLUMNS)[0].split("-")
+    return rows, *kind
+
+
+def _digest(transaction: Transaction, digest: str, columns_digest: str) -> str:
     """Return what the log keeps of the rows of a transaction, and of what it does with them."""
     kind = f"-{transaction.kind}" if transaction.kind in ("snapshot", "delete") else ""
-    return f"{digest}{kind}{_OF_COLUMNS}{columns}"
+    return f"{digest}{kind}{_OF_COLUMNS}{columns_digest}"
 
 
 def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incoming: Incoming) -> list[ShardTask]:
@@ -208,7 +210,7 @@ def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incomi
             sequence=incoming.sequence,
             kept_sequence=known,
             fits=tuple((column, kind) for column, kind in incoming.fits if column in payload.names),
-            columns=incoming.columns,
+            columns_digest=incoming.columns_digest,
         )
         for shard in range(base.shards)
     ]
@@ -277,7 +279,7 @@ def _change(
     before = base.states.get(name)
     live = before.live if before else 0
     sequence = task.sequence if task.sequence is not None else task.kept_sequence
-    known = (id_digest(transaction.id), _digest(transaction, digest, task.columns))
+    known = (id_digest(transaction.id), _digest(transaction, digest, task.columns_digest))
     applied = (*(before.applied if before else ()), known)[-KNOWN:]
 
     def change(head: Entry) -> Entry:

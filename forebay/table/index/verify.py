@@ -127,7 +127,7 @@ def damaged_states(index: IndexStore, entry: Entry) -> Iterator[str]:
     files = StoredSegments(index.store)
     for info in {each for state in entry.states.values() for runs in state.shards for run in runs for each in run}:
         try:
-            files.reopen(info)
+            files.check(info)
         except FatalError as error:
             yield error.message
 

@@ -95,7 +95,7 @@ class Objects:
         digests = [int(np.asarray(table.column(name)).view(np.uint64).sum(dtype=np.uint64)) for name in DIGESTS]
         known = known_digest(head, wanted)
         if known is not None:
-            refuse_other_rows(wanted, known, rows_digest(len(rows), *digests), incoming.columns)
+            refuse_other_rows(wanted, known, rows_digest(len(rows), *digests), incoming.columns_digest)
             committed = Committed(wanted.id, applied=False, number=head.number)
         else:
             tasks = shard_tasks(self.index, head, wanted, incoming)

@@ -117,6 +117,19 @@ def test_what_is_copied_ahead_harms_no_refresh(live, monkeypatch):
     assert node.refresh().pipeline == "r000003"
 
 
+def test_a_node_looks_only_at_pipelines_that_there_are(live):
+    new = live.defined(FILTERED)
+    new.replace(swap=False)
+    assert live.node(pipeline="r000003").get(1) == live.node().get(1)
+    live.replace()
+    for pipeline in ("r000003", "../x", 5):
+        with pytest.raises(ConfigurationError, match=r"'O' has no pipeline .*give one of 000001|has no pipeline"):
+            live.node(pipeline=pipeline)
+    for at_least in (True, -1, "1"):
+        with pytest.raises(ConfigurationError, match="at_least is"):
+            live.node().get(1, at_least=at_least)
+
+
 def test_plans_say_what_changed(live):
     def kind(definition):
         return live.defined(definition).plan()

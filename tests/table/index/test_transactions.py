@@ -9,6 +9,7 @@ import tempfile
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -305,8 +306,9 @@ def test_keys_with_equal_hashes_are_different_keys(objects_at):
         ("bigint", 5, "decimal(5,2)", Decimal("5.00")),
         ("bigint", 2, "boolean", None),
         ("int", 1, "boolean", True),
-        ("timestamp", datetime(2024, 1, 1, 5, tzinfo=UTC), "date", None),
-        ("timestamp", datetime(2024, 1, 1, tzinfo=UTC), "date", date(2024, 1, 1)),
+        ("timestamp", datetime(2024, 1, 1, tzinfo=UTC), "date", None),
+        ("timestamp_ntz", datetime(2024, 1, 1, 5), "date", None),
+        ("timestamp_ntz", datetime(2024, 1, 1), "date", date(2024, 1, 1)),
         ("bigint", 5, "timestamp", None),
         ("date", date(2024, 1, 1), "int", None),
         ("double", 1e20, "string", None),
@@ -337,18 +339,21 @@ def test_a_value_is_cast_to_one_that_means_the_same_or_refused(objects_at, given
     assert node.refresh() and node.count() == 0
 
 
-@pytest.mark.parametrize("call", ["connect", "TemporaryDirectory", "spill"])
+@pytest.mark.parametrize("call", ["connect", "TemporaryDirectory", "read_bytes", "spill"])
 def test_temporary_files_that_cannot_be_written_are_a_typed_error(objects, monkeypatch, call):
     def fails(*arguments, **options):
-        raise {"connect": sqlite3.OperationalError, "TemporaryDirectory": OSError, "spill": OSError}[call]("is full")
+        raise (sqlite3.OperationalError if call == "connect" else OSError)("is full")
 
-    if call == "spill":
-        monkeypatch.setattr("forebay.table.index.changelog.SPILLED", 1)
-        monkeypatch.setattr(pa.ipc, "new_file", fails)
-    else:
-        monkeypatch.setattr(sqlite3 if call == "connect" else tempfile, call, fails)
+    match call:
+        case "spill":
+            monkeypatch.setattr("forebay.table.index.changelog.SPILLED", 1)
+            monkeypatch.setattr(pa.ipc, "new_file", fails)
+        case "read_bytes":
+            monkeypatch.setattr(Path, call, fails)
+        case _:
+            monkeypatch.setattr(sqlite3 if call == "connect" else tempfile, call, fails)
     with pytest.raises(RetriableError, match=r"a temporary file below .* cannot be written: is full[\s\S]*TMPDIR"):
         objects.commit("a", hundred(), "snapshot", "t")
     monkeypatch.undo()
-    assert objects.commit("a", hundred(), "snapshot", "t").applied is (call != "connect")
+    assert objects.commit("a", hundred(), "snapshot", "t").applied is (call not in ("connect", "read_bytes"))
     assert objects.node().count() == 100

@@ -226,15 +226,20 @@ class StoredSegments:
             segment.unload()
         return segment
 
-    def reopen(self, info: SegmentInfo) -> Segment:
-        """Return a segment as it is in the store now, whatever this process and this machine know of it.
+    def check(self, info: SegmentInfo) -> None:
+        """Check a segment as it is in the store now, whatever this process and this machine know of it.
 
         Raises:
             FatalError: The file is missing or damaged.
         """
-        self.forget([info.name])
-        _verified.pop((self._store.location, info), None)
-        return self.open(info)
+        data = self._store.get(info.name)
+        if data is None:
+            raise damaged(info.name, "it does not exist")
+        _compare(info, len(data), hashlib.sha256(data).hexdigest())
+        try:
+            entries_of(pa.py_buffer(data), info, full=True)
+        except ValueError as error:
+            raise damaged(info.name, str(error)) from error
 
     def forget(self, names: Iterable[str]) -> None:
         """See `SegmentFiles.forget`."""
