@@ -312,7 +312,7 @@ class Funnel:
             raise ConfigurationError(
                 f"drop_edits is {drop_edits!r:.100}",
                 option="drop_edits",
-                advice="give a list of names of properties, as drop_edits=['status']",
+                advice=f"give a list: {[drop_edits] if isinstance(drop_edits, str) else ['status']!r:.100}",
             )
         return make_plan(self.index, self.object_type, self._rule, drop_edits)
 
