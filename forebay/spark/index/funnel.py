@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -98,7 +97,7 @@ class Funnel:
             raise ConfigurationError(
                 f"the object type is {object_type!r:.100}", option="object_type", advice="give an ObjectType"
             )
-        for name, count, least, most in (("shards", shards, 1, SHARDS), ("small", small, 0, sys.maxsize)):
+        for name, count, least, most in (("shards", shards, 1, SHARDS), ("small", small, 0, 1 << 30)):
             if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= most:
                 raise ConfigurationError(
                     f"{name} is {count!r:.100}", option=name, advice=f"give a whole number from {least} to {most:,}"

@@ -32,7 +32,7 @@ from forebay.spark.keys.found_keys import keys_of
 from forebay.table.changelog.shape import CHANGE_TYPE
 from forebay.table.changelog.state.segments import KEY_HASH, ORDINAL, PREFIX
 from forebay.table.index.changelog import DELETED, DIGESTS
-from forebay.table.index.columns import arrow_type
+from forebay.table.index.columns import arrow_type, refuse_other_meaning
 from forebay.table.index.definition import Datasource, ObjectType, check_key_type
 from forebay.table.index.states import KEY, LANE, SEQUENCE, VALUE
 from forebay.table.index.transactions import Incoming
@@ -133,6 +133,8 @@ def prepare(
     fields = {} if delete else {name: field_of(df, name, source, "properties") for name in source.columns}
     for field in fields.values():
         _refuse_unstorable(field, source)
+    for name, each in source.properties.items() if fields else ():
+        _refuse_other_type(fields[each.column or name], name, each.kind, source)
     if source.timestamp is not None and fields:
         _check_time(field_of(df, source.timestamp, source, "timestamp"), source)
     made = {} if deletes is None else {DELETED: deletes}
@@ -324,6 +326,19 @@ def _refuse_unstorable(field: StructField, source: Datasource) -> None:
             f"{field.dataType.simpleString():.200}",
             option="properties",
             advice="convert it to a string first, as with to_json",
+        ) from error
+
+
+def _refuse_other_type(field: StructField, name: str, kind: SparkType, source: Datasource) -> None:
+    """Refuse a type of which no value is cast, before a stream commits rows that hold up the index."""
+    try:
+        refuse_other_meaning(_arrow(field.dataType), arrow_type(kind))
+    except pa.ArrowNotImplementedError as error:
+        raise ConfigurationError(
+            f"the column {field.name!r} of the datasource {source.name!r} is {field.dataType.simpleString():.200}, and "
+            f"the property {name!r} is {kind.text:.200}",
+            option="properties",
+            advice=f"cast the column to {kind.text:.200} in the DataFrame, or give the property another type",
         ) from error
 
 

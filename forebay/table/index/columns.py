@@ -112,7 +112,7 @@ def shown_row(datasource: str, column: str, keys: Mapping[str, pa.Array]) -> Cal
 def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:
     if column.null_count == len(column):
         return pa.nulls(len(column), target)
-    _refuse_other_meaning(column.type, target)
+    refuse_other_meaning(column.type, target)
     made = _converted(column, target)
     if pa.types.is_float32(target):
         made_exact, exact = (each.cast(pa.float64()) for each in (made, column))
@@ -137,7 +137,7 @@ def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
     return column.cast(target)
 
 
-def _refuse_other_meaning(source: pa.DataType, target: pa.DataType) -> None:
+def refuse_other_meaning(source: pa.DataType, target: pa.DataType) -> None:
     """Refuse what Arrow casts, though it then means something else, or has a text that Spark does not write.
 
     Raises:
@@ -164,7 +164,7 @@ def _refuse_other_meaning(source: pa.DataType, target: pa.DataType) -> None:
     if refused:
         raise pa.ArrowNotImplementedError(f"cast {source} in the DataFrame")
     for source_part, target_part in pairs:
-        _refuse_other_meaning(source_part, target_part)
+        refuse_other_meaning(source_part, target_part)
 
 
 def _has_zone(kind: pa.DataType) -> bool:
