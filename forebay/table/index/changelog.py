@@ -411,8 +411,12 @@ class _Difference:
 
     def _with_deletes(self, changed: pa.RecordBatch, entries: Entries) -> pa.RecordBatch:
         """Return changes, and the deletes before that none of them replaces: they keep out changes that come late."""
-        known = np.isin(entries.key_hashes, changed.column(KEY_HASH).to_numpy())
-        kept = np.flatnonzero((entries.counts < 0) & ~known)
+        places = np.flatnonzero(entries.counts < 0)
+        hashes, ordinals = (changed.column(name).to_numpy() for name in (KEY_HASH, ORDINAL))
+        alike = np.isin(hashes, entries.key_hashes[places])
+        written = set(zip(hashes[alike].tolist(), ordinals[alike].tolist(), strict=True))  # keys may have one hash
+        of_deletes = zip(entries.key_hashes[places].tolist(), entries.ordinals[places].tolist(), strict=True)
+        kept = places[[key not in written for key in of_deletes]]
         deletes = entry_rows(entries, kept, entry_fields(self._task.payload, self._sequence))
         kinds = pa.array(np.full(len(kept), UNCHANGED), pa.int8())
         both = [changed, pa.RecordBatch.from_arrays([*deletes.columns, kinds], schema=self._changes)]

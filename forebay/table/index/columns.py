@@ -157,7 +157,7 @@ def refuse_other_meaning(source: pa.DataType, target: pa.DataType) -> None:
         if pa.types.is_string(target):
             small = pa.types.is_decimal(source) and source.scale > _PLAIN
             refused = small or pa.types.is_timestamp(source) or pa.types.is_floating(source)
-        elif pa.types.is_string(source):
+        elif pa.types.is_string(source) or pa.types.is_binary(source):
             refused = pa.types.is_timestamp(target) or pa.types.is_floating(target)
         else:
             refused = times[0] != times[1]
