@@ -32,6 +32,7 @@ from forebay.spark.index.rows import (
 )
 from forebay.table.changelog.shape import CHANGE_TYPE, LOG
 from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
+from forebay.table.changelog.state.typed_values import is_text
 from forebay.table.index.definition import Datasource, ObjectType
 from forebay.table.index.edits import due
 from forebay.table.index.flush import flush
@@ -166,8 +167,7 @@ class Funnel:
                 option="df",
                 advice=f"use apply_changes(df, funnel.target({datasource!r}), …)",
             )
-        text = transaction if isinstance(transaction, str) else ""
-        if transaction is not None and (not text or text.encode(errors="ignore").decode() != text):
+        if transaction is not None and not is_text(transaction):
             raise ConfigurationError(
                 f"the transaction is {transaction!r:.100}", option="transaction", advice="give a text, as '2026-11-28'"
             )

@@ -129,7 +129,7 @@ def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
     if (
         pa.types.is_integer(target)
         and pa.types.is_string(column.type)
-        and pc.any(pc.match_substring(column, "x", ignore_case=True)).as_py()
+        and pc.any(pc.match_substring_regex(column, "^[-+]?0[xX]")).as_py()
     ):
         raise pa.ArrowInvalid("it is hexadecimal")
     if pa.types.is_decimal(target) and pa.types.is_integer(column.type):

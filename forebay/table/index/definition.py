@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self
 
 from forebay.errors import ConfigurationError
 from forebay.table.changelog.state.facts import fact_bytes
+from forebay.table.changelog.state.typed_values import is_text
 from forebay.table.index.keys import KeyCodec
 from forebay.table.index.types import SparkType, parse_type
 
@@ -390,8 +391,7 @@ def _check_property(name: str, declared: Property) -> None:
 def _check_texts(option: str, *texts: object) -> None:
     """Check what names keys, properties, columns and types."""
     for each in texts:
-        text = each if isinstance(each, str) else ""
-        if not text or "\x00" in text or text.encode(errors="ignore").decode() != text:
+        if not is_text(each) or "\x00" in each:
             raise ConfigurationError(f"{each!r:.200} cannot be used for {option}", option=option, advice="give a text")
 
 

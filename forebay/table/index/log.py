@@ -22,6 +22,9 @@ from forebay.table.changelog.state.typed_values import Whole, Within
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.facts import Microseconds, numbers_of, stored_bytes, stored_object
 
+SHARDS: Final = 1 << 20
+"""The most shards of an object type."""
+
 KEPT: Final = 100
 """Facts of the log that are kept. An attempt that began more facts ago cannot commit, so that its files may go."""
 
@@ -57,10 +60,6 @@ class DatasourceState:
     def digest_of(self, transaction: str) -> str | None:
         """Return the digest of the rows of a transaction that was applied; None if its id is not known."""
         return dict(self.applied).get(id_digest(transaction))
-
-
-SHARDS: Final = 1 << 20
-"""The most shards of an object type."""
 
 
 @dataclass(frozen=True)

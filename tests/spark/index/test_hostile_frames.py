@@ -115,6 +115,7 @@ def test_a_key_that_is_not_utf_8_is_refused_as_bytes(spark, location):
     ("value", "kind", "text"),
     [
         ("'0x1F'", "int", "it is hexadecimal"),
+        ("'six'", "int", "Failed to parse string: 'six'"),
         ("'9007199254740993'", "double", "cast the column to double in the DataFrame"),
         ("'2024-01-01 00:00:00Z'", "timestamp", "cast the column to timestamp in the DataFrame"),
         ("CAST(0 AS decimal(38,18))", "string", "cast the column to string in the DataFrame"),

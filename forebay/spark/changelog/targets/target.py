@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from forebay.errors import ConfigurationError, unwrap
 from forebay.spark.changelog.strategy import fold_order
 from forebay.spark.changelog.targets.changes import ChangeOptions, Changes, fold_changes
+from forebay.table.changelog.state.typed_values import is_text
 
 _SPARK_STOPPED: Final = "py4j.protocol.Py4JJavaError: An error occurred while calling"
 _INTERRUPTED = re.compile(
@@ -72,8 +73,7 @@ class Target(ABC):
             raise ConfigurationError(
                 f"the micro-batch is {batch_id!r:.100}", option="batch_id", advice="pass the id that foreachBatch gets"
             )
-        text = query_id if isinstance(query_id, str) else ""
-        if not text or text.encode(errors="ignore").decode() != text:
+        if not is_text(query_id):
             raise ConfigurationError(
                 f"the query is {query_id!r:.100}",
                 option="query_id",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 _Reader = Callable[[Any], Any]
 
@@ -31,6 +31,11 @@ _BITS: Final = Within(-(1 << 63), (1 << 63) - 1)
 
 UNREADABLE: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What code raises that reads stored values of another kind than it expects."""
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Return whether a value of a user is a text that facts can hold: not empty, and without parts of characters."""
+    return isinstance(value, str) and value != "" and value.encode(errors="ignore").decode() == value
 
 
 def typed_value(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, a JSON value, and a value of the type
