@@ -205,7 +205,7 @@ def field_of(df: DataFrame, name: str, source: Datasource, option: str) -> Struc
         ConfigurationError: It does not exist, or is there twice.
     """
     alike = [field for field in df.schema if field.name.lower() == name.lower()]
-    if len(alike) > 1 and df.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
+    if len(alike) > 1 and (df.sparkSession.conf.get("spark.sql.caseSensitive") or "").lower() == "true":
         alike = [field for field in alike if field.name == name]
     if len(alike) == 1:
         return alike[0]

@@ -423,7 +423,11 @@ class _Difference:
         return sorted_by_key(pa.concat_batches(both))
 
     def _late(self, rows: pa.RecordBatch, entries: Entries, entry: Ints, event: Ints) -> np.ndarray[Any, Any]:
-        """Return for each key whether its incoming row is not newer than what the state keeps."""
+        """Return for each key whether its incoming row is not newer than what the state keeps.
+
+        At one sequence a row counts before its retraction, as with all targets: an update that changes nothing of its
+        key may come as an `update_preimage` in one micro-batch, and an `update_postimage` in the next.
+        """
         late = np.zeros(len(entry), np.bool_)
         task = self._task
         if task.sequence is None or task.kept_sequence is None or not len(entries):
@@ -431,7 +435,9 @@ class _Difference:
         ranks = order_ranks(entries.orders([task.sequence]), [rows.column(SEQUENCE)])
         in_both = np.flatnonzero((entry >= 0) & (event >= 0))
         self._refuse_lanes(entries, rows, entry[in_both], event[in_both])
-        late[in_both] = ranks[len(entries) + event[in_both]] <= ranks[entry[in_both]]
+        new, old = ranks[len(entries) + event[in_both]], ranks[entry[in_both]]
+        adds = ~rows.column(DELETED).to_numpy(zero_copy_only=False)[event[in_both]]
+        late[in_both] = (new < old) | (new == old) & ~(adds & (entries.counts[entry[in_both]] < 0))
         self._counts["late"] += int(late.sum())
         return late
 

@@ -256,6 +256,22 @@ def test_a_late_older_change_of_a_stream_changes_nothing(objects):
     assert objects.node().get(1)["name"] == "back"
 
 
+def test_a_row_counts_before_its_retraction_of_one_sequence(objects):
+    def change(number, sequence, **row):
+        row = {"id": 1, "sequence": sequence, **row}
+        return objects.commit("a", [row], transaction=f"q/{number}", owner="q", batch=number)
+
+    change(0, 1, name="old")
+    change(1, 2, deleted=True)  # an update_preimage
+    assert objects.node().get(1) is None
+    assert change(2, 2, name="new").counts["late"] == 0  # its update_postimage
+    assert objects.node().get(1)["name"] == "new"
+    assert change(3, 2, deleted=True).counts["late"] == 1
+    change(4, 3, deleted=True)
+    assert change(5, 2, name="new").counts["late"] == 1
+    assert objects.node().get(1) is None
+
+
 def test_changes_of_a_key_from_two_logs_are_refused(objects):
     def change(number, **row):
         objects.commit("a", [{"id": 1, **row}], transaction=f"q/{number}", owner="q", batch=number)
