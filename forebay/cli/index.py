@@ -123,7 +123,8 @@ def flush_pending(
     store = _index(location, name, option)
     edits = status(store).edits
     if not edits.pending or (if_due and edits.due is None):
-        say(f"{name}: {edits.pending:,} edits are pending" + (f" since {edits.oldest}" if edits.oldest else ""))
+        since = f" since {edits.oldest}; no flush is due" if edits.oldest else ""
+        say(f"{name}: {edits.pending:,} edits are pending{since}")
         return
     from forebay.spark.index.funnel import flush_edits
 

@@ -174,9 +174,10 @@ class Cluster:
             if foreign or len(indexes) > 1:
                 raise ConfigurationError(
                     f"{alias!r} of OpenSearch is {', '.join(foreign or indexes)}, which is not of "
-                    + ", ".join(f"{name} {value!r}" for name, value in owner.items()),
+                    + ", ".join(f"{'format' if name == 'v' else name} {value!r}" for name, value in owner.items()),
                     option="name",
-                    advice="give another name; or remove the index if nobody needs it",
+                    advice="give another name; or remove the index if nobody needs it: _meta in its mapping says whose "
+                    "it is",
                 )
             if not indexes:
                 raise _no_opensearch(indexes)

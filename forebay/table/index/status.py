@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import due, shown_time
@@ -12,6 +12,9 @@ from forebay.table.index.log import Entry
 from forebay.table.index.pipelines import IndexStore, IndexVersion
 from forebay.table.index.plan import waits_for
 from forebay.text_tables import text_table
+
+_DEAD: Final = 10
+"""Dead letters that the text names."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,12 @@ class Status:
         if self.edits.oldest is not None:
             edits[0] += f" since {self.edits.oldest}" + (f": {self.edits.due}" if self.edits.due else "")
         if self.edits.dead_letters:
-            edits.append(f"dead letters: {self.edits.dead_letters:,} values did not fit the definition of their time")
-            edits += [f"  {text}" for text in self.edits.last_dead]
+            dead = self.edits.last_dead[-_DEAD:]
+            edits.append(
+                f"dead letters: {self.edits.dead_letters:,} values did not fit the definition of their time; the last "
+                f"{len(dead)}:"
+            )
+            edits += [f"  {text}" for text in dead]
         header = ("pipeline", "version", "objects", "behind", "segment runs", "bytes", "last step")
         waits = [f"before {each.version.pipeline} can serve: {text}" for each in self.pipelines for text in each.waits]
         return "\n".join(
