@@ -251,7 +251,17 @@ def why(
     """Explain an object: its row in each datasource, the rule, and the segment that answers. Reads files of a shard."""
     store = _index(location, name, option)
     explanation = explain(store, _key(key, store.definition(store.head().serving).codec.columns))
-    say(json.dumps(asdict(explanation), indent=2, default=str) if as_json else str(explanation))
+    say(json.dumps(_with_text_keys(asdict(explanation)), indent=2, default=str) if as_json else str(explanation))
+
+
+def _with_text_keys(value: Any) -> Any:  # noqa: ANN401 - values of properties
+    """Return values whose maps have keys that JSON can have: a map of Spark may have dates as keys."""
+    if isinstance(value, Mapping):
+        return {
+            key if isinstance(key, str | bool | int | float) else str(key): _with_text_keys(each)
+            for key, each in value.items()
+        }
+    return [_with_text_keys(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 @index.command()

@@ -116,8 +116,19 @@ def test_run_does_one_round_and_shows_alerts(location, capsys):
         assert error in capsys.readouterr().err
 
 
+def test_why_as_json_has_maps_with_keys_of_any_type(location, capsys):
+    spark = SparkSession.builder.getOrCreate()
+    kind = ObjectType("Maps", {"id": "bigint"}, [Datasource("a", {"m": Property("map<date,decimal(3,1)>")})])
+    rows = spark.sql("SELECT 1L id, map(DATE'2024-01-02', 1.5) m")
+    Funnel(str(location / "objects"), kind, shards=1).commit("a", rows, kind="snapshot")
+    assert main(["index", "why", str(location / "objects"), "Maps", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["found"]["m"] == {"2024-01-02": "1.5"}
+
+
 def test_errors_are_paragraphs(location, capsys):
-    where = str(location / "objects")
+    where, csv = str(location / "objects"), str(location / "next")
+    schema = "schema=id bigint, code string, v int"  # there is a header too
+    strict = ["--kind", "append", "--format", "csv", "-r", "mode=FAILFAST", "-r", schema]
     for arguments, text in (
         (["status", where, "Nothing"], "nothing of 'Nothing' is below"),
         (["why", where, "Thing", "id=one", "code=x"], "'one' is no bigint"),
@@ -133,6 +144,9 @@ def test_errors_are_paragraphs(location, capsys):
         (["why", where, "Thing", "id=1"], "is no key: the key is (id bigint, code string)"),
         (["why", where, "Thing", "1"], "write id=VALUE code=VALUE"),
         (["commit", where, "Thing", "a", "/nowhere", "--kind", "append"], "Spark cannot read '/nowhere' as parquet"),
+        (["commit", where, "Thing", "a", csv, "--kind", "append"], f"Spark cannot read '{csv}' as parquet"),
+        (["commit", where, "Thing", "a", csv, "--kind", "append", "--format", "delta"], "as delta: "),
+        (["commit", where, "Thing", "a", csv, *strict], f"Spark cannot read '{csv}' as csv: "),
     ):
         assert main(["index", *arguments]) == 1
         assert text in " ".join(capsys.readouterr().err.split())

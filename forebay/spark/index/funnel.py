@@ -12,7 +12,8 @@ from functools import partial
 from os import PathLike
 from typing import Any, Final
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 
@@ -481,7 +482,7 @@ def commit_files(
         options: See `Funnel.commit`.
 
     Raises:
-        ConfigurationError: There is no such object type yet, or Spark cannot read the path.
+        ConfigurationError: There is no such object type yet, or Spark cannot read the path; nothing was committed.
     """
     definition = index.definition(index.head().serving)
     spark = SparkSession.builder.appName("forebay index commit").getOrCreate()
@@ -490,13 +491,14 @@ def commit_files(
     try:
         reader = spark.read.format(read_format).options(**settings)
         rows = (reader if schema is None else reader.schema(schema)).load(path)
-    except AnalysisException as error:
+        return Funnel(index.location, definition, storage=index.storage).commit(datasource, rows, **options)
+    except (PySparkException, Py4JJavaError) as error:
+        cause = error.getMessage() if isinstance(error, PySparkException) else error.java_exception.toString()
         raise ConfigurationError(
-            f"Spark cannot read {path!r} as {read_format}: {error.getMessage()}",
+            f"Spark cannot read {path!r} as {read_format}: {(cause or str(error)).splitlines()[0]}",
             option="path",
             advice="check the path, --format and --read-option",
         ) from error
-    return Funnel(index.location, definition, storage=index.storage).commit(datasource, rows, **options)
 
 
 def flush_edits(index: IndexStore) -> Committed:

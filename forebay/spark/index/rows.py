@@ -47,6 +47,9 @@ _TEXT: Final = "t_"
 _JSON: Final = {**EXACT_JSON, "timeZone": "UTC"}
 """Hashed texts do not depend on the zone of the session, in which a transaction may be committed again."""
 
+_BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+"""0 and less stand for no limit, but not where PySpark makes a DataFrame of an Arrow table."""
+
 _CHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata entry by which Spark remembers that a string column was declared CHAR."""
 
@@ -74,7 +77,16 @@ def key_hashes(spark: SparkSession, definition: ObjectType, keys: Sequence[tuple
         spark: The session.
         definition: The definition, with the types of the keys.
         keys: The values of the key columns of each key.
+
+    Raises:
+        ConfigurationError: A setting of the session keeps PySpark from taking a table of Arrow.
     """
+    if int(spark.conf.get(_BATCH) or 1) <= 0:
+        raise ConfigurationError(
+            f"PySpark makes no DataFrame of an Arrow table while {_BATCH} is {spark.conf.get(_BATCH)}",
+            option=_BATCH,
+            advice=f"call spark.conf.set({_BATCH!r}, 10000) and flush again; nothing was flushed",
+        )
     kinds = {f"{KEY}{name}": parse_type(kind) for name, kind in definition.keys.items()}
     columns = [pa.array([key[at] for key in keys], arrow_type(kind)) for at, kind in enumerate(kinds.values())]
     places = pa.array(range(len(keys)), pa.int64())

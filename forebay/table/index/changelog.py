@@ -45,7 +45,7 @@ from forebay.table.changelog.state.shard import (
     newest_entries,
     run_rows,
 )
-from forebay.table.index.columns import cast_column, first_bad, is_far, is_invalid, shown_row
+from forebay.table.index.columns import cast_column, first_bad, is_far, is_invalid, python_value, shown_row
 from forebay.table.index.log import Run
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.segments import temporary_files
@@ -281,7 +281,8 @@ class _Incoming:
                 )
             if batch.column(name).null_count:
                 place = int(np.flatnonzero(batch.column(name).is_null().to_numpy(zero_copy_only=False))[0])
-                row = {each[2:]: batch.column(each)[place].as_py() for each in self._task.payload.names[:_SHOWN]}
+                names = self._task.payload.names[:_SHOWN]
+                row = {each[2:]: python_value(batch.column(each)[place]) for each in names}
                 shown = ", ".join(f"{column}={value!s:.40}" for column, value in row.items())
                 raise DataError(
                     f"the key {name.removeprefix(KEY)!r} of the datasource {self._task.datasource!r} is NULL in the "

@@ -109,6 +109,14 @@ def shown_row(datasource: str, column: str, keys: Mapping[str, pa.Array]) -> Cal
     return shown
 
 
+def python_value(value: pa.Scalar) -> Any:  # noqa: ANN401 - of any type
+    """Return a value of a row as Python's; a text in its place, if Python has no such time, or it is not UTF-8."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return "(a value that Python cannot show)"
+
+
 def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:
     if column.null_count == len(column):
         return pa.nulls(len(column), target)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from forebay.errors import ConfigurationError
 from forebay.table.changelog.state.segments import PREFIX, Ints
 from forebay.table.changelog.state.typed_values import UNREADABLE
+from forebay.table.index.columns import python_value
 from forebay.table.index.compaction import opened_copies
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS, Edit, EditRules, KeyEdits, shown_time
@@ -205,8 +206,10 @@ def _rows(
             continue
         hashes = _hashes(reader, state.shards[shard], key_values)
         batch = Merge(definition, entry, reader).rows_of(hashes, shard)[name]
-        for row in batch.filter(_mask(batch, key_values)).to_pylist():
-            rows[name] = {column[2:]: value for column, value in row.items() if not column.startswith(PREFIX)}
+        of_key = batch.filter(_mask(batch, key_values))
+        if of_key.num_rows:
+            columns = (each for each in of_key.schema.names if not each.startswith(PREFIX))
+            rows[name] = {each[2:]: python_value(of_key.column(each)[0]) for each in columns}
     return rows
 
 

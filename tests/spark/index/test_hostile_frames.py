@@ -48,9 +48,20 @@ def test_times_that_python_cannot_show_are_refused_with_the_key(spark, location,
         funnel.commit("a", good, kind="snapshot")
     node.refresh()
     assert node.get(1)["t"] == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    for name, bad in (("d", "DATE'+11000-01-01'"), ("t", far)):
+        null = good.withColumns({"id": F.expr("cast(null as bigint)"), name: F.expr(bad)})
+        with pytest.raises(DataError, match=rf"the key 'id' .* is NULL in the row \(id=None.*{name}=\(a value that"):
+            funnel.commit("a", null, kind="append")
     keyed = Funnel(location, one("TimeKey", "timestamp", v="int"), shards=1)
     with pytest.raises(DataError, match="the key column 'id' has times before the year 1"):
         keyed.commit("a", spark.sql(f"SELECT {far} id, 1 v"), kind="append")
+
+
+def test_why_shows_a_row_with_a_time_that_python_cannot_show(spark, location):
+    source = Datasource("a", {"v": Property("int")}, conflict="most_recent", timestamp="ts")
+    funnel = Funnel(location, ObjectType("Late", {"id": "bigint"}, [source]))
+    funnel.commit("a", spark.sql("SELECT 1L id, 2 v, TIMESTAMP'+11000-01-01 00:00:00Z' ts"), kind="snapshot")
+    assert "datasource a: id=1, ts='(a value that Python cannot show)', v=2" in str(funnel.why(1))
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin"])
