@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 
-from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError, unwrap
+from forebay.errors import ConfigurationError, DataError, FatalError, ForebayError, RetriableError, unwrap
 from forebay.spark.changelog.columns import quoted
 from forebay.spark.changelog.targets.changes import DELETED, LANE, SEQUENCE, ChangeOptions, Changes
 from forebay.spark.changelog.targets.target import Target
@@ -482,7 +482,8 @@ def commit_files(
         options: See `Funnel.commit`.
 
     Raises:
-        ConfigurationError: There is no such object type yet, or Spark cannot read the path; nothing was committed.
+        ConfigurationError: There is no such object type yet, or Spark cannot read the path.
+        FatalError: Spark failed while it read the rows; this call committed nothing.
     """
     definition = index.definition(index.head().serving)
     spark = SparkSession.builder.appName("forebay index commit").getOrCreate()
@@ -491,14 +492,31 @@ def commit_files(
     try:
         reader = spark.read.format(read_format).options(**settings)
         rows = (reader if schema is None else reader.schema(schema)).load(path)
-        return Funnel(index.location, definition, storage=index.storage).commit(datasource, rows, **options)
     except (PySparkException, Py4JJavaError) as error:
-        cause = error.getMessage() if isinstance(error, PySparkException) else error.java_exception.toString()
         raise ConfigurationError(
-            f"Spark cannot read {path!r} as {read_format}: {(cause or str(error)).splitlines()[0]}",
+            f"Spark cannot read {path!r} as {read_format}: {_shown(error)}",
             option="path",
             advice="check the path, --format and --read-option",
         ) from error
+    try:
+        return Funnel(index.location, definition, storage=index.storage).commit(datasource, rows, **options)
+    except (PySparkException, Py4JJavaError) as error:
+        raise FatalError(
+            f"Spark failed while it read {path!r} as {read_format}: {_shown(error)}; this call committed nothing",
+            option="path",
+            advice="check --format, --read-option and the files; else look at the log of Spark, and commit again",
+        ) from error
+
+
+def _shown(error: PySparkException | Py4JJavaError) -> str:
+    """Return what an error of Spark and its causes say, without stacks."""
+    if isinstance(error, PySparkException):
+        return str(error).strip().partition("\n")[0]
+    lines, cause = [], error.java_exception
+    while cause is not None:
+        lines.append(cause.toString().strip().partition("\n")[0][:300])
+        cause = cause.getCause()
+    return " <- ".join(lines)
 
 
 def flush_edits(index: IndexStore) -> Committed:

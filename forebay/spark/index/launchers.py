@@ -76,8 +76,8 @@ def launch_builds(spark: SparkSession) -> Callable[[Sequence[BuildTask]], Sequen
     """Return a function that runs the parts of a step of a follower in tasks of Spark."""
 
     def launch(tasks: Sequence[BuildTask]) -> list[BuildResult]:
-        frame = spark.range(0, len(tasks), 1, len(tasks))
         try:
+            frame = spark.range(0, len(tasks), 1, len(tasks))
             rows = map_in_arrow(frame, _InTasks(_build, tuple(tasks)), _RESULT).collect()
         except Exception as error:
             raise unwrap(error) or _not_built(error) from error

@@ -81,11 +81,12 @@ def key_hashes(spark: SparkSession, definition: ObjectType, keys: Sequence[tuple
     Raises:
         ConfigurationError: A setting of the session keeps PySpark from taking a table of Arrow.
     """
-    if int(spark.conf.get(_BATCH) or 1) <= 0:
+    batch = spark.conf.get(_BATCH)
+    if batch is not None and int(batch) <= 0:
         raise ConfigurationError(
-            f"PySpark makes no DataFrame of an Arrow table while {_BATCH} is {spark.conf.get(_BATCH)}",
+            f"PySpark makes no DataFrame of an Arrow table while {_BATCH} is {batch}",
             option=_BATCH,
-            advice=f"call spark.conf.set({_BATCH!r}, 10000) and flush again; nothing was flushed",
+            advice="set it to 10000, by spark.conf.set or in spark-defaults.conf, and flush again; nothing was flushed",
         )
     kinds = {f"{KEY}{name}": parse_type(kind) for name, kind in definition.keys.items()}
     columns = [pa.array([key[at] for key in keys], arrow_type(kind)) for at, kind in enumerate(kinds.values())]

@@ -426,8 +426,8 @@ class _Difference:
     def _late(self, rows: pa.RecordBatch, entries: Entries, entry: Ints, event: Ints) -> np.ndarray[Any, Any]:
         """Return for each key whether its incoming row is not newer than what the state keeps.
 
-        At one sequence a row counts before its retraction, as with all targets: an update that changes nothing of its
-        key may come as an `update_preimage` in one micro-batch, and an `update_postimage` in the next.
+        Of a row and a retraction with one sequence the row stays, as with PostgresTarget: an update may come as an
+        `update_preimage` in one micro-batch, and an `update_postimage` in the next.
         """
         late = np.zeros(len(entry), np.bool_)
         task = self._task
@@ -438,7 +438,8 @@ class _Difference:
         self._refuse_lanes(entries, rows, entry[in_both], event[in_both])
         new, old = ranks[len(entries) + event[in_both]], ranks[entry[in_both]]
         adds = ~rows.column(DELETED).to_numpy(zero_copy_only=False)[event[in_both]]
-        late[in_both] = (new < old) | (new == old) & ~(adds & (entries.counts[entry[in_both]] < 0))
+        revives = (new == old) & adds & (entries.counts[entry[in_both]] < 0)
+        late[in_both] = (new <= old) & ~revives
         self._counts["late"] += int(late.sum())
         return late
 

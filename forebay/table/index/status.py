@@ -119,8 +119,7 @@ class Status:
         if self.edits.dead_letters:
             dead = self.edits.last_dead[-_DEAD:]
             edits.append(
-                f"dead letters: {self.edits.dead_letters:,} values did not fit the definition of their time; the last "
-                f"{len(dead)}:"
+                f"dead letters: {self.edits.dead_letters:,} values did not fit the definition of their time, last:"
             )
             edits += [f"  {text}" for text in dead]
         header = ("pipeline", "version", "objects", "behind", "segment runs", "bytes", "last step")

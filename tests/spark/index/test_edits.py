@@ -34,9 +34,11 @@ def test_edits_meet_the_rows_of_keys_of_every_type(spark, location, node_of):
     assert funnel.flush_due() is None
     batch = "spark.sql.execution.arrow.maxRecordsPerBatch"
     spark.conf.set(batch, "0")
-    with pytest.raises(ConfigurationError, match=f"while {batch} is 0"):
-        funnel.flush(spark)
-    spark.conf.unset(batch)
+    try:
+        with pytest.raises(ConfigurationError, match=f"while {batch} is 0"):
+            funnel.flush(spark)
+    finally:
+        spark.conf.unset(batch)
     done = funnel.flush(spark)
     assert (done.applied, done.transaction, done.counts["inserted"]) == (True, "1-1", 2)
     assert funnel.flush(spark).applied is False
