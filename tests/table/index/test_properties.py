@@ -8,6 +8,7 @@ import tempfile
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from forebay.table.index import changelog, compaction, gc
 from forebay.table.index.compaction import rows_of_runs
 from forebay.table.index.follower import FullRule
 from forebay.table.index.gc import collect
+from forebay.table.index.verify import verify
 
 KEYS = st.integers(-3, 8)
 TEXTS = st.sampled_from([None, "", "a", "b", "late parcel", "配送 遅延"])
@@ -110,6 +112,56 @@ def test_increments_give_the_objects_of_the_model_and_of_a_full_build(
         assert counts <= {True}
         if node is not None:
             node.close()
+
+
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 4), st.booleans()), unique_by=lambda change: change[0], max_size=4
+)
+
+
+def newest_changes(new_objects, batches, runs):
+    """Return the objects after micro-batches of changes (key, sequence, whether a row comes), and those of the model.
+
+    At one sequence, a key has one row and one retraction at most: the row stays.
+    """
+    newest: dict[int, tuple[int, bool]] = {}
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(changelog, "RUNS", runs)
+        objects = new_objects(Path(directory) / "store", Path(directory) / "cache")
+        for number, batch in enumerate(batches):
+            rows = [
+                {"id": key, "sequence": sequence, "deleted": not adds, "name": str(sequence) if adds else None}
+                for key, sequence, adds in batch
+            ]
+            objects.commit("a", rows, transaction=f"q/{number}", owner="q", batch=number)
+            for key, *place in batch:
+                newest[key] = max(newest.get(key, (-1, False)), tuple(place))
+        with objects.node() as node:
+            assert verify(objects.index, node.view()).is_equal
+            shown = objects.rows(node, "id", "name")
+    return shown, [(key, str(sequence)) for key, (sequence, adds) in sorted(newest.items()) if adds]
+
+
+@given(st.lists(CHANGES.filter(bool), min_size=1, max_size=8), st.sampled_from([1, 2, 8]))
+def test_changes_in_any_order_give_the_newest_one_of_each_key(new_objects, batches, runs):
+    """Whatever comes late, again, or with one sequence in two micro-batches, and whatever runs are merged."""
+    shown, expected = newest_changes(new_objects, batches, runs)
+    assert shown == expected
+
+
+ORDERS = [[[(0, 2, True)], [(0, 1, True)]], [[(0, 2, False)], [(0, 2, True)]], [[(0, 2, True)], [(0, 2, False)]]]
+
+
+def all_are_newest(new_objects):
+    return all(shown == expected for shown, expected in (newest_changes(new_objects, each, 8) for each in ORDERS))
+
+
+@pytest.mark.parametrize("late", [np.zeros(1, np.bool_), np.ones(1, np.bool_)])
+def test_changes_that_are_never_or_always_late_are_noticed(new_objects, monkeypatch, late):
+    assert all_are_newest(new_objects)
+    mutant = lambda difference, rows, entries, entry, event: (entry >= 0) & late  # noqa: E731
+    monkeypatch.setattr(changelog._Difference, "_late", mutant)
+    assert not all_are_newest(new_objects)
 
 
 @st.composite
