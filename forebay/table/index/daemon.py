@@ -19,7 +19,7 @@ from random import Random
 from typing import Final, Protocol
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError, unwrap
+from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
 from forebay.retry import RetryPolicy
 from forebay.table.index.definition import ObjectType, is_name
 from forebay.table.index.edits import Edit, due
@@ -124,6 +124,19 @@ class IndexDaemon:
     ) -> None:
         if isinstance(object_types, str):
             object_types = (object_types,)
+        if not isinstance(object_types, Sequence) or not all(isinstance(each, str) for each in object_types):
+            raise ConfigurationError(
+                f"object_types is {object_types!r:.100}", option="object_types", advice="give a list of names"
+            )
+        for name, seconds in (("every", every), ("gc_every", gc_every)):
+            if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
+                raise ConfigurationError(f"{name} is {seconds!r:.100}", option=name, advice="give seconds, as 30.0")
+        if followers is not None and not callable(followers):
+            raise ConfigurationError(
+                f"followers is {followers!r:.100}",
+                option="followers",
+                advice="give a function, as followers=lambda name: [OpenSearchIndex(location, name, url)]",
+            )
         if not isinstance(alerts, Sequence) or not all(map(callable, alerts)):
             raise ConfigurationError(
                 f"alerts is {alerts!r:.100}", option="alerts", advice="give a list of functions, as alerts=[page_me]"
@@ -159,7 +172,8 @@ class IndexDaemon:
         """Do a round; return whether all jobs are well. An error of a job is recorded, and not raised.
 
         Raises:
-            ConfigurationError: In the first round: nothing is below the location, or nothing of a type that was named.
+            ConfigurationError: In the first round: nothing is below the location, or nothing of a type that was named,
+                or `followers` returns no databases.
             RetriableError: The store does not answer.
         """
         return self._step(wait=True)
@@ -178,7 +192,7 @@ class IndexDaemon:
                 raise error
             _log.error("the round failed, and the next one follows: %s", error)  # as if a mount were away
             return False
-        self._found = True
+        first, self._found = not self._found, True
         well = True
         for name in names:
             if self.stopping:
@@ -187,11 +201,13 @@ class IndexDaemon:
                 try:
                     if self._names:
                         IndexStore(self.location, name, self.storage).head()  # a name that is wrong is refused
-                except (FatalError, RetriableError) as error:
+                    self._types[name] = _TypeRounds(self, name)
+                except Exception as error:  # also of a user's function that returns followers
+                    if first and isinstance(error, ConfigurationError):
+                        raise
                     _log.error("%s: the round failed, and the next one follows: %s", name, error)
                     well = False
                     continue
-                self._types[name] = _TypeRounds(self, name)
             well = self._types[name].step(wait=wait) and well
         return well
 
@@ -229,7 +245,13 @@ class _TypeRounds:
     def __init__(self, daemon: IndexDaemon, name: str) -> None:
         self._daemon, self._clock = daemon, daemon.clock
         self._index = IndexStore(daemon.location, name, daemon.storage)
-        self._followers = list(daemon.followers(name))
+        self._followers = daemon.followers(name)
+        if not isinstance(self._followers, Sequence) or not all(hasattr(each, "catch_up") for each in self._followers):
+            raise ConfigurationError(
+                f"followers returned {self._followers!r:.100} for {name!r}",
+                option="followers",
+                advice="return a list, as [OpenSearchIndex(location, name, url)]",
+            )
         self._random = Random()
         self._collect_at = self._clock.monotonic()
         self._thread = ThreadPoolExecutor(1, f"forebay {name}")

@@ -38,7 +38,7 @@ class KeyCodec:
             values = [key.get(name) for name in self.columns] if key.keys() == self.columns.keys() else []
         elif len(self.columns) > 1:
             values = list(key) if isinstance(key, tuple | list) else []
-        if len(values) == len(self.columns) and None not in values:
+        if len(values) == len(self.columns) and not any(each is None for each in values):
             try:
                 return tuple(kind.encode(each) for kind, each in zip(self.columns.values(), values, strict=True))
             except (TypeError, ValueError, ArithmeticError):

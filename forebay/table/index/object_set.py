@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 import sqlite3
 import sys
 import uuid
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self
 from zlib import crc32
 
-from forebay.errors import ConfigurationError, FatalError, ForebayError, RetriableError
+from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.formats.values.dates import Zone
 from forebay.table.changelog.state.typed_values import UNREADABLE
 from forebay.table.index.conditions import (
@@ -35,15 +36,15 @@ from forebay.table.index.conditions import (
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import PENDING, Change, Edit, EditRules, KeyEdits, edited_values, key_of, now
 from forebay.table.index.pipelines import IndexVersion
-from forebay.table.index.segments import IndexSegment, Row, damaged_segment, memory_segment
+from forebay.table.index.segments import IndexSegment, Row, memory_segment
 from forebay.table.index.text import Phrase, match_expression, search_phrases
 from forebay.table.index.types import SparkType
 
 LIMIT: Final = 100
 """Rows of a page, if `limit` is not called."""
 
-_REFUSED: Final = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE)
-"""Codes of SQLite for statements that it does not run. All others say that the file cannot be read."""
+_TOO_LARGE: Final = re.compile(r"too (large|many|long|complex)|stack overflow")
+"""What SQLite says of statements that it does not run. All else says that the file cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class OpenedSegment:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection for a statement; an error of SQLite becomes one of forebay.
+        """Give the connection for a statement; an error of SQLite, or a key that is no bytes, becomes one of forebay.
 
         Raises:
             RetriableError: The file cannot be read any more; the segment is marked as `damaged`.
@@ -145,11 +146,12 @@ class OpenedSegment:
         """
         try:
             yield self.connection
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
+        except (sqlite3.Error, TypeError) as error:
+            raise self.failure(error) from error
 
-    def _failure(self, error: sqlite3.Error) -> ForebayError:
-        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _REFUSED:
+    def failure(self, error: Exception) -> ForebayError:
+        """Return the error for one of reading; unless the statement is too large, mark the segment as `damaged`."""
+        if isinstance(error, sqlite3.Error) and _TOO_LARGE.search(str(error)):
             return ConfigurationError(
                 f"the query is too large for SQLite: {error}", option="where", advice="ask in several smaller queries"
             )
@@ -183,7 +185,7 @@ class OpenedSegment:
         try:
             return KeyEdits() if text is None else KeyEdits.of_text(text)
         except UNREADABLE as error:
-            raise damaged_segment(self.segment.name, f"{error}") from error
+            raise self.failure(error) from error
 
     def having(self, keys: Sequence[bytes]) -> Iterator[bytes]:
         """Yield those of some keys that the segment has, or that it says are deleted."""
@@ -406,11 +408,13 @@ class View:
             # The row ends with the times of rows of datasources.
             return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=False)}
         except UNREADABLE as error:
-            raise FatalError(
+            for opened, _ in self.parts:  # one of them
+                opened.damaged = True
+            raise RetriableError(
                 f"an object of version {self.version.number} of the pipeline {self.version.pipeline} cannot be read: "
                 f"{error}: {row!r:.200}",
-                option="location",
-                advice="call Funnel.follow(full=True), which writes all segments again",
+                option="cache",
+                advice="call refresh, which copies damaged files again; if that is no help, Funnel.follow(full=True)",
             ) from error
 
 
@@ -634,10 +638,11 @@ class _Query:
             statement = f"SELECT {places}o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
             with opened.reading() as connection:
                 rows = connection.execute(statement, (*parameters, limit)).fetchall()
+                gone = newer.overruled([row[width + 1] for row in rows])
             size = len(rows)
             for row in rows:
                 after = *row[:width], row[width + 1]
-                if not newer.overruled((row[width + 1],)):
+                if row[width + 1] not in gone:
                     yield after, row[width + 2 :]
 
     def _where(self, after: tuple[Any, ...] | None) -> tuple[str, tuple[Any, ...]]:

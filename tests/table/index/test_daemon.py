@@ -88,6 +88,37 @@ class Exact(RetryPolicy):
 EXACT = Exact(first_pause=300.0, factor=2.0, max_pause=HOUR)
 
 
+@pytest.mark.parametrize("returned", [None, [5], ConfigurationError("no database")])
+def test_followers_that_cannot_be_made_end_a_daemon_in_its_first_round_alone(objects_at, daemon_of, returned, caplog):
+    def followers(name):
+        if isinstance(returned, Exception) and name == "P":
+            raise returned
+        return returned if name == "P" else []
+
+    objects = objects_at()
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    daemon = daemon_of(objects, followers=followers)
+    assert daemon.step()
+    other = objects_at(replace(objects.definition, name="P"), objects.location)
+    other.commit("a", [{"id": 1, "name": "x"}])
+    objects.commit("a", [{"id": 2, "name": "x"}], follow=False)
+    assert daemon.step() is False
+    assert "P: the round failed, and the next one follows" in caplog.text
+    assert objects.index.newest_version("000001").data == 2
+    with pytest.raises(ConfigurationError, match="no database|followers returned"):
+        daemon_of(objects, followers=followers).step()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("object_types", 5), ("object_types", [5]), ("every", "a"), ("gc_every", "x"), ("followers", 5)],
+)
+def test_arguments_of_a_daemon_are_checked(objects, daemon_of, option, value):
+    with pytest.raises(ConfigurationError, match=f"{option} is") as caught:
+        daemon_of(objects, **{option: value})
+    assert caught.value.option == option
+
+
 def jobs(objects):
     return [(run.subject, run.error) for run in runs(objects.index)]
 

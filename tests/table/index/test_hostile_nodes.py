@@ -61,6 +61,47 @@ def test_a_copy_that_is_damaged_while_a_node_answers_is_named_and_copied_again(o
     assert node.get(1)["name"] == "x"
 
 
+def of_other_format(data):
+    """Change the format of the text index to one that SQLite does not know."""
+    place = data.index(b"version\x04")
+    data[place + 7] = 9
+
+
+def without_keys(data):
+    """Change the type of each key from bytes to NULL, in the headers of rows."""
+    place = -1
+    while (place := data.find((1 << 63).to_bytes(8)[:6], place + 1)) >= 0:
+        for header in range(max(0, place - 14), place):
+            if data[header] == 0x1C:  # a BLOB of 8 bytes
+                data[header] = 0
+
+
+@pytest.mark.parametrize("damage", [of_other_format, without_keys])
+@pytest.mark.parametrize("ask", ["search", "count", "fetch"])
+def test_a_copy_whose_texts_or_keys_are_damaged_is_copied_again(objects_at, tmp_path, ask, damage):
+    objects = objects_at(shards=1)
+    objects.commit("a", [{"id": number, "name": "n", "note": "late"} for number in range(30)], "snapshot")
+    objects.commit("a", [{"id": 3, "name": "q", "note": "late"}])
+    node = objects.node(cache=tmp_path / "mine")
+    asked = {
+        "search": lambda: node.search("late").count() == 30,
+        "count": lambda: node.where(name="n").count() == 29,
+        "fetch": lambda: len(node.search("late").fetch().rows) == 30,
+    }[ask]
+    for file in (tmp_path / "mine").glob("*.db"):
+        data = bytearray(file.read_bytes())
+        damage(data)
+        with file.open("r+b") as opened:
+            opened.write(data)
+    if damage is of_other_format and ask == "count":
+        assert asked()
+        return
+    with pytest.raises(RetriableError, match="cannot be read"):
+        asked()
+    node.refresh()
+    assert asked()
+
+
 def test_a_process_survives_a_copy_that_is_cut_after_it_was_read(objects, tmp_path):
     """A file that is mapped into memory would end the process by SIGBUS."""
     objects.commit("a", rows(3000))

@@ -272,6 +272,14 @@ def test_a_row_counts_before_its_retraction_of_one_sequence(objects):
     assert objects.node().get(1) is None
 
 
+def test_any_sequence_is_newer_than_none(objects):
+    for number, sequence in enumerate((-(2**63), -(2**63) + 1)):
+        objects.commit("a", [{"id": number, "name": "old"}], adopt=True)
+        row = {"id": number, "name": "new", "sequence": sequence}
+        objects.commit("a", [row], transaction=f"q/{number}", owner="q", batch=number, adopt=True)
+        assert objects.node().get(number)["name"] == "new"
+
+
 def test_changes_of_a_key_from_two_logs_are_refused(objects):
     def change(number, **row):
         objects.commit("a", [{"id": 1, **row}], transaction=f"q/{number}", owner="q", batch=number)

@@ -104,10 +104,9 @@ def order_ranks(stored: Sequence[pa.Array], arriving: Sequence[pa.Array]) -> Int
 
 def _ranks(column: pa.Array) -> Ints:
     kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
+    is_number = pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
+    if is_number and not column.null_count:
         whole = column.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(kind) else column.cast(pa.int64())
-        if whole.null_count:
-            whole = pc.fill_null(whole, fill_value=int(FIRST) + 1)
         numbers: Ints = whole.to_numpy()
         return numbers
     # Arrow's default puts NULL at the end. Only then does it rank NaN after all numbers, as Spark does.
