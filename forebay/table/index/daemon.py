@@ -205,7 +205,8 @@ class IndexDaemon:
                 except Exception as error:  # also of a user's function that returns followers
                     if first and isinstance(error, ConfigurationError):
                         raise
-                    _log.error("%s: the round failed, and the next one follows: %s", name, error)
+                    log = _log.error if isinstance(error, ForebayError) else _log.exception
+                    log("%s: the round failed, and the next one follows: %s", name, error)
                     well = False
                     continue
             well = self._types[name].step(wait=wait) and well
@@ -245,13 +246,14 @@ class _TypeRounds:
     def __init__(self, daemon: IndexDaemon, name: str) -> None:
         self._daemon, self._clock = daemon, daemon.clock
         self._index = IndexStore(daemon.location, name, daemon.storage)
-        self._followers = daemon.followers(name)
-        if not isinstance(self._followers, Sequence) or not all(hasattr(each, "catch_up") for each in self._followers):
+        followers = daemon.followers(name)
+        if not isinstance(followers, Sequence) or not all(hasattr(each, "catch_up") for each in followers):
             raise ConfigurationError(
-                f"followers returned {self._followers!r:.100} for {name!r}",
+                f"followers returned {followers!r:.100} for {name!r}",
                 option="followers",
                 advice="return a list, as [OpenSearchIndex(location, name, url)]",
             )
+        self._followers = tuple(followers)
         self._random = Random()
         self._collect_at = self._clock.monotonic()
         self._thread = ThreadPoolExecutor(1, f"forebay {name}")

@@ -24,7 +24,8 @@ from forebay.state.local_state_store import DirectoryLock, lock_directory, open_
 from forebay.stores.local import wrap_errors
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.log import Entry
-from forebay.table.index.object_set import ObjectSet, OpenedSegment, Queryable, Version, View
+from forebay.table.index.object_set import ObjectSet, Queryable, Version, View
+from forebay.table.index.opened_segments import OpenedSegment
 from forebay.table.index.pipelines import IndexStore, IndexVersion, absolute_location
 from forebay.table.index.segment_cache import MissingSegmentError, Progress, SegmentCache
 from forebay.table.index.segments import IndexSegment, open_segment

@@ -4,22 +4,18 @@
 from __future__ import annotations
 
 import heapq
-import re
-import sqlite3
 import sys
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import islice
-from operator import or_
 from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self
-from zlib import crc32
 
-from forebay.errors import ConfigurationError, ForebayError, RetriableError
+from forebay.errors import ConfigurationError, RetriableError
 from forebay.formats.values.dates import Zone
 from forebay.table.changelog.state.typed_values import UNREADABLE
 from forebay.table.index.conditions import (
@@ -35,6 +31,7 @@ from forebay.table.index.conditions import (
 )
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import PENDING, Change, Edit, EditRules, KeyEdits, edited_values, key_of, now
+from forebay.table.index.opened_segments import Newer, OpenedSegment
 from forebay.table.index.pipelines import IndexVersion
 from forebay.table.index.segments import IndexSegment, Row, memory_segment
 from forebay.table.index.text import Phrase, match_expression, search_phrases
@@ -42,9 +39,6 @@ from forebay.table.index.types import SparkType
 
 LIMIT: Final = 100
 """Rows of a page, if `limit` is not called."""
-
-_TOO_LARGE: Final = re.compile(r"too (large|many|long|complex)|stack overflow")
-"""What SQLite says of statements that it does not run. All else says that the file cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -85,143 +79,6 @@ class Page:
     def next_page(self) -> Page:
         """Return the next rows, of the same version; an empty page after the last one."""
         return Page(self.version, ()) if self._next is None else self._next()
-
-
-class KeyFilter:
-    """Finds that a key is absent, or that it may be there: a bit for the keys with each remainder of their checksum.
-
-    Args:
-        bits: The bits. Their number is a power of two.
-    """
-
-    def __init__(self, bits: bytes | bytearray) -> None:
-        self._bits = bits
-        self._last = 8 * len(bits) - 1
-
-    @classmethod
-    def of(cls, keys: Iterable[bytes], count: int) -> Self:
-        """Return the filter of `count` keys."""
-        bits = bytearray(1 << (4 * count).bit_length())
-        last = 8 * len(bits) - 1
-        for key in keys:
-            place = crc32(key) & last
-            bits[place >> 3] |= 1 << (place & 7)
-        return cls(bits)
-
-    def among(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those of some keys that may be there."""
-        bits, last = self._bits, self._last
-        return [key for key in keys if bits[(place := crc32(key) & last) >> 3] >> (place & 7) & 1]
-
-    def __or__(self, other: KeyFilter) -> KeyFilter:
-        size = max(len(self._bits), len(other._bits))
-        left, right = (int.from_bytes(each._bits * (size // len(each._bits))) for each in (self, other))  # noqa: SLF001
-        return KeyFilter((left | right).to_bytes(size))
-
-
-class OpenedSegment:
-    """A segment that a node has opened. For any thread.
-
-    Args:
-        segment: Its description.
-        connection: A connection to it. It is used within `reading` alone.
-    """
-
-    def __init__(self, segment: IndexSegment, connection: sqlite3.Connection) -> None:
-        self.segment = segment
-        self.connection = connection
-        self.damaged = False
-        self.keys = KeyFilter(b"\xff")
-
-    def __del__(self) -> None:
-        self.connection.close()
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection for a statement; an error of SQLite, or a key that is no bytes, becomes one of forebay.
-
-        Raises:
-            RetriableError: The file cannot be read any more; the segment is marked as `damaged`.
-            ConfigurationError: The statement has too many conditions.
-        """
-        try:
-            yield self.connection
-        except (sqlite3.Error, TypeError) as error:
-            raise self.failure(error) from error
-
-    def failure(self, error: Exception) -> ForebayError:
-        """Return the error for one of reading; unless the statement is too large, mark the segment as `damaged`."""
-        if isinstance(error, sqlite3.Error) and _TOO_LARGE.search(str(error)):
-            return ConfigurationError(
-                f"the query is too large for SQLite: {error}", option="where", advice="ask in several smaller queries"
-            )
-        self.damaged = True
-        return RetriableError(
-            f"the copy of the segment {self.segment.name} cannot be read any more: {error}",
-            option="cache",
-            advice="call refresh, which copies it again, and then ask again",
-        )
-
-    def note_keys(self) -> None:
-        """Read all keys, so that `find` seldom reads the file for a key that the segment does not have."""
-        with self.reading() as connection:
-            keys = connection.execute("SELECT k FROM o UNION ALL SELECT k FROM d")
-            self.keys = KeyFilter.of((key for (key,) in keys), self.segment.rows + self.segment.deleted)
-
-    def find(self, key: bytes) -> tuple[Any, ...] | None:
-        """Return the row of a key; an empty one if it is deleted; None if the segment says nothing about it."""
-        if not self.keys.among((key,)):
-            return None
-        with self.reading() as connection:
-            row: tuple[Any, ...] | None = connection.execute("SELECT * FROM o WHERE k = ?", (key,)).fetchone()
-            if row is not None or not self.segment.deleted:
-                return row
-            return () if connection.execute("SELECT 1 FROM d WHERE k = ?", (key,)).fetchone() else None
-
-    def edits_of(self, key: bytes) -> KeyEdits:
-        """Return the folded edits of a deleted key."""
-        with self.reading() as connection:
-            text = connection.execute("SELECT e FROM d WHERE k = ?", (key,)).fetchone()[0]
-        try:
-            return KeyEdits() if text is None else KeyEdits.of_text(text)
-        except UNREADABLE as error:
-            raise self.failure(error) from error
-
-    def having(self, keys: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield those of some keys that the segment has, or that it says are deleted."""
-        some = self.keys.among(keys)
-        for start in range(0, len(some), VALUES):
-            chunk = some[start : start + VALUES]
-            places = ", ".join("?" * len(chunk))
-            with self.reading() as connection:
-                for table in ("o", "d") if self.segment.deleted else ("o",):
-                    for (key,) in connection.execute(f"SELECT k FROM {table} WHERE k IN ({places})", chunk):
-                        yield key
-
-
-@dataclass(frozen=True)
-class Newer:
-    """The runs that are newer than a segment, and overrule its rows.
-
-    Args:
-        run: The oldest one of them.
-        others: The others; None: there are none.
-    """
-
-    run: tuple[OpenedSegment, ...] = ()
-    others: Newer | None = None
-
-    @cached_property
-    def keys(self) -> KeyFilter:
-        """The filter of the keys of all these runs."""
-        return reduce(or_, (opened.keys for opened in self.run), self.others.keys if self.others else KeyFilter(b"\0"))
-
-    def overruled(self, keys: Iterable[bytes]) -> set[bytes]:
-        """Return those of some keys that these runs have, or say are deleted."""
-        if not (some := self.keys.among(keys)):
-            return set()
-        gone = set() if self.others is None else self.others.overruled(some)
-        return gone.union(*(opened.having(some) for opened in self.run))
 
 
 @dataclass(frozen=True)
@@ -388,6 +245,8 @@ class View:
 
     def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:
         rows = list(islice(query.rows(after, query.size), query.size)) if query.possible else []
+        if rows and after is not None and not query.rank(after) < query.rank(rows[-1][0]):
+            raise self._unreadable("objects", "they are not in order")  # pages would go round in circles
         following = (lambda: self._page(query, rows[-1][0])) if len(rows) == query.size else None
         return Page(self.name, tuple(self.decoded(row) for _, row in rows), following)
 
@@ -408,14 +267,17 @@ class View:
             # The row ends with the times of rows of datasources.
             return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=False)}
         except UNREADABLE as error:
-            for opened, _ in self.parts:  # one of them
-                opened.damaged = True
-            raise RetriableError(
-                f"an object of version {self.version.number} of the pipeline {self.version.pipeline} cannot be read: "
-                f"{error}: {row!r:.200}",
-                option="cache",
-                advice="call refresh, which copies damaged files again; if that is no help, Funnel.follow(full=True)",
-            ) from error
+            raise self._unreadable("an object", f"{error}: {row!r:.200}") from error
+
+    def _unreadable(self, what: str, why: str) -> RetriableError:
+        """Return the error for what cannot be read; mark all segments as damaged, since one of them is."""
+        for opened, _ in self.parts:
+            opened.damaged = True
+        return RetriableError(
+            f"{what} of version {self.version.number} of the pipeline {self.version.pipeline} cannot be read: {why}",
+            option="cache",
+            advice="call refresh, which copies damaged files again; if that is no help, Funnel.follow(full=True)",
+        )
 
 
 class Answering(Protocol):
@@ -624,25 +486,27 @@ class _Query:
     def rows(self, after: tuple[Any, ...] | None, limit: int) -> Iterator[tuple[tuple[Any, ...], Sequence[Any]]]:
         """Yield rows in their order, each with its place: the values that order it, and its key."""
         sorted_rows = [self._of_segment(*part, after, limit) for part in self.view.parts]
-        return heapq.merge(*sorted_rows, key=lambda each: self._rank(each[0]))
+        return heapq.merge(*sorted_rows, key=lambda each: self.rank(each[0]))
 
     def _of_segment(
         self, opened: OpenedSegment, newer: Newer, after: tuple[Any, ...] | None, limit: int
     ) -> Iterator[tuple[tuple[Any, ...], Sequence[Any]]]:
         ordered = ", ".join([*(f"{sql} DESC" if descending else sql for sql, descending in self.order), "o.k"])
-        places = "".join(f"{sql}, " for sql, _ in self.order)
-        width = len(self.order)
+        places = ", ".join([*(sql for sql, _ in self.order), "o.k"])
+        width = len(self.order) + 1
         size = limit
         while size == limit:  # else there are no more
             where, parameters = self._where(after)
-            statement = f"SELECT {places}o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
+            statement = f"SELECT {places}, o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
             with opened.reading() as connection:
                 rows = connection.execute(statement, (*parameters, limit)).fetchall()
-                gone = newer.overruled([row[width + 1] for row in rows])
+                gone = newer.overruled([row[width - 1] for row in rows])
             size = len(rows)
+            if rows and after is not None and not self.rank(after) < self.rank(rows[-1][:width]):
+                raise opened.failure(ValueError("its rows are not in order"))  # this would go round in circles
             for row in rows:
-                after = *row[:width], row[width + 1]
-                if row[width + 1] not in gone:
+                after = row[:width]
+                if row[width - 1] not in gone:
                     yield after, row[width + 2 :]
 
     def _where(self, after: tuple[Any, ...] | None) -> tuple[str, tuple[Any, ...]]:
@@ -669,7 +533,7 @@ class _Query:
             prefix.append(value)
         return Condition(" OR ".join(f"({each})" for each in alternatives), tuple(parameters))
 
-    def _rank(self, place: tuple[Any, ...]) -> tuple[Any, ...]:
+    def rank(self, place: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a place as a value that compares as SQLite orders places: NULL, numbers, texts, bytes."""
         directions = [descending for _, descending in self.order]
         return (

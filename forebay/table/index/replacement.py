@@ -26,7 +26,8 @@ from forebay.table.index.follower import Follower
 from forebay.table.index.log import Building, Entry
 from forebay.table.index.merge import Merge, RowEncoder
 from forebay.table.index.node import SearchNode
-from forebay.table.index.object_set import Newer, OpenedSegment, Overlay, View
+from forebay.table.index.object_set import Overlay, View
+from forebay.table.index.opened_segments import Newer, OpenedSegment
 from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version
 from forebay.table.index.plan import lost_edits, refused_edits, same_rows, waits_for
 from forebay.table.index.runs import recorded

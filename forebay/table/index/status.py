@@ -117,11 +117,9 @@ class Status:
         if self.edits.oldest is not None:
             edits[0] += f" since {self.edits.oldest}" + (f": {self.edits.due}" if self.edits.due else "")
         if self.edits.dead_letters:
-            dead = self.edits.last_dead[-_DEAD:]
-            edits.append(
-                f"dead letters: {self.edits.dead_letters:,} values did not fit the definition of their time, last:"
-            )
-            edits += [f"  {text}" for text in dead]
+            dead = [f"  {text}" for text in self.edits.last_dead[-_DEAD:]]
+            text = f"dead letters: {self.edits.dead_letters:,} values did not fit the definition of their time"
+            edits += [f"{text}, last:" if dead else text, *dead]
         header = ("pipeline", "version", "objects", "behind", "segment runs", "bytes", "last step")
         waits = [f"before {each.version.pipeline} can serve: {text}" for each in self.pipelines for text in each.waits]
         return "\n".join(

@@ -21,7 +21,8 @@ from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EDITS, Edit, EditRules, KeyEdits, shown_time
 from forebay.table.index.log import Entry, Run
 from forebay.table.index.merge import Merge
-from forebay.table.index.object_set import OpenedSegment, View
+from forebay.table.index.object_set import View
+from forebay.table.index.opened_segments import OpenedSegment
 from forebay.table.index.pipelines import IndexStore, IndexVersion
 from forebay.table.index.states import KEY, StateReader
 from forebay.table.index.types import parse_type

@@ -102,6 +102,31 @@ def test_a_copy_whose_texts_or_keys_are_damaged_is_copied_again(objects_at, tmp_
     assert asked()
 
 
+@pytest.mark.parametrize("overruled", [0, 1999])
+def test_pages_of_a_copy_whose_keys_are_out_of_order_end(objects_at, tmp_path, overruled):
+    objects = objects_at(shards=1)
+    objects.commit("a", [{"id": number, "name": "n"} for number in range(2000)], "snapshot")
+    if overruled:
+        objects.commit("a", [{"id": number, "name": "n"} for number in range(overruled)])
+    node = objects.node(cache=tmp_path / "mine")
+
+    def keys():
+        page = node.objects.limit(2).fetch()
+        for _ in range(1001):
+            yield from (row["id"] for row in page.rows)
+            page = page.next_page()
+        assert not page.has_next, "the pages go round in circles"
+
+    for file in (tmp_path / "mine").glob("*.db"):
+        data = file.read_bytes().replace((2**63 + 1105).to_bytes(8), (2**63 + 1001).to_bytes(8))
+        with file.open("r+b") as opened:
+            opened.write(data)
+    with pytest.raises(RetriableError, match=r"cannot be read.* not in order"):
+        list(keys())
+    node.refresh()
+    assert list(keys()) == list(range(2000))
+
+
 def test_a_process_survives_a_copy_that_is_cut_after_it_was_read(objects, tmp_path):
     """A file that is mapped into memory would end the process by SIGBUS."""
     objects.commit("a", rows(3000))

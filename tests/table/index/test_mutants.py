@@ -19,6 +19,7 @@ from forebay.table.index import (
     follower,
     merge,
     object_set,
+    opened_segments,
     replacement,
     segments,
     transactions,
@@ -66,7 +67,7 @@ def test_without_a_mutant_the_history_is_as_the_model(objects):
 
 
 MUTANTS = {
-    "masks are dropped": (object_set.Newer, "overruled", lambda newer, keys: set()),
+    "masks are dropped": (opened_segments.Newer, "overruled", lambda newer, keys: set()),
     "deleted keys are left out": (
         merge.RowEncoder,
         "objects",

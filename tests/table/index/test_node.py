@@ -21,7 +21,7 @@ from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.index import SearchNode
 from forebay.state.local_state_store import LocalStateStore
 from forebay.table.index import segment_cache
-from forebay.table.index.object_set import KeyFilter
+from forebay.table.index.opened_segments import KeyFilter
 from forebay.table.index.pipelines import IndexStore
 
 

@@ -13,7 +13,7 @@ from forebay.errors import ConfigurationError, FatalError
 from forebay.table.changelog.state import segments
 from forebay.table.index import merge
 from forebay.table.index.gc import collect
-from forebay.table.index.object_set import KeyFilter
+from forebay.table.index.opened_segments import KeyFilter
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.status import status
 from forebay.table.index.verify import verify
