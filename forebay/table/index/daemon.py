@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from math import isfinite
 from os import PathLike
 from random import Random
 from typing import Final, Protocol
@@ -95,7 +96,8 @@ class IndexDaemon:
         storage: Settings of S3, as `stateStorage.*` of a stream.
         key_hashes: Hashes the keys of edits for a flush; `spark_key_hashes` does. None: edits are not flushed.
         launch: Runs the parts of a large step of an index; None: in this process.
-        followers: Returns the other databases of an object type. Called once for each.
+        followers: Returns the other databases of an object type. Called once for each. If it fails, it is called in
+            each round, and nothing is done for the object type until it returns them.
         limits: When there are alerts.
         alerts: Get each alert: functions. Without any, alerts are written to the log.
         each_round: Gets the name of each object type and its breaches that are not over; `alert_metrics` makes one.
@@ -128,8 +130,8 @@ class IndexDaemon:
             raise ConfigurationError(
                 f"object_types is {object_types!r:.100}", option="object_types", advice="give a list of names"
             )
-        for name, seconds in (("every", every), ("gc_every", gc_every)):
-            if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
+        for name, seconds in (("every", every), ("gc_every", 0.0 if gc_every is None else gc_every)):
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not isfinite(seconds):
                 raise ConfigurationError(f"{name} is {seconds!r:.100}", option=name, advice="give seconds, as 30.0")
         if followers is not None and not callable(followers):
             raise ConfigurationError(
@@ -192,7 +194,6 @@ class IndexDaemon:
                 raise error
             _log.error("the round failed, and the next one follows: %s", error)  # as if a mount were away
             return False
-        first, self._found = not self._found, True
         well = True
         for name in names:
             if self.stopping:
@@ -203,13 +204,14 @@ class IndexDaemon:
                         IndexStore(self.location, name, self.storage).head()  # a name that is wrong is refused
                     self._types[name] = _TypeRounds(self, name)
                 except Exception as error:  # also of a user's function that returns followers
-                    if first and isinstance(error, ConfigurationError):
+                    if not self._found and isinstance(error, ConfigurationError):
                         raise
                     log = _log.error if isinstance(error, ForebayError) else _log.exception
                     log("%s: the round failed, and the next one follows: %s", name, error)
                     well = False
                     continue
             well = self._types[name].step(wait=wait) and well
+        self._found = True
         return well
 
     def run(self, until: Callable[[], bool] | None = None, sleep: Callable[[float], None] = time.sleep) -> None:

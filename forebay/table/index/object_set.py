@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from types import TracebackType
-from typing import Any, Final, NoReturn, Protocol, Self
+from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.formats.values.dates import Zone
@@ -31,7 +31,7 @@ from forebay.table.index.conditions import (
 )
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import PENDING, Change, Edit, EditRules, KeyEdits, edited_values, key_of, now
-from forebay.table.index.opened_segments import Newer, OpenedSegment
+from forebay.table.index.opened_segments import COPY_AGAIN, Newer, OpenedSegment
 from forebay.table.index.pipelines import IndexVersion
 from forebay.table.index.segments import IndexSegment, Row, memory_segment
 from forebay.table.index.text import Phrase, match_expression, search_phrases
@@ -39,6 +39,8 @@ from forebay.table.index.types import SparkType
 
 LIMIT: Final = 100
 """Rows of a page, if `limit` is not called."""
+
+_RankedRow: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -245,10 +247,8 @@ class View:
 
     def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:
         rows = list(islice(query.rows(after, query.size), query.size)) if query.possible else []
-        if rows and after is not None and not query.rank(after) < query.rank(rows[-1][0]):
-            raise self._unreadable("objects", "they are not in order")  # pages would go round in circles
-        following = (lambda: self._page(query, rows[-1][0])) if len(rows) == query.size else None
-        return Page(self.name, tuple(self.decoded(row) for _, row in rows), following)
+        following = (lambda: self._page(query, rows[-1][1])) if len(rows) == query.size else None
+        return Page(self.name, tuple(self.decoded(row) for *_, row in rows), following)
 
     def find(self, key: object) -> tuple[IndexSegment | None, dict[str, Any] | None]:
         """Return the segment that decides about a key, and the object; None: no segment has it, or it is deleted."""
@@ -267,17 +267,14 @@ class View:
             # The row ends with the times of rows of datasources.
             return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=False)}
         except UNREADABLE as error:
-            raise self._unreadable("an object", f"{error}: {row!r:.200}") from error
-
-    def _unreadable(self, what: str, why: str) -> RetriableError:
-        """Return the error for what cannot be read; mark all segments as damaged, since one of them is."""
-        for opened, _ in self.parts:
-            opened.damaged = True
-        return RetriableError(
-            f"{what} of version {self.version.number} of the pipeline {self.version.pipeline} cannot be read: {why}",
-            option="cache",
-            advice="call refresh, which copies damaged files again; if that is no help, Funnel.follow(full=True)",
-        )
+            for opened, _ in self.parts:  # one of them
+                opened.damaged = True
+            raise RetriableError(
+                f"an object of version {self.version.number} of the pipeline {self.version.pipeline} cannot be read: "
+                f"{error}: {row!r:.200}",
+                option="cache",
+                advice=COPY_AGAIN,
+            ) from error
 
 
 class Answering(Protocol):
@@ -483,31 +480,35 @@ class _Query:
                     count += len(keys) - len(newer.overruled(keys))
             return count
 
-    def rows(self, after: tuple[Any, ...] | None, limit: int) -> Iterator[tuple[tuple[Any, ...], Sequence[Any]]]:
-        """Yield rows in their order, each with its place: the values that order it, and its key."""
-        sorted_rows = [self._of_segment(*part, after, limit) for part in self.view.parts]
-        return heapq.merge(*sorted_rows, key=lambda each: self.rank(each[0]))
+    def rows(self, after: tuple[Any, ...] | None, limit: int) -> Iterator[_RankedRow]:
+        """Yield rows in their order, each with its rank and its place: the values that order it, and its key."""
+        return heapq.merge(
+            *(self._of_segment(*part, after, limit) for part in self.view.parts), key=lambda each: each[0]
+        )
 
     def _of_segment(
         self, opened: OpenedSegment, newer: Newer, after: tuple[Any, ...] | None, limit: int
-    ) -> Iterator[tuple[tuple[Any, ...], Sequence[Any]]]:
+    ) -> Iterator[_RankedRow]:
         ordered = ", ".join([*(f"{sql} DESC" if descending else sql for sql, descending in self.order), "o.k"])
         places = ", ".join([*(sql for sql, _ in self.order), "o.k"])
         width = len(self.order) + 1
+        last = None if after is None else self._rank(after)
         size = limit
         while size == limit:  # else there are no more
             where, parameters = self._where(after)
             statement = f"SELECT {places}, o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
             with opened.reading() as connection:
                 rows = connection.execute(statement, (*parameters, limit)).fetchall()
-                gone = newer.overruled([row[width - 1] for row in rows])
+                gone = newer.overruled([row[width - 1] for row in rows])  # a key that is no bytes fails here
             size = len(rows)
-            if rows and after is not None and not self.rank(after) < self.rank(rows[-1][:width]):
-                raise opened.failure(ValueError("its rows are not in order"))  # this would go round in circles
             for row in rows:
                 after = row[:width]
+                rank = self._rank(after)
+                if last is not None and not last < rank:  # pages would go round in circles
+                    raise opened.failure(ValueError("its rows are not in order"))
+                last = rank
                 if row[width - 1] not in gone:
-                    yield after, row[width + 2 :]
+                    yield rank, after, row[width + 2 :]
 
     def _where(self, after: tuple[Any, ...] | None) -> tuple[str, tuple[Any, ...]]:
         parts = list(self.conditions)
@@ -533,7 +534,7 @@ class _Query:
             prefix.append(value)
         return Condition(" OR ".join(f"({each})" for each in alternatives), tuple(parameters))
 
-    def rank(self, place: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _rank(self, place: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a place as a value that compares as SQLite orders places: NULL, numbers, texts, bytes."""
         directions = [descending for _, descending in self.order]
         return (

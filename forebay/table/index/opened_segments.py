@@ -19,6 +19,10 @@ from forebay.table.index.conditions import VALUES
 from forebay.table.index.edits import KeyEdits
 from forebay.table.index.segments import IndexSegment
 
+COPY_AGAIN: Final = (
+    "call refresh, which copies what is damaged again, and then ask again; if that is no help, Funnel.follow(full=True)"
+)
+
 _TOO_LARGE: Final = re.compile(r"too (large|many|long|complex)|stack overflow")
 """What SQLite says of statements that it does not run. All else says that the file cannot be read."""
 
@@ -87,7 +91,8 @@ class OpenedSegment:
 
     def failure(self, error: Exception) -> ForebayError:
         """Return the error for one of reading; unless the statement is too large, mark the segment as `damaged`."""
-        if isinstance(error, sqlite3.Error) and _TOO_LARGE.search(str(error)):
+        # Damage has other codes or none, and the text may have words of a row; FTS5 has this code with other texts.
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR and _TOO_LARGE.search(str(error)):
             return ConfigurationError(
                 f"the query is too large for SQLite: {error}", option="where", advice="ask in several smaller queries"
             )
@@ -95,7 +100,7 @@ class OpenedSegment:
         return RetriableError(
             f"the copy of the segment {self.segment.name} cannot be read any more: {error}",
             option="cache",
-            advice="call refresh, which copies it again, and then ask again",
+            advice=COPY_AGAIN,
         )
 
     def note_keys(self) -> None:

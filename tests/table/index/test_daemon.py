@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 import shutil
@@ -91,19 +92,19 @@ EXACT = Exact(first_pause=300.0, factor=2.0, max_pause=HOUR)
 @pytest.mark.parametrize("returned", [None, [5], ConfigurationError("no database")])
 def test_followers_that_cannot_be_made_end_a_daemon_in_its_first_round_alone(objects_at, daemon_of, returned, caplog):
     def followers(name):
-        if isinstance(returned, Exception) and name == "P":
+        if isinstance(returned, Exception) and name == "N":
             raise returned
-        return returned if name == "P" else []
+        return returned if name == "N" else []
 
     objects = objects_at()
     objects.commit("a", [{"id": 1, "name": "x"}])
     daemon = daemon_of(objects, followers=followers)
     assert daemon.step()
-    other = objects_at(replace(objects.definition, name="P"), objects.location)
+    other = objects_at(replace(objects.definition, name="N"), objects.location)
     other.commit("a", [{"id": 1, "name": "x"}])
     objects.commit("a", [{"id": 2, "name": "x"}], follow=False)
     assert daemon.step() is False
-    assert "P: the round failed, and the next one follows" in caplog.text
+    assert "N: the round failed, and the next one follows" in caplog.text
     assert objects.index.newest_version("000001").data == 2
     with pytest.raises(ConfigurationError, match="no database|followers returned"):
         daemon_of(objects, followers=followers).step()
@@ -111,7 +112,15 @@ def test_followers_that_cannot_be_made_end_a_daemon_in_its_first_round_alone(obj
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("object_types", 5), ("object_types", [5]), ("every", "a"), ("gc_every", "x"), ("followers", 5)],
+    [
+        ("object_types", 5),
+        ("object_types", [5]),
+        ("every", "a"),
+        ("every", None),
+        ("every", math.nan),
+        ("gc_every", "x"),
+        ("followers", 5),
+    ],
 )
 def test_arguments_of_a_daemon_are_checked(objects, daemon_of, option, value):
     with pytest.raises(ConfigurationError, match=f"{option} is") as caught:

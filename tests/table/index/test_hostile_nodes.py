@@ -14,6 +14,7 @@ import pytest
 
 from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.index import Datasource, ObjectType, Property, SearchNode
+from forebay.table.index.follower import FullRule
 from forebay.table.index.why import explain
 
 NUMBERS = ObjectType(
@@ -102,13 +103,26 @@ def test_a_copy_whose_texts_or_keys_are_damaged_is_copied_again(objects_at, tmp_
     assert asked()
 
 
-@pytest.mark.parametrize("overruled", [0, 1999])
-def test_pages_of_a_copy_whose_keys_are_out_of_order_end(objects_at, tmp_path, overruled):
-    objects = objects_at(shards=1)
-    objects.commit("a", [{"id": number, "name": "n"} for number in range(2000)], "snapshot")
-    if overruled:
-        objects.commit("a", [{"id": number, "name": "n"} for number in range(overruled)])
+def test_a_damaged_text_is_damage_whatever_it_says(objects, tmp_path):
+    objects.commit("a", [{"id": number, "note": f"too many items {number:04}"} for number in range(2000)])
     node = objects.node(cache=tmp_path / "mine")
+    for file in (tmp_path / "mine").glob("*.db"):
+        data = file.read_bytes().replace(b"too many items 10", b"too many items \xff0")
+        with file.open("r+b") as opened:
+            opened.write(data)
+    with pytest.raises(RetriableError, match="too many items"):
+        [node.get(number) for number in range(1000, 1100)]
+    node.refresh()
+    assert node.get(1050)["note"] == "too many items 1050"
+
+
+@pytest.mark.parametrize("overruled", [0, 1999])  # with the latter, all rows of most parts that are read
+def test_pages_of_a_copy_whose_keys_are_out_of_order_end(objects_at, tmp_path, overruled):
+    objects = objects_at(shards=1, rule=FullRule(None))
+    objects.commit("a", [{"id": number, "name": "n"} for number in range(2000)], "snapshot")
+    objects.commit("a", [{"id": number, "name": "m"} for number in range(overruled)] or [{"id": 1999, "name": "m"}])
+    node = objects.node(cache=tmp_path / "mine")
+    assert len(node.view().runs) == 2
 
     def keys():
         page = node.objects.limit(2).fetch()
