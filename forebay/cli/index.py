@@ -353,7 +353,7 @@ def show_runs(
     if as_json:
         say(json.dumps([asdict(run) for run in matching], indent=2))
         return
-    say(text_table(RUN_HEADER, [run_cells(run) for run in matching], right={0, 3, 4}) if matching else "no such run")
+    say(text_table(RUN_HEADER, [run_cells(run) for run in matching], right={0, 3, 4}) if matching else "no run matches")
 
 
 @index.command()

@@ -60,6 +60,7 @@ THREADED = {
     "table/index/monitor.py": "an alert function of a user that does not return holds up no round",
     "table/index/opensearch_objects.py": "the same as of a node",
     "table/index/node.py": "a node runs in a user's process, and its refreshes wait for one another",
+    "table/index/opened_segments.py": "threads of a user's process share the connections of a node",
     "testkit/": "embedded servers and the fault proxy run beside the test",
 }
 THREADING = {"threading", "_thread", "queue", "multiprocessing", "asyncio"}

@@ -14,14 +14,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from math import isfinite
 from os import PathLike
 from random import Random
+from threading import TIMEOUT_MAX
 from typing import Final, Protocol
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
 from forebay.retry import RetryPolicy
+from forebay.table.changelog.state.typed_values import is_text
 from forebay.table.index.definition import ObjectType, is_name
 from forebay.table.index.edits import Edit, due
 from forebay.table.index.flush import KeyHashes, flush
@@ -131,7 +132,7 @@ class IndexDaemon:
                 f"object_types is {object_types!r:.100}", option="object_types", advice="give a list of names"
             )
         for name, seconds in (("every", every), ("gc_every", 0.0 if gc_every is None else gc_every)):
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not isfinite(seconds):
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= TIMEOUT_MAX:
                 raise ConfigurationError(f"{name} is {seconds!r:.100}", option=name, advice="give seconds, as 30.0")
         if followers is not None and not callable(followers):
             raise ConfigurationError(
@@ -198,19 +199,18 @@ class IndexDaemon:
         for name in names:
             if self.stopping:
                 break
-            if name not in self._types:
-                try:
+            try:
+                if name not in self._types:
                     if self._names:
                         IndexStore(self.location, name, self.storage).head()  # a name that is wrong is refused
                     self._types[name] = _TypeRounds(self, name)
-                except Exception as error:  # also of a user's function that returns followers
-                    if not self._found and isinstance(error, ConfigurationError):
-                        raise
-                    log = _log.error if isinstance(error, ForebayError) else _log.exception
-                    log("%s: the round failed, and the next one follows: %s", name, error)
-                    well = False
-                    continue
-            well = self._types[name].step(wait=wait) and well
+                well = self._types[name].step(wait=wait) and well
+            except Exception as error:  # also of a user's function that returns followers
+                if not self._found and name not in self._types and isinstance(error, ConfigurationError):
+                    raise
+                log = _log.error if isinstance(error, ForebayError) else _log.exception
+                log("%s: the round failed, and the next one follows: %s", name, error)
+                well = False
         self._found = True
         return well
 
@@ -249,7 +249,9 @@ class _TypeRounds:
         self._daemon, self._clock = daemon, daemon.clock
         self._index = IndexStore(daemon.location, name, daemon.storage)
         followers = daemon.followers(name)
-        if not isinstance(followers, Sequence) or not all(hasattr(each, "catch_up") for each in followers):
+        if not isinstance(followers, Sequence) or not all(
+            hasattr(each, "catch_up") and is_text(getattr(each, "name", None)) for each in followers
+        ):
             raise ConfigurationError(
                 f"followers returned {followers!r:.100} for {name!r}",
                 option="followers",
@@ -286,26 +288,22 @@ class _TypeRounds:
 
     def step(self, *, wait: bool) -> bool:
         """Do a round; return whether all jobs are well. Wait for the replacement that is built, or look at it."""
-        try:
-            head = self._index.log.head()
-            if head is None:
-                return self._is_gone()
-            if head.number < self._head:
-                self.begin()
-            self._head, self._was_there = head.number, True
-            self._first_serving = self._first_serving or head.serving
-            well = self._runs_are_read()
-            for job in self._jobs(head):
-                if self._daemon.stopping:
-                    return well
-                well = self._attempt(job, wait=wait) and well
-            well = self._runs_are_read() and well
-            observed = self._observed(self._index.log.head(head) or head)
-            broken = self._alerts.update(observed, self._daemon.limits)
-            self._each_round(broken)
-        except ForebayError as error:
-            _log.error("%s: the round failed, and the next one follows: %s", self._index.object_type, error)
-            return False
+        head = self._index.log.head()
+        if head is None:
+            return self._is_gone()
+        if head.number < self._head:
+            self.begin()
+        self._head, self._was_there = head.number, True
+        self._first_serving = self._first_serving or head.serving
+        well = self._runs_are_read()
+        for job in self._jobs(head):
+            if self._daemon.stopping:
+                return well
+            well = self._attempt(job, wait=wait) and well
+        well = self._runs_are_read() and well
+        observed = self._observed(self._index.log.head(head) or head)
+        broken = self._alerts.update(observed, self._daemon.limits)
+        self._each_round(broken)
         return well
 
     def _is_gone(self) -> bool:

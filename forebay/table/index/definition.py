@@ -237,8 +237,8 @@ def check_key_type(name: str, kind: SparkType) -> None:
         raise ConfigurationError(
             f"the key {name!r} cannot have the type {kind.text}",
             option="key",
-            advice="use bigint, string, boolean, binary, date, timestamp, timestamp_ntz, or decimal with at most "
-            f"{KEY_SCALE} places; cast the column to string for anything else",
+            advice="use bigint for integers, string, boolean, binary, date, timestamp, timestamp_ntz, or decimal with "
+            f"at most {KEY_SCALE} places; cast the column to string for anything else",
         )
 
 

@@ -47,7 +47,8 @@ class KeyCodec:
         raise ConfigurationError(
             f"{key!r:.200} is no key: the key is ({shown})",
             option="key",
-            advice="give a value of the type in Python, such as 7 for a bigint; for several columns a tuple of them",
+            advice="give values of these types in Python, as 7 for a bigint, 'a' for a string, or a datetime with a "
+            "time zone for a timestamp; for several columns a tuple of all of them",
         )
 
     def to_json(self, values: Sequence[Any]) -> tuple[Any, ...]:

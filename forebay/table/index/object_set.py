@@ -8,7 +8,6 @@ import sys
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -19,7 +18,6 @@ from forebay.errors import ConfigurationError, RetriableError
 from forebay.formats.values.dates import Zone
 from forebay.table.changelog.state.typed_values import UNREADABLE
 from forebay.table.index.conditions import (
-    VALUES,
     Bound,
     Columns,
     Condition,
@@ -158,10 +156,13 @@ class View:
                 each = keys.get(encoded) or self._edited_key(values, encoded)
                 keys[encoded] = replace(each, edits=rules.then(each.edits, change, edit.time)[0])
         rows: list[Row] = []
-        for encoded, each in keys.items():
-            made = each.object(rules)
-            rows.append((encoded, (*each.values, None) if made is None else made, made is not None))
-        opened = OpenedSegment(*memory_segment(self.definition, rows))
+        try:
+            for encoded, each in keys.items():
+                made = each.object(rules)
+                rows.append((encoded, (*each.values, None) if made is None else made, made is not None))
+            opened = OpenedSegment(*memory_segment(self.definition, rows))
+        except UNREADABLE as error:  # of a value of a copy that has another type
+            raise self._unreadable(error) from error
         opened.note_keys()
         added = opened.segment.rows - sum(each.row is not None for each in keys.values())
         return replace(self, overlay=Overlay((*self.overlay.edits, *edits), keys, (opened,), added))
@@ -188,7 +189,10 @@ class View:
             values = codec.values(key)
             encoded = codec.encode(values)
             each = keys.get(encoded) or self.overlay.keys.get(encoded) or self._edited_key(values, encoded)
-            exists = each.object(rules) is not None
+            try:
+                exists = each.object(rules) is not None
+            except UNREADABLE as error:
+                raise self._unreadable(error) from error
             if properties is None and not exists:
                 raise ConfigurationError(
                     f"{self.definition.name!r} has no object ({codec.shown(values)}) to delete",
@@ -267,14 +271,17 @@ class View:
             # The row ends with the times of rows of datasources.
             return {name: kind.decode(value) for (name, kind), value in zip(columns.items(), row, strict=False)}
         except UNREADABLE as error:
-            for opened, _ in self.parts:  # one of them
-                opened.damaged = True
-            raise RetriableError(
-                f"an object of version {self.version.number} of the pipeline {self.version.pipeline} cannot be read: "
-                f"{error}: {row!r:.200}",
-                option="cache",
-                advice=COPY_AGAIN,
-            ) from error
+            raise self._unreadable(f"{error}: {row!r:.200}") from error
+
+    def _unreadable(self, why: object) -> RetriableError:
+        """Return the error for an object that cannot be read; mark all segments as damaged, since one of them is."""
+        for opened, _ in self.parts:
+            opened.damaged = True
+        return RetriableError(
+            f"an object of version {self.version.number} of the pipeline {self.version.pipeline} cannot be read: {why}",
+            option="cache",
+            advice=COPY_AGAIN,
+        )
 
 
 class Answering(Protocol):
@@ -438,7 +445,7 @@ class ObjectSet:
             try:
                 columns.column(name)
             except ConfigurationError as error:
-                error.option = "order_by"
+                error.option, error.advice = "order_by", f"{error.advice}; with a - before it in descending order"
                 raise
         return Asked(all_of(conditions), phrases, order, self._limit)
 
@@ -471,14 +478,14 @@ class _Query:
     def counted(self, opened: OpenedSegment, newer: Newer) -> int:
         """Return the number of rows of a segment that no newer one overrules."""
         where, parameters = self._where(None)
-        with opened.reading() as connection:
-            if not newer.run:
+        if not newer.run:
+            with opened.reading() as connection:
                 return int(connection.execute(f"SELECT count(*) FROM o{where}", parameters).fetchone()[0])
-            count = 0
-            with closing(connection.execute(f"SELECT o.k FROM o{where}", parameters)) as cursor:
-                while keys := [key for (key,) in cursor.fetchmany(VALUES)]:
-                    count += len(keys) - len(newer.overruled(keys))
-            return count
+        count = 0
+        for rows in opened.scan(f"SELECT o.k FROM o{where}", parameters):
+            with opened.reading():
+                count += len(rows) - len(newer.overruled(key for (key,) in rows))
+        return count
 
     def rows(self, after: tuple[Any, ...] | None, limit: int) -> Iterator[_RankedRow]:
         """Yield rows in their order, each with its rank and its place: the values that order it, and its key."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
+from threading import RLock
 from typing import Any, Final, Self
 from zlib import crc32
 
@@ -72,6 +73,8 @@ class OpenedSegment:
         self.connection = connection
         self.damaged = False
         self.keys = KeyFilter(b"\xff")
+        self._lock = RLock()
+        """A thread that has the one of a segment may wait for those of newer ones, and for no others."""
 
     def __del__(self) -> None:
         self.connection.close()
@@ -80,14 +83,17 @@ class OpenedSegment:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Give the connection for a statement; an error of SQLite, or a key that is no bytes, becomes one of forebay.
 
+        One thread at a time: SQLite keeps an error in the connection, where the success of another thread hides it.
+
         Raises:
             RetriableError: The file cannot be read any more; the segment is marked as `damaged`.
             ConfigurationError: The statement has too many conditions.
         """
-        try:
-            yield self.connection
-        except (sqlite3.Error, TypeError) as error:
-            raise self.failure(error) from error
+        with self._lock:
+            try:
+                yield self.connection
+            except (sqlite3.Error, TypeError) as error:
+                raise self.failure(error) from error
 
     def failure(self, error: Exception) -> ForebayError:
         """Return the error for one of reading; unless the statement is too large, mark the segment as `damaged`."""
@@ -102,6 +108,21 @@ class OpenedSegment:
             option="cache",
             advice=COPY_AGAIN,
         )
+
+    def scan(self, statement: str, parameters: Sequence[Any] = ()) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows of a statement, some at a time; other threads read between."""
+        with self.reading() as connection:
+            cursor = connection.execute(statement, parameters)
+        try:
+            while True:
+                with self.reading():
+                    rows = cursor.fetchmany(VALUES)
+                if not rows:
+                    return
+                yield rows
+        finally:
+            with self.reading():
+                cursor.close()
 
     def note_keys(self) -> None:
         """Read all keys, so that `find` seldom reads the file for a key that the segment does not have."""

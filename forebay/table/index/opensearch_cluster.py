@@ -176,8 +176,7 @@ class Cluster:
                     f"{alias!r} of OpenSearch is {', '.join(foreign or indexes)}, which is not of "
                     + ", ".join(f"{'format' if name == 'v' else name} {value!r}" for name, value in owner.items()),
                     option="name",
-                    advice="give another name; or remove the index if nobody needs it: _meta in its mapping says whose "
-                    "it is",
+                    advice="give the object type of the index, or another name; _meta in its mapping says whose it is",
                 )
             if not indexes:
                 raise _no_opensearch(indexes)
@@ -476,7 +475,8 @@ def _is_url(url: str) -> bool:
         parts = urlsplit(url if "://" in url else f"//{url}")
         # A name without a password is refused, because the client cannot take it.
         known = parts.scheme in ("", "http", "https") and (parts.username is None) == (parts.password is None)
-        return known and bool(parts.hostname) and parts.port != 0
+        # A directory, such as the location of a funnel, would be looked for as a host for minutes.
+        return known and bool(parts.hostname) and parts.port != 0 and ("://" in url or parts.port is not None)
     except ValueError:
         return False
 

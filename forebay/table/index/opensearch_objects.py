@@ -214,7 +214,8 @@ class _View:
             return self._page(request, after)
         except MissingError as error:
             raise RetriableError(
-                f"the point in time of this page has ended: {error}", advice="ask again, from the first page on"
+                f"the point in time of this page has ended: {error.message}",
+                advice="ask again, from the first page on",
             ) from error
 
     def _bound(self, objects: ObjectSet) -> Asked:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -13,7 +12,6 @@ from typing import Any, Final
 from forebay.errors import ConfigurationError, FatalError
 from forebay.table.changelog.state.segments import StoredSegments
 from forebay.table.index.compaction import rows_of_runs
-from forebay.table.index.conditions import VALUES
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EditRules
 from forebay.table.index.log import Entry
@@ -38,6 +36,8 @@ class Verification:
     Args:
         version: The version of the index.
         data: The number of the fact of the log whose states were compared.
+        log: The number of the newest fact of the log.
+        edits: The number of edits that are pending in the version of a node.
         objects: The number of objects of the states.
         differing: The number of keys that are missing, that are not to be there, or whose object differs.
         named: Some of these keys, each with what is wrong.
@@ -51,6 +51,8 @@ class Verification:
     differing: int = 0
     named: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    log: int = 0
+    edits: int = 0
 
     @property
     def is_equal(self) -> bool:
@@ -59,8 +61,11 @@ class Verification:
 
     def __str__(self) -> str:
         what = f"version {self.version}, at fact {self.data} of the log"
+        if self.log > self.data:
+            what += f", which is at {self.log}"
         if self.is_equal:
-            return f"{what}: equal to the states of all datasources, {self.objects:,} objects"
+            edited = f" and {self.edits:,} pending edits" if self.edits else ""
+            return f"{what}: equal to the states of all datasources{edited}, {self.objects:,} objects"
         if self.problems:
             return "\n  ".join([f"{what}: damaged", *self.problems])
         return "\n  ".join([f"{what}: {self.differing:,} keys differ", *self.named])
@@ -99,7 +104,7 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
     with index.log.reading(entry):
         problems = (*_damaged(index, version), *damaged_states(index, entry))
         if problems and index.log.get(version.data) is not None:
-            return Verification(version.number, version.data, problems=problems)
+            return Verification(version.number, version.data, problems=problems, log=head.number)
         definition = index.definition(version.pipeline)
         rows = partial(merged_rows, index, entry, definition)
         if view is None:
@@ -110,7 +115,8 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
     if verification.is_equal and verification.objects != count:
         miscounted = f"the version has {verification.objects:,} objects, and says {count:,}"
         verification = replace(verification, problems=(miscounted,))
-    return replace(verification, version=version.number)
+    edits = 0 if view is None else len(view.overlay.edits)
+    return replace(verification, version=version.number, log=head.number, edits=edits)
 
 
 def _damaged(index: IndexStore, version: IndexVersion) -> Iterator[str]:
@@ -223,7 +229,7 @@ def _of_segments(index: IndexStore, version: IndexVersion, definition: ObjectTyp
 def _of_view(view: View) -> Iterator[Columns]:
     """Yield the rows as the queries of a node find them."""
     for opened, newer in view.parts:
-        with opened.reading() as connection, closing(connection.execute("SELECT * FROM o")) as rows:
-            while some := rows.fetchmany(VALUES):
-                gone = newer.overruled(key for _, key, *_ in some)
-                yield from (tuple(columns) for _, key, *columns in some if key not in gone)
+        for rows in opened.scan("SELECT * FROM o"):
+            with opened.reading():
+                gone = newer.overruled(key for _, key, *_ in rows)
+            yield from (tuple(columns) for _, key, *columns in rows if key not in gone)

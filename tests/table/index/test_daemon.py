@@ -89,7 +89,11 @@ class Exact(RetryPolicy):
 EXACT = Exact(first_pause=300.0, factor=2.0, max_pause=HOUR)
 
 
-@pytest.mark.parametrize("returned", [None, [5], ConfigurationError("no database")])
+class Nameless:
+    def catch_up(self): ...
+
+
+@pytest.mark.parametrize("returned", [None, [5], [Nameless()], ConfigurationError("no database")])
 def test_followers_that_cannot_be_made_end_a_daemon_in_its_first_round_alone(objects_at, daemon_of, returned, caplog):
     def followers(name):
         if isinstance(returned, Exception) and name == "N":
@@ -118,6 +122,8 @@ def test_followers_that_cannot_be_made_end_a_daemon_in_its_first_round_alone(obj
         ("every", "a"),
         ("every", None),
         ("every", math.nan),
+        ("every", -1.0),
+        ("gc_every", 10**400),
         ("gc_every", "x"),
         ("followers", 5),
     ],

@@ -488,6 +488,20 @@ def test_status_and_why_show_edits(objects, clock):
     assert "edits: created by a user" in text and "    city: b.city" in text and "without a row it is NULL" in text
 
 
+def test_verify_says_what_else_it_has_seen(objects):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    node = objects.node()
+    node.edit(2, name="y")
+    with_edits = (
+        "version 1, at fact 1 of the log: equal to the states of all datasources and 1 pending edits, 2 objects"
+    )
+    assert str(verify(objects.index, node.view())) == with_edits
+    objects.commit("a", [{"id": 3, "name": "x"}], follow=False)
+    assert str(verify(objects.index)) == (
+        "version 1, at fact 1 of the log, which is at 2: equal to the states of all datasources, 1 objects"
+    )
+
+
 def test_verify_finds_a_wrong_overlay(objects):
     objects.commit("a", rows("a", "b", "c"))
     node = objects.node()

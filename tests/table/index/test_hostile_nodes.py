@@ -8,7 +8,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
+from random import Random
 
 import pytest
 
@@ -101,6 +103,51 @@ def test_a_copy_whose_texts_or_keys_are_damaged_is_copied_again(objects_at, tmp_
         asked()
     node.refresh()
     assert asked()
+
+
+def test_an_edit_of_an_object_whose_copy_is_damaged_is_refused_until_it_is_copied_again(objects_at, tmp_path):
+    objects = objects_at(shards=1)
+    objects.commit("a", [{"id": number, "name": "n", "note": f"text {number}"} for number in range(10)])
+    node, other = objects.node(cache=tmp_path / "mine"), objects.node()
+    for file in (tmp_path / "mine").glob("*.db"):
+        data = bytearray(file.read_bytes())
+        data[data.rindex(25, 0, data.index(b"text 3"))] ^= 1  # in the header of the row: bytes instead of a text
+        with file.open("r+b") as opened:
+            opened.write(data)
+    with pytest.raises(RetriableError, match="an object of version 1 of the pipeline 000001 cannot be read"):
+        node.edit(3, name="m")
+    other.edit(3, name="o")
+    node.refresh()
+    assert node.get(3) == other.get(3) == {"id": 3, "name": "o", "note": "text 3", "city": None}
+    assert node.edit(3, name="m") == 2
+
+
+def test_threads_that_meet_damage_together_get_its_error(objects_at, tmp_path):
+    objects, random, errors = objects_at(shards=1), Random(1), Counter()
+    objects.commit("a", [{"id": number, "note": f"late parcel {number}"} for number in range(500)], "snapshot")
+    node = objects.node(cache=tmp_path / "mine")
+    for file in (tmp_path / "mine").glob("*.db"):
+        data = bytearray(file.read_bytes())
+        for _ in range(2000):
+            data[random.randrange(4096, len(data))] = random.randrange(256)
+        with file.open("r+b") as opened:
+            opened.write(data)
+
+    def ask():
+        for _ in range(3000):
+            try:
+                node.search("late").count()
+            except Exception as error:  # noqa: BLE001 - of whatever kind
+                errors[type(error), isinstance(error.__cause__, sqlite3.Error)] += 1
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(errors) == {(RetriableError, True)}
+    node.refresh()
+    assert node.search("late").count() == 500
 
 
 def test_a_damaged_text_is_damage_whatever_it_says(objects, tmp_path):

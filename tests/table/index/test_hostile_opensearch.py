@@ -117,7 +117,7 @@ def test_a_server_without_indexes_is_not_opensearch(followed):
 @pytest.mark.parametrize(
     "hosts",
     [
-        "", [], None, 5, "http://", "localhost:abc", "http://[::1", "ftp://x", "http://user@x:1",
+        "", [], None, 5, "http://", "objects", "localhost:abc", "http://[::1", "ftp://x", "http://user@x:1",
         "http://user:s3cret@x:99999", "http://user:s3cret@x y:1", "http://user:s3c\U0001f600ret@x:1",
         "http://user:s3cr/et@x:1", "http://user:s3c#ret@x:1", {"host": "x"},
         ["http://x", "http://user:s3cret@x:1x"], b"x",
