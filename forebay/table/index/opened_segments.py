@@ -113,16 +113,12 @@ class OpenedSegment:
         """Yield the rows of a statement, some at a time; other threads read between."""
         with self.reading() as connection:
             cursor = connection.execute(statement, parameters)
-        try:
-            while True:
-                with self.reading():
-                    rows = cursor.fetchmany(VALUES)
-                if not rows:
-                    return
-                yield rows
-        finally:
+        while True:
             with self.reading():
-                cursor.close()
+                rows = cursor.fetchmany(VALUES)
+            if not rows:
+                return
+            yield rows
 
     def note_keys(self) -> None:
         """Read all keys, so that `find` seldom reads the file for a key that the segment does not have."""
@@ -149,16 +145,17 @@ class OpenedSegment:
         except UNREADABLE as error:
             raise self.failure(error) from error
 
-    def having(self, keys: Sequence[bytes]) -> Iterator[bytes]:
-        """Yield those of some keys that the segment has, or that it says are deleted."""
-        some = self.keys.among(keys)
+    def having(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Return those of some keys that the segment has, or that it says are deleted."""
+        some, having = self.keys.among(keys), set[bytes]()
         for start in range(0, len(some), VALUES):
             chunk = some[start : start + VALUES]
             places = ", ".join("?" * len(chunk))
             with self.reading() as connection:
                 for table in ("o", "d") if self.segment.deleted else ("o",):
-                    for (key,) in connection.execute(f"SELECT k FROM {table} WHERE k IN ({places})", chunk):
-                        yield key
+                    rows = connection.execute(f"SELECT k FROM {table} WHERE k IN ({places})", chunk)
+                    having.update(key for (key,) in rows)
+        return having
 
 
 @dataclass(frozen=True)
