@@ -98,7 +98,7 @@ class IndexDaemon:
         key_hashes: Hashes the keys of edits for a flush; `spark_key_hashes` does. None: edits are not flushed.
         launch: Runs the parts of a large step of an index; None: in this process.
         followers: Returns the other databases of an object type. Called once for each. If it fails, it is called in
-            each round, and nothing is done for the object type until it returns them.
+            each round, and nothing is done for the object type until it returns them; nor is there an alert.
         limits: When there are alerts.
         alerts: Get each alert: functions. Without any, alerts are written to the log.
         each_round: Gets the name of each object type and its breaches that are not over; `alert_metrics` makes one.
@@ -211,7 +211,7 @@ class IndexDaemon:
                 log = _log.error if isinstance(error, ForebayError) else _log.exception
                 log("%s: the round failed, and the next one follows: %s", name, error)
                 well = False
-        self._found = True
+        self._found = bool(self._types)
         return well
 
     def run(self, until: Callable[[], bool] | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -255,7 +255,7 @@ class _TypeRounds:
             raise ConfigurationError(
                 f"followers returned {followers!r:.100} for {name!r}",
                 option="followers",
-                advice="return a list, as [OpenSearchIndex(location, name, url)]",
+                advice="return a list of objects with a name and catch_up, as [OpenSearchIndex(location, name, url)]",
             )
         self._followers = tuple(followers)
         self._random = Random()

@@ -202,7 +202,8 @@ class SearchNode(Queryable):
 
         Raises:
             ConfigurationError: There is no such property, or a value or the key is wrong; nothing was stored.
-            RetriableError: The store does not answer; the edit may be stored.
+            RetriableError: The store does not answer, and the edit may be stored; or a copy cannot be read, and it is
+                not.
         """
         return self.edit_many([(key, properties)])
 
@@ -214,7 +215,8 @@ class SearchNode(Queryable):
 
         Raises:
             ConfigurationError: There is no such object.
-            RetriableError: The store does not answer; the edit may be stored.
+            RetriableError: The store does not answer, and the edit may be stored; or a copy cannot be read, and it is
+                not.
         """
         return self.edit_many([(key, None)])
 
@@ -226,7 +228,8 @@ class SearchNode(Queryable):
 
         Raises:
             ConfigurationError: As in `edit` and `delete`, or there are more than 1,000.
-            RetriableError: The store does not answer; the edits may be stored.
+            RetriableError: The store does not answer, and the edits may be stored; or a copy cannot be read, and they
+                are not.
         """
         pairs = _pairs(edits)
         with self._refreshing:
@@ -319,11 +322,12 @@ class SearchNode(Queryable):
                 runs.append(
                     tuple(known.get(segment) or self._opened(segment, definition, oldest=oldest) for segment in run)
                 )
+            pending = [] if before is None else [edit for edit in before.overlay.edits if edit.offset > version.edits]
+            view = View(version, definition, tuple(runs[::-1]), self._known_head().shards).with_edits(pending)
         except ForebayError:
             self._cache.check_again()
             raise
-        pending = [] if before is None else [edit for edit in before.overlay.edits if edit.offset > version.edits]
-        self._view = View(version, definition, tuple(runs[::-1]), self._known_head().shards).with_edits(pending)
+        self._view = view
         self._cache.keep((*version.segments, *(() if self._ahead is None else self._ahead.segments)))
 
     def _is_newest(self) -> bool:

@@ -483,7 +483,7 @@ class _Query:
                 return int(connection.execute(f"SELECT count(*) FROM o{where}", parameters).fetchone()[0])
         count = 0
         for rows in opened.scan(f"SELECT o.k FROM o{where}", parameters):
-            with opened.reading():
+            with opened.errors():
                 count += len(rows) - len(newer.overruled(key for (key,) in rows))
         return count
 
@@ -504,8 +504,8 @@ class _Query:
         while size == limit:  # else there are no more
             where, parameters = self._where(after)
             statement = f"SELECT {places}, o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
-            with opened.reading() as connection:
-                rows = connection.execute(statement, (*parameters, limit)).fetchall()
+            rows = [row for some in opened.scan(statement, (*parameters, limit)) for row in some]
+            with opened.errors():
                 gone = newer.overruled([row[width - 1] for row in rows])  # a key that is no bytes fails here
             size = len(rows)
             for row in rows:

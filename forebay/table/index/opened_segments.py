@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
-from threading import RLock
+from threading import Lock
 from typing import Any, Final, Self
 from zlib import crc32
 
@@ -73,27 +73,33 @@ class OpenedSegment:
         self.connection = connection
         self.damaged = False
         self.keys = KeyFilter(b"\xff")
-        self._lock = RLock()
-        """A thread that has the one of a segment may wait for those of newer ones, and for no others."""
+        self._lock = Lock()
 
     def __del__(self) -> None:
         self.connection.close()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection for a statement; an error of SQLite, or a key that is no bytes, becomes one of forebay.
+        """Give the connection to one thread at a time, with errors of `errors`.
 
-        One thread at a time: SQLite keeps an error in the connection, where the success of another thread hides it.
+        SQLite keeps an error in the connection, where the success of another thread hides it. No thread has the locks
+        of two segments.
+        """
+        with self._lock, self.errors():
+            yield self.connection
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Let an error of SQLite, or a key that is no bytes, become an error of forebay.
 
         Raises:
             RetriableError: The file cannot be read any more; the segment is marked as `damaged`.
             ConfigurationError: The statement has too many conditions.
         """
-        with self._lock:
-            try:
-                yield self.connection
-            except (sqlite3.Error, TypeError) as error:
-                raise self.failure(error) from error
+        try:
+            yield
+        except (sqlite3.Error, TypeError) as error:
+            raise self.failure(error) from error
 
     def failure(self, error: Exception) -> ForebayError:
         """Return the error for one of reading; unless the statement is too large, mark the segment as `damaged`."""
@@ -113,12 +119,11 @@ class OpenedSegment:
         """Yield the rows of a statement, some at a time; other threads read between."""
         with self.reading() as connection:
             cursor = connection.execute(statement, parameters)
-        while True:
+            rows = cursor.fetchmany(VALUES)
+        while rows:
+            yield rows
             with self.reading():
                 rows = cursor.fetchmany(VALUES)
-            if not rows:
-                return
-            yield rows
 
     def note_keys(self) -> None:
         """Read all keys, so that `find` seldom reads the file for a key that the segment does not have."""

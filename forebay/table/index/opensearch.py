@@ -154,7 +154,7 @@ class OpenSearchIndex:
                 advice="call catch_up, or run `forebay index opensearch`, and verify again",
             )
         if problems := tuple(damaged_states(self._index, entry)):
-            return Verification(entry.number, entry.number, problems=problems)
+            return Verification(entry.number, entry.number, problems=problems, log=self._index.head().number)
         definition = current.definition
         width = len(definition.columns)  # after them come times of rows, which documents do not have
         point, unreadable = self._cluster.open_point(current.name), set[str]()
@@ -166,13 +166,15 @@ class OpenSearchIndex:
                 lambda: self._columns(current, definition, point, unreadable),
             )
         except MissingError as error:
-            raise RetriableError(f"the point in time of OpenSearch has ended: {error}", advice=_VERIFY_AGAIN) from error
+            raise RetriableError(
+                f"the point in time of OpenSearch has ended: {error.message}", advice=_VERIFY_AGAIN
+            ) from error
         finally:
             self._cluster.close_point(point)
         if self._cluster.indexed(self._alias, self._owner) != current:
             raise RetriableError(f"{self._alias!r} of OpenSearch went on while it was compared", advice=_VERIFY_AGAIN)
         problems = tuple(f"someone else has written the document {each!r:.200}" for each in sorted(unreadable)[:NAMED])
-        return replace(verification, problems=problems)
+        return replace(verification, problems=problems, log=self._index.head().number)
 
     def _indexed(self) -> Indexed | None:
         """Return the index that the alias names; None if there is none that can be brought up to date."""

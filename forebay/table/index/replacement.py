@@ -229,11 +229,10 @@ def _objects(opened: OpenedSegment, newer: Newer) -> int:
     """Return the number of objects of a file that no newer one overrules."""
     with opened.reading() as connection:
         count = int(connection.execute("SELECT count(*) FROM o").fetchone()[0])
-        return (
-            count - len(newer.overruled(key for (key,) in connection.execute("SELECT k FROM o")))
-            if newer.run
-            else count
-        )
+    for rows in opened.scan("SELECT k FROM o") if newer.run else ():
+        with opened.errors():
+            count -= len(newer.overruled(key for (key,) in rows))
+    return count
 
 
 def _differing(index: IndexStore, head: Entry, definition: ObjectType, view: View, sample: int) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from forebay.errors import ConfigurationError, FatalError
 from forebay.table.changelog.state.segments import StoredSegments
+from forebay.table.changelog.state.typed_values import UNREADABLE
 from forebay.table.index.compaction import rows_of_runs
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.edits import EditRules
@@ -94,7 +95,7 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
         version = index.built(head.building.pipeline)
     else:
         version = index.serving(head)
-    entry = index.log.get(version.data)
+    entry, log = index.log.get(version.data), max(head.number, version.data)
     if entry is None:
         raise ConfigurationError(
             f"the states of version {version.number} of {index.object_type!r} were collected",
@@ -104,7 +105,7 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
     with index.log.reading(entry):
         problems = (*_damaged(index, version), *damaged_states(index, entry))
         if problems and index.log.get(version.data) is not None:
-            return Verification(version.number, version.data, problems=problems, log=head.number)
+            return Verification(version.number, version.data, problems=problems, log=log)
         definition = index.definition(version.pipeline)
         rows = partial(merged_rows, index, entry, definition)
         if view is None:
@@ -116,7 +117,7 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
         miscounted = f"the version has {verification.objects:,} objects, and says {count:,}"
         verification = replace(verification, problems=(miscounted,))
     edits = 0 if view is None else len(view.overlay.edits)
-    return replace(verification, version=version.number, log=head.number, edits=edits)
+    return replace(verification, version=version.number, log=log, edits=edits)
 
 
 def _damaged(index: IndexStore, version: IndexVersion) -> Iterator[str]:
@@ -228,8 +229,17 @@ def _of_segments(index: IndexStore, version: IndexVersion, definition: ObjectTyp
 
 def _of_view(view: View) -> Iterator[Columns]:
     """Yield the rows as the queries of a node find them."""
+    encode, width = view.definition.codec.encoder(), len(view.definition.keys)
     for opened, newer in view.parts:
         for rows in opened.scan("SELECT * FROM o"):
-            with opened.reading():
+            with opened.errors():
                 gone = newer.overruled(key for _, key, *_ in rows)
-            yield from (tuple(columns) for _, key, *columns in rows if key not in gone)
+            for _, key, *columns in rows:
+                try:
+                    matches = encode(tuple(columns[:width])) == key
+                except UNREADABLE as error:
+                    raise opened.failure(error) from error
+                if not matches:
+                    raise opened.failure(ValueError(f"a key is not that of its row: {columns!r:.200}"))
+                if key not in gone:
+                    yield tuple(columns)

@@ -93,22 +93,25 @@ class Nameless:
     def catch_up(self): ...
 
 
+@pytest.mark.parametrize("failing", ["N", "P"])
 @pytest.mark.parametrize("returned", [None, [5], [Nameless()], ConfigurationError("no database")])
-def test_followers_that_cannot_be_made_end_a_daemon_in_its_first_round_alone(objects_at, daemon_of, returned, caplog):
+def test_followers_that_cannot_be_made_end_a_daemon_in_its_first_round_alone(
+    objects_at, daemon_of, returned, failing, caplog
+):
     def followers(name):
-        if isinstance(returned, Exception) and name == "N":
+        if isinstance(returned, Exception) and name == failing:
             raise returned
-        return returned if name == "N" else []
+        return returned if name == failing else []
 
     objects = objects_at()
     objects.commit("a", [{"id": 1, "name": "x"}])
     daemon = daemon_of(objects, followers=followers)
     assert daemon.step()
-    other = objects_at(replace(objects.definition, name="N"), objects.location)
+    other = objects_at(replace(objects.definition, name=failing), objects.location)
     other.commit("a", [{"id": 1, "name": "x"}])
     objects.commit("a", [{"id": 2, "name": "x"}], follow=False)
     assert daemon.step() is False
-    assert "N: the round failed, and the next one follows" in caplog.text
+    assert f"{failing}: the round failed, and the next one follows" in caplog.text
     assert objects.index.newest_version("000001").data == 2
     with pytest.raises(ConfigurationError, match="no database|followers returned"):
         daemon_of(objects, followers=followers).step()
