@@ -211,7 +211,7 @@ class IndexDaemon:
                 log = _log.error if isinstance(error, ForebayError) else _log.exception
                 log("%s: the round failed, and the next one follows: %s", name, error)
                 well = False
-        self._found = bool(self._types)
+        self._found = True
         return well
 
     def run(self, until: Callable[[], bool] | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -228,7 +228,9 @@ class IndexDaemon:
             begun = self.clock.monotonic()
             try:
                 self._step(wait=False)
-            except RetriableError as error:
+            except ForebayError as error:
+                if not self._found and isinstance(error, ConfigurationError):
+                    raise
                 _log.error("the round failed, and the next one follows: %s", error)
             if until is not None and until():
                 break
@@ -256,6 +258,12 @@ class _TypeRounds:
                 f"followers returned {followers!r:.100} for {name!r}",
                 option="followers",
                 advice="return a list of objects with a name and catch_up, as [OpenSearchIndex(location, name, url)]",
+            )
+        if len({each.name for each in followers}) < len(followers):
+            raise ConfigurationError(
+                f"two followers of {name!r} have one name: {', '.join(each.name for each in followers)}",
+                option="followers",
+                advice="give each a name of its own, as OpenSearchIndex(…, name='second')",
             )
         self._followers = tuple(followers)
         self._random = Random()

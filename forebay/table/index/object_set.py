@@ -228,6 +228,11 @@ class View:
         """Whether reading a segment has failed."""
         return any(opened.damaged for opened, _ in self.parts)
 
+    def mark_damaged(self) -> None:
+        """Let the next refresh check all segments, since one of them is damaged. Called by `verify` too."""
+        for opened, _ in self.parts:
+            opened.damaged = True
+
     def column(self, name: str) -> tuple[str, SparkType]:
         """Return the SQL name and the type of a column with an index.
 
@@ -274,9 +279,8 @@ class View:
             raise self._unreadable(f"{error}: {row!r:.200}") from error
 
     def _unreadable(self, why: object) -> RetriableError:
-        """Return the error for an object that cannot be read; mark all segments as damaged, since one of them is."""
-        for opened, _ in self.parts:
-            opened.damaged = True
+        """Return the error for an object that cannot be read, and mark the segments as damaged."""
+        self.mark_damaged()
         return RetriableError(
             f"an object of version {self.version.number} of the pipeline {self.version.pipeline} cannot be read: {why}",
             option="cache",

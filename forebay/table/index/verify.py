@@ -116,6 +116,8 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
     if verification.is_equal and verification.objects != count:
         miscounted = f"the version has {verification.objects:,} objects, and says {count:,}"
         verification = replace(verification, problems=(miscounted,))
+    if view is not None and not verification.is_equal:
+        view.mark_damaged()
     edits = 0 if view is None else len(view.overlay.edits)
     return replace(verification, version=version.number, log=log, edits=edits)
 

@@ -93,8 +93,12 @@ class Nameless:
     def catch_up(self): ...
 
 
+class Second(Nameless):
+    name = "second"
+
+
 @pytest.mark.parametrize("failing", ["N", "P"])
-@pytest.mark.parametrize("returned", [None, [5], [Nameless()], ConfigurationError("no database")])
+@pytest.mark.parametrize("returned", [None, [5], [Nameless()], [Second(), Second()], ConfigurationError("no database")])
 def test_followers_that_cannot_be_made_end_a_daemon_in_its_first_round_alone(
     objects_at, daemon_of, returned, failing, caplog
 ):
@@ -113,7 +117,7 @@ def test_followers_that_cannot_be_made_end_a_daemon_in_its_first_round_alone(
     assert daemon.step() is False
     assert f"{failing}: the round failed, and the next one follows" in caplog.text
     assert objects.index.newest_version("000001").data == 2
-    with pytest.raises(ConfigurationError, match="no database|followers returned"):
+    with pytest.raises(ConfigurationError, match="no database|followers returned|have one name"):
         daemon_of(objects, followers=followers).step()
 
 
@@ -1114,6 +1118,27 @@ def test_the_command_ends_in_good_order_at_sigterm(objects):
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and out.endswith("stopped\n")
     assert objects.index.newest_version("000001").data == 1
+
+
+def test_a_location_that_is_no_directory_for_a_while_ends_no_daemon(objects, daemon_of, caplog):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    location, away, rounds = Path(objects.location), Path(f"{objects.location}-away"), []
+
+    def until():
+        rounds.append(location.is_file())
+        if len(rounds) == 1:
+            location.rename(away)
+            location.write_text("")
+        elif len(rounds) == 2:
+            location.unlink()
+            away.rename(location)
+            objects.commit("a", [{"id": 2, "name": "x"}], follow=False)
+        return len(rounds) == 3
+
+    daemon_of(objects, every=0).run(until)
+    assert rounds == [False, True, False]
+    assert "the round failed, and the next one follows" in caplog.text
+    assert objects.index.newest_version("000001").data == 2
 
 
 def test_names_and_locations_of_nothing_are_refused(objects, daemon_of, tmp_path):
