@@ -6,11 +6,11 @@ The types of a dataclass say which JSON values its fields take, so that no other
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, Protocol, TypeVar
 
-from forebay.errors import FatalError, ForebayError
+from forebay.errors import FatalError, ForebayError, RetriableError
 from forebay.table.changelog.state.facts import parse_fact
 from forebay.table.changelog.state.typed_values import UNREADABLE, Within, typed_value
 
@@ -30,6 +30,31 @@ def numbers_of(names: Sequence[str], prefix: str) -> list[int]:
     """Return the numbers of facts with these names, sorted. Files that people put there are none."""
     stems = (name.removeprefix(prefix).removesuffix(".json") for name in names if name.endswith(".json"))
     return sorted(int(stem) for stem in stems if stem.isdecimal() and f"{int(stem):012d}" == stem)
+
+
+def newest(numbers: Callable[[], Sequence[int]], get: Callable[[int], _T | None], prefix: str) -> _T | None:
+    """Return the newest of facts that others may collect meanwhile; None if there is none.
+
+    Args:
+        numbers: Returns the numbers that are listed, sorted.
+        get: Returns the fact with a number; None if it is not there.
+        prefix: How the names of the facts begin.
+
+    Raises:
+        RetriableError: One is listed again and again, and is not there, as by a directory whose listing is old.
+    """
+    missing = None
+    while listed := numbers():
+        if (fact := get(listed[-1])) is not None:
+            return fact
+        if listed[-1] == missing:
+            raise RetriableError(
+                f"{prefix}{missing:012d}.json is listed, and cannot be opened, because it is not there",
+                option="location",
+                advice="do it again; if it lasts, look at what the file system or store lists",
+            )
+        missing = listed[-1]
+    return None
 
 
 def stored_object(kind: type[_T], data: bytes, name: str, *, number: str = "number") -> _T:

@@ -20,7 +20,7 @@ from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, SegmentInfo, fact_bytes
 from forebay.table.changelog.state.typed_values import Whole, Within
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.facts import Microseconds, numbers_of, stored_bytes, stored_object
+from forebay.table.index.facts import Microseconds, newest, numbers_of, stored_bytes, stored_object
 
 SHARDS: Final = 1 << 20
 """The most shards of an object type."""
@@ -257,11 +257,7 @@ class Log:
                 if (second := self.get(following.number + 1)) is None:
                     return following
                 after = second
-        while numbers := self.numbers():
-            entry = self.get(numbers[-1])
-            if entry is not None:
-                return entry
-        return None
+        return newest(self.numbers, self.get, self._prefix)
 
     def begin(self, entry: Entry) -> Entry:
         """Put the first fact of the log, unless there is one; return the newest one."""

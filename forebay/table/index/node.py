@@ -159,7 +159,7 @@ class SearchNode(Queryable):
                         return
                     newest = view.version
                 self._cache.fetch(newest.segments, self._progress)
-                self._flip(newest)
+                self._flip(newest, damaged=damaged)
             except MissingSegmentError:  # collected meanwhile: there is a newer version
                 continue
             except ForebayError:
@@ -305,15 +305,20 @@ class SearchNode(Queryable):
             return self._index.built(self._pipeline, known)
         return self._index.serving(self._head, known)
 
-    def _flip(self, version: IndexVersion) -> None:
-        """Open the segments that are new, and let the version answer."""
+    def _flip(self, version: IndexVersion, *, damaged: bool) -> None:
+        """Open the segments that are new, and let the version answer.
+
+        Args:
+            version: The version.
+            damaged: Whether copies were checked again, since one was damaged: then all are opened again. A segment that
+                was found to be damaged after that stays as it is, for the next refresh.
+        """
         before = self._view
         if before is not None and before.version.pipeline == version.pipeline:
             definition = before.definition
         else:
             definition = self._index.definition(version.pipeline)
-        # If one copy was damaged, others may be: all are opened again.
-        usable = () if before is None or before.is_damaged else before.parts
+        usable = () if before is None or damaged else before.parts
         known = {opened.segment: opened for opened, _ in usable}
         runs = []
         try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import count
 from os import PathLike, fspath
 from pathlib import Path
@@ -19,7 +20,7 @@ from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.changelog.state.typed_values import Whole
 from forebay.table.index.definition import Datasource, ObjectType, check_name
 from forebay.table.index.edits import EditLog
-from forebay.table.index.facts import damaged_fact, numbers_of, stored_bytes, stored_object
+from forebay.table.index.facts import damaged_fact, newest, numbers_of, stored_bytes, stored_object
 from forebay.table.index.log import Building, Entry, Log
 from forebay.table.index.segments import IndexSegment
 
@@ -266,11 +267,8 @@ class IndexStore:
             and self.store.get(self.version_name(pipeline, known.number)) is not None
         ):
             return known
-        while numbers := self.versions(pipeline):
-            version = self.version(pipeline, numbers[-1])
-            if version is not None:
-                return version
-        return None
+        prefix = self.pipeline_prefix(pipeline)
+        return newest(partial(self.versions, pipeline), partial(self.version, pipeline), prefix)
 
     def put_version(self, version: IndexVersion) -> bool:
         """Put a version, unless another one has its number; return whether this call put it."""

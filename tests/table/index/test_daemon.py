@@ -1141,6 +1141,21 @@ def test_a_location_that_is_no_directory_for_a_while_ends_no_daemon(objects, dae
     assert objects.index.newest_version("000001").data == 2
 
 
+def test_a_fact_that_is_listed_and_is_not_there_ends_a_round_alone(objects, daemon_of, monkeypatch, caplog):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    get, rounds = LocalStateStore.get, []
+
+    def until():
+        gone = (lambda store, name: None if "/log/" in name else get(store, name)) if not rounds else get
+        monkeypatch.setattr(LocalStateStore, "get", gone)
+        rounds.append(caplog.text)
+        return len(rounds) == 3
+
+    daemon_of(objects, every=0).run(until)
+    assert "is listed, and cannot be opened" not in rounds[0]
+    assert "O/log/000000000001.json is listed, and cannot be opened" in rounds[1]
+
+
 def test_names_and_locations_of_nothing_are_refused(objects, daemon_of, tmp_path):
     objects.commit("a", [{"id": 1, "name": "x"}])
     with pytest.raises(ConfigurationError, match="nothing of 'Other' is below"):

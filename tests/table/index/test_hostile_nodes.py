@@ -148,6 +148,28 @@ def test_a_new_copy_that_is_damaged_before_it_answers_is_copied_again(objects, t
     assert node.get(3) == {"id": 3, "name": "m", "note": "texts 3", "city": None}
 
 
+def test_damage_that_is_met_during_a_refresh_is_mended_by_the_next_one(objects_at, tmp_path, monkeypatch):
+    objects = objects_at(shards=1, rule=FullRule(None))
+    objects.commit("a", rows(3000), "snapshot")
+    node = objects.node(cache=tmp_path / "mine")
+    (copy,) = (tmp_path / "mine").glob("*.db")
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    fetch = SegmentCache.fetch
+
+    def damaging(cache, segments, progress=None):
+        fetch(cache, segments, progress)
+        monkeypatch.setattr(SegmentCache, "fetch", fetch)
+        with copy.open("r+b") as opened:
+            opened.truncate(8192)
+        with pytest.raises(RetriableError):
+            node.where("name > 'n'").count()
+
+    monkeypatch.setattr(SegmentCache, "fetch", damaging)
+    assert node.refresh().data == 2
+    node.refresh()
+    assert node.where("name > 'n'").count() == 3000
+
+
 def test_a_damaged_time_of_a_row_is_damage_in_one_edit_of_several_changes(objects_at, tmp_path):
     recent = Datasource("a", {"name": Property("string")}, conflict="most_recent", timestamp="at")
     objects = objects_at(ObjectType("R", {"id": "bigint"}, [recent]), types={"a": {"at": "timestamp"}})
