@@ -98,7 +98,8 @@ class IndexDaemon:
         key_hashes: Hashes the keys of edits for a flush; `spark_key_hashes` does. None: edits are not flushed.
         launch: Runs the parts of a large step of an index; None: in this process.
         followers: Returns the other databases of an object type. Called once for each. If it fails, it is called in
-            each round, and nothing is done for the object type until it returns them; nor is there an alert.
+            each round, and nothing is done for the object type until it returns them; nor is there an alert. In the
+            first round, its `ConfigurationError` is raised.
         limits: When there are alerts.
         alerts: Get each alert: functions. Without any, alerts are written to the log.
         each_round: Gets the name of each object type and its breaches that are not over; `alert_metrics` makes one.
@@ -177,12 +178,14 @@ class IndexDaemon:
         Raises:
             ConfigurationError: In the first round: nothing is below the location, or nothing of a type that was named,
                 or `followers` returns no databases.
-            RetriableError: The store does not answer.
+            RetriableError: In the first round: the store does not answer.
         """
         return self._step(wait=True)
 
     def _step(self, *, wait: bool) -> bool:
-        names = self._names or [name for each in self._store.directories("") if is_name(name := each.removesuffix("/"))]
+        names = self._names or self._listed()
+        if names is None:
+            return False
         for name in self._types.keys() - set(names):
             self._types.pop(name).forget()
         if not names:
@@ -199,20 +202,33 @@ class IndexDaemon:
         for name in names:
             if self.stopping:
                 break
-            try:
-                if name not in self._types:
-                    if self._names:
-                        IndexStore(self.location, name, self.storage).head()  # a name that is wrong is refused
-                    self._types[name] = _TypeRounds(self, name)
-                well = self._types[name].step(wait=wait) and well
-            except Exception as error:  # also of a user's function that returns followers
-                if not self._found and name not in self._types and isinstance(error, ConfigurationError):
-                    raise
-                log = _log.error if isinstance(error, ForebayError) else _log.exception
-                log("%s: the round failed, and the next one follows: %s", name, error)
-                well = False
+            well = self._step_of(name, wait=wait) and well
         self._found = True
         return well
+
+    def _step_of(self, name: str, *, wait: bool) -> bool:
+        try:
+            if name not in self._types:
+                if self._names:
+                    IndexStore(self.location, name, self.storage).head()  # a name that is wrong is refused
+                self._types[name] = _TypeRounds(self, name)
+            return self._types[name].step(wait=wait)
+        except Exception as error:  # also of a user's function that returns followers
+            if not self._found and name not in self._types and isinstance(error, ConfigurationError):
+                raise
+            log = _log.error if isinstance(error, ForebayError) else _log.exception
+            log("%s: the round failed, and the next one follows: %s", name, error)
+            return False
+
+    def _listed(self) -> list[str] | None:
+        """Return the object types below the location; None if it could be listed in a round before, and cannot now."""
+        try:
+            return [name for each in self._store.directories("") if is_name(name := each.removesuffix("/"))]
+        except ForebayError as error:
+            if not self._found:
+                raise
+            _log.error("the round failed, and the next one follows: %s", error)
+            return None
 
     def run(self, until: Callable[[], bool] | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
         """Do rounds until `stop` is called.
@@ -228,9 +244,7 @@ class IndexDaemon:
             begun = self.clock.monotonic()
             try:
                 self._step(wait=False)
-            except ForebayError as error:
-                if not self._found and isinstance(error, ConfigurationError):
-                    raise
+            except RetriableError as error:
                 _log.error("the round failed, and the next one follows: %s", error)
             if until is not None and until():
                 break

@@ -41,7 +41,7 @@ def newest(numbers: Callable[[], Sequence[int]], get: Callable[[int], _T | None]
         prefix: How the names of the facts begin.
 
     Raises:
-        RetriableError: One is listed again and again, and is not there, as by a directory whose listing is old.
+        RetriableError: One is listed twice, and is not there, as by a directory whose listing is old.
     """
     missing = None
     while listed := numbers():

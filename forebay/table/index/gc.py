@@ -43,7 +43,7 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
 
     Args:
         index: The store.
-        keep: Facts of the log to keep.
+        keep: Facts of the log to keep, at least the last two.
         versions: Versions of each pipeline to keep.
         dry_run: Only return what would be removed.
 
@@ -56,7 +56,8 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
     pipelines = index.pipelines()
     head = index.head()  # a pipeline is part of the log before it has files
     followers = list(index.followed(head))
-    first = min([head.number - keep + 1, *(newest.data for newest in followers if newest.data >= 0)])
+    # A writer that has put the newest fact looks for the one before it: without it, the fact would not count.
+    first = min([head.number - max(keep, 2) + 1, *(newest.data for newest in followers if newest.data >= 0)])
     facts = [index.log.name(number) for number in index.log.numbers() if number < first]
     for newest in followers:
         old = [number for number in index.versions(newest.pipeline) if 0 < number <= newest.number - versions]

@@ -291,7 +291,14 @@ class Log:
             entry = replace(change(head), number=head.number + 1, attempt=attempt)
             if self.put(entry, lambda newest, entry=entry: _has(newest, entry, datasource)):  # type: ignore[misc] # of the loop
                 return entry
-            head = self.head() or head
+            last = self.head()
+            if last is None:
+                raise RetriableError(
+                    f"nothing of the log {self._prefix} is there any more; nothing was committed",
+                    option="location",
+                    advice="check the location; if the object type was removed, commit again to make it anew",
+                )
+            head = last
 
     def put(self, entry: Entry, is_in: Callable[[Entry], bool]) -> bool:
         """Put a fact after all others; return whether it counts. Else the log has gone on.

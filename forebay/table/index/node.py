@@ -310,8 +310,8 @@ class SearchNode(Queryable):
 
         Args:
             version: The version.
-            damaged: Whether copies were checked again, since one was damaged: then all are opened again. A segment that
-                was found to be damaged after that stays as it is, for the next refresh.
+            damaged: Whether copies were checked again, since one was damaged: then all are opened again. Else a segment
+                that was found to be damaged meanwhile stays open, for the next refresh.
         """
         before = self._view
         if before is not None and before.version.pipeline == version.pipeline:

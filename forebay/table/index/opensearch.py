@@ -153,8 +153,9 @@ class OpenSearchIndex:
                 option="name",
                 advice="call catch_up, or run `forebay index opensearch`, and verify again",
             )
+        log = self._index.head().number
         if problems := tuple(damaged_states(self._index, entry)):
-            return Verification(entry.number, entry.number, problems=problems, log=self._index.head().number)
+            return Verification(entry.number, entry.number, problems=problems, log=log)
         definition = current.definition
         width = len(definition.columns)  # after them come times of rows, which documents do not have
         point, unreadable = self._cluster.open_point(current.name), set[str]()
@@ -174,7 +175,7 @@ class OpenSearchIndex:
         if self._cluster.indexed(self._alias, self._owner) != current:
             raise RetriableError(f"{self._alias!r} of OpenSearch went on while it was compared", advice=_VERIFY_AGAIN)
         problems = tuple(f"someone else has written the document {each!r:.200}" for each in sorted(unreadable)[:NAMED])
-        return replace(verification, problems=problems, log=self._index.head().number)
+        return replace(verification, problems=problems, log=log)
 
     def _indexed(self) -> Indexed | None:
         """Return the index that the alias names; None if there is none that can be brought up to date."""

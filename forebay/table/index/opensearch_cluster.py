@@ -176,7 +176,7 @@ class Cluster:
                     f"{alias!r} of OpenSearch is {', '.join(foreign or indexes)}, which is not of "
                     + ", ".join(f"{'format' if name == 'v' else name} {value!r}" for name, value in owner.items()),
                     option="name",
-                    advice="give the object type of the index, or another name; _meta in its mapping says whose it is",
+                    advice="give another name, or the object type of this index; _meta in its mapping says whose it is",
                 )
             if not indexes:
                 raise _no_opensearch(indexes)

@@ -392,7 +392,12 @@ def test_an_edit_that_was_folded_while_its_editor_paused_counts_once(objects, mo
 
 def test_an_edit_of_which_nothing_is_known_is_an_error(objects, monkeypatch):
     objects.commit("a", rows("a", "b", "c"))
-    node = pause_before_the_put(objects, monkeypatch, lambda: objects.commit("b", [{"id": 1, "city": "Oslo"}]))
+
+    def others():
+        for number in range(2):
+            objects.commit("b", [{"id": number, "city": "Oslo"}])
+
+    node = pause_before_the_put(objects, monkeypatch, others)
     with pytest.raises(RetriableError, match="nothing says any more whether it was applied"):
         node.edit(1, name="mine")
     assert objects.index.edits.offsets() == []

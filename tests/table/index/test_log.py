@@ -176,6 +176,33 @@ def test_a_commit_that_others_follow_and_gc_collects_at_once_is_committed(object
     assert objects.node().get(1)["name"] == "y"
 
 
+def test_a_commit_beside_the_smallest_collection_is_committed(objects, meeting, monkeypatch):
+    """Its fact is the newest one, and all older ones would go before the writer looks for the one before."""
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    objects.commit("a", [{"id": 1, "name": "y"}])
+    get = LocalStateStore.get
+
+    def late(store, name):
+        if name == objects.index.log.name(2) and objects.index.log.numbers()[-1] == 3:
+            monkeypatch.setattr(LocalStateStore, "get", get)
+            objects.follow()
+            collect(objects.index, keep=1, versions=1)
+        return get(store, name)
+
+    meeting.before = lambda: monkeypatch.setattr(LocalStateStore, "get", late)
+    assert objects.commit("a", [{"id": 1, "name": "z"}]).number == 3
+    assert objects.index.log.numbers() == [2, 3]
+    assert objects.node().get(1)["name"] == "z"
+
+
+def test_a_commit_to_what_is_removed_meanwhile_is_refused(objects, meeting):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    meeting.before = lambda: collected(objects, 1)
+    with pytest.raises(RetriableError, match="nothing of the log O/log/ is there any more; nothing was committed"):
+        objects.commit("a", [{"id": 1, "name": "y"}])
+    assert objects.index.log.numbers() == []
+
+
 def test_an_attempt_that_began_too_long_ago_is_refused(objects, meeting, monkeypatch):
     monkeypatch.setattr(log_module, "KEPT", 3)
     objects.commit("a", [{"id": 1, "name": "x"}])

@@ -183,7 +183,7 @@ def test_gc_removes_old_facts_and_files_that_nothing_names(objects):
     node.refresh()
     assert node.get(0)["name"] == "after"
     assert collect(objects.index, keep=1, versions=1).facts
-    assert len(log.numbers()) == 1 and verify(objects.index).is_equal
+    assert len(log.numbers()) == 2 and verify(objects.index).is_equal
 
 
 def test_gc_keeps_what_a_follower_has_not_seen(objects):
