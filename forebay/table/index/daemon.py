@@ -178,7 +178,7 @@ class IndexDaemon:
         Raises:
             ConfigurationError: In the first round: nothing is below the location, or nothing of a type that was named,
                 or `followers` returns no databases.
-            RetriableError: In the first round: the store does not answer.
+            ForebayError: In the first round, if no types are named: the location cannot be listed.
         """
         return self._step(wait=True)
 
@@ -207,6 +207,7 @@ class IndexDaemon:
         return well
 
     def _step_of(self, name: str, *, wait: bool) -> bool:
+        """Do the round of one object type; return whether it is well. Its error holds up no other type."""
         try:
             if name not in self._types:
                 if self._names:

@@ -122,6 +122,8 @@ class OpenedSegment:
             rows = cursor.fetchmany(VALUES)
         while rows:
             yield rows
+            if len(rows) < VALUES:
+                return
             with self.reading():
                 rows = cursor.fetchmany(VALUES)
 
