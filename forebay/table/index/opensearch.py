@@ -163,7 +163,7 @@ class OpenSearchIndex:
             verification = compared(
                 entry,
                 definition,
-                lambda: (columns[:width] for columns in merged_rows(self._index, entry, definition)),
+                lambda: (columns[:width] for _, columns, _ in merged_rows(self._index, entry, definition)),
                 lambda: self._columns(current, definition, point, unreadable),
             )
         except MissingError as error:
@@ -186,15 +186,12 @@ class OpenSearchIndex:
 
     def _since(self, current: Indexed, head: Entry) -> list[Entry] | None:
         """Return the facts of the log that an index has not seen; None if the index has to be built again."""
-        if not self._is_current(current, head) or not self._cluster.has_alias(_writer(current.name)):
+        same = current.pipeline == head.serving and self._is_of_log(current)
+        if not same or not self._cluster.has_alias(_writer(current.name)):
             return None
         entries = [self._index.log.get(number) for number in range(current.data + 1, head.number)]
         known = [entry for entry in entries if entry is not None]
         return [*known, head][: head.number - current.data] if len(known) == len(entries) else None
-
-    def _is_current(self, indexed: Indexed, head: Entry) -> bool:
-        """Return whether an index is of the pipeline that serves, and of this log."""
-        return self._is_of_log(indexed) and indexed.pipeline == head.serving
 
     def _is_of_log(self, indexed: Indexed) -> bool:
         """Return whether the log has the last fact that an index contains."""
@@ -214,15 +211,7 @@ class OpenSearchIndex:
         if current is not None:
             self._check_replaceable(current)
         self._cluster.create(name, body)
-        merge, encoder = self._merge(definition, head)
-        rows = (
-            row
-            for shard in range(head.shards)
-            for merged in merge.of_all(shard)
-            for some, _ in encoder.objects(merged, shard)
-            for row in some
-            if row[2]
-        )
+        rows = merged_rows(self._index, head, definition)
         try:
             self._write(name, definition, head, rows, max((state.live for state in head.states.values()), default=0))
         except BaseException:  # also Ctrl-C: else it stays until the next build
@@ -255,7 +244,7 @@ class OpenSearchIndex:
     def _update(self, current: Indexed, head: Entry, changed: Sequence[Entry]) -> None:
         """Write the keys that changed."""
         definition = self._index.definition(head.serving)
-        merge, encoder = self._merge(definition, head)
+        merge, encoder = Merge(definition, head, StateReader(self._index.store)), RowEncoder(definition, head.shards)
 
         def rows() -> Iterator[Row]:
             for shard in range(head.shards) if changed else ():
@@ -267,12 +256,8 @@ class OpenSearchIndex:
 
     def _write(self, name: str, definition: ObjectType, head: Entry, rows: Iterator[Row], about: int) -> None:
         """Write rows, let them be found, and then note the progress."""
-        documents, codec, width, count = (
-            Documents(definition),
-            definition.codec,
-            len(definition.keys),
-            len(definition.columns),
-        )
+        documents, codec = Documents(definition), definition.codec
+        width, count = len(definition.keys), len(definition.columns)
         waiting: list[tuple[str, bytes]] = []
         keys: list[tuple[Any, ...]] = []
         size = written = 0
@@ -307,9 +292,6 @@ class OpenSearchIndex:
             raise RetriableError(f"the index {name!r} is gone: {error}", advice="catch up again") from error
         if failed:
             raise RetriableError(f"{name!r} of OpenSearch was not refreshed: {answer}", advice="catch up again")
-
-    def _merge(self, definition: ObjectType, head: Entry) -> tuple[Merge, RowEncoder]:
-        return Merge(definition, head, StateReader(self._index.store)), RowEncoder(definition, head.shards)
 
     def _columns(self, current: Indexed, definition: ObjectType, point: str, unreadable: set[str]) -> Iterator[Columns]:
         """Yield keys and properties of all documents; with one more value if version or other fields do not fit them.

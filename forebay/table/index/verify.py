@@ -19,6 +19,7 @@ from forebay.table.index.log import Entry
 from forebay.table.index.merge import Merge, RowEncoder
 from forebay.table.index.object_set import View
 from forebay.table.index.pipelines import IndexStore, IndexVersion
+from forebay.table.index.segments import Row
 from forebay.table.index.states import StateReader
 
 BUCKETS: Final = 256
@@ -107,7 +108,7 @@ def verify(index: IndexStore, view: View | None = None, *, replacement: bool = F
         if problems and index.log.get(version.data) is not None:
             return Verification(version.number, version.data, problems=problems, log=log)
         definition = index.definition(version.pipeline)
-        rows = partial(merged_rows, index, entry, definition)
+        rows = partial(_of_states, index, entry, definition)
         if view is None:
             verification = compared(entry, definition, rows, partial(_of_segments, index, version, definition))
         else:
@@ -141,12 +142,12 @@ def damaged_states(index: IndexStore, entry: Entry) -> Iterator[str]:
             yield error.message
 
 
-def merged_rows(index: IndexStore, entry: Entry, definition: ObjectType) -> Iterator[Columns]:
-    """Yield keys and properties of all objects of a fact of the log, as SQLite stores them, and times of rows."""
+def merged_rows(index: IndexStore, entry: Entry, definition: ObjectType) -> Iterator[Row]:
+    """Yield all objects of a fact of the log: keys, properties and times of rows, as SQLite stores them."""
     merge, encoder = Merge(definition, entry, StateReader(index.store)), RowEncoder(definition, entry.shards)
     for shard in range(entry.shards):
         for rows, _ in (some for merged in merge.of_all(shard) for some in encoder.objects(merged, shard)):
-            yield from (columns for _, columns, exists in rows if exists)
+            yield from (row for row in rows if row[2])
 
 
 def compared(
@@ -222,6 +223,10 @@ def _differences(
         seen.add(key)
     for key in left:
         yield key, "is missing in the index"
+
+
+def _of_states(index: IndexStore, entry: Entry, definition: ObjectType) -> Iterator[Columns]:
+    return (columns for _, columns, _ in merged_rows(index, entry, definition))
 
 
 def _of_segments(index: IndexStore, version: IndexVersion, definition: ObjectType) -> Iterator[Columns]:
