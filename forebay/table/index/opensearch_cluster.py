@@ -200,13 +200,11 @@ class Cluster:
             lambda client: client.indices.get(index=names),
             lambda answer: {name: dict(each["mappings"]) for name, each in answer.items()},
         )
-        found: dict[str, Mapping[str, Any] | None] = {}
+        found: dict[str, Mapping[str, Any] | None] = dict.fromkeys(mappings)
         for name, mapping in mappings.items():
             match mapping:
-                case {"_meta": {"forebay": dict(meta)}}:
-                    found[name] = meta if all(meta.get(each) == value for each, value in owner.items()) else None
-                case _:
-                    found[name] = None
+                case {"_meta": {"forebay": dict(meta)}} if all(meta.get(each) == owner[each] for each in owner):
+                    found[name] = meta
         return found
 
     def has_alias(self, alias: str) -> bool:
@@ -313,13 +311,12 @@ class Cluster:
                     advice="correct the row in its datasource, or raise http.max_content_length of OpenSearch",
                 ) from error
             again, reason, advice = [], "", _AGAIN
-            for place, outcome in zip(waiting, outcomes, strict=True):
-                status, cause = outcome.status, outcome.reason
+            for place, (status, kind, cause) in zip(waiting, outcomes, strict=True):
                 if status < 300 or status == _NEWER:  # another follower has written a newer one
                     continue
                 if _is_busy(status):
                     again.append(place)
-                    reason, advice = cause, _busy_advice(outcome.kind)
+                    reason, advice = cause, _busy_advice(kind)
                 elif status == _GONE:
                     raise RetriableError(f"the index behind {index!r} is gone: {cause}", advice=_AGAIN)
                 elif status == _REFUSED:
@@ -329,7 +326,7 @@ class Cluster:
                 else:
                     raise ConfigurationError(
                         f"OpenSearch refuses {shown(place)} with code {status}: {cause}",
-                        advice=_NEXT_STEPS.get(outcome.kind),
+                        advice=_NEXT_STEPS.get(kind),
                     )
             if again:
                 self._pause(attempts, RetriableError(f"OpenSearch is busy: {reason}", advice=advice))
@@ -348,56 +345,43 @@ class Cluster:
         status = error.status_code
         if status == _GONE:
             return MissingError(f"OpenSearch has nothing of this name any more: {error}", advice=_AGAIN)
-        if _TOO_MANY in str(error):  # which has the code 500
-            return ConfigurationError(f"OpenSearch refuses the request: {error}")
-        if _is_busy(status) or isinstance(error, self._errors.ConnectionError):
+        too_many = _TOO_MANY in str(error)  # which has the code 500
+        if not too_many and (_is_busy(status) or isinstance(error, self._errors.ConnectionError)):
             does_not = f"OpenSearch does not answer: {error}"
             if isinstance(error, self._errors.SSLError):
                 return RetriableError(does_not, option="hosts", advice=_TLS)
             if isinstance(error, self._errors.ConnectionError):
                 return RetriableError(does_not, option="hosts", advice=f"start it, or correct its URL, and {_AGAIN}")
             return RetriableError(does_not, advice=_busy_advice(error.error))
-        if (advice := _NEXT_STEPS.get(str(error.error))) is not None:
-            return ConfigurationError(f"OpenSearch refuses the request: {error}", advice=advice)
-        if status in (401, 403):
+        advice = _NEXT_STEPS.get(str(error.error))
+        if advice is None and status in (401, 403):
             return ConfigurationError(
                 f"OpenSearch refuses the user: {error}", option="hosts", advice="correct the name and the password"
             )
-        return ConfigurationError(f"OpenSearch refuses the request: {error}")
+        return ConfigurationError(f"OpenSearch refuses the request: {error}", advice=advice)
 
 
 # -- Take answers apart, which may be anything: each function raises one of `UNREADABLE` for any other answer.
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What became of a document that was written.
+def _outcomes(answer: Mapping[str, Any], size: int) -> list[tuple[int, str, str]]:
+    """Return what became of the documents of a bulk request, which are so many.
 
-    Args:
-        status: The code of HTTP.
-        kind: The type of the error; an empty text: there is none.
-        reason: The error.
+    Returns:
+        For each, the code of HTTP, the type of its error, which is empty if there is none, and the error.
     """
-
-    status: int
-    kind: str
-    reason: str
-
-
-def _outcomes(answer: Mapping[str, Any], size: int) -> list[_Outcome]:
-    """Return what became of the documents of a bulk request, which are so many."""
     outcomes = [_outcome(item) for item in answer["items"]]
     if len(outcomes) != size:
         raise TypeError("another number of items")
     return outcomes
 
 
-def _outcome(item: object) -> _Outcome:
+def _outcome(item: object) -> tuple[int, str, str]:
     match item:
         case {"index": {"status": int(status), "error": {"type": str(kind), **rest}}}:
-            return _Outcome(status, kind, str(rest.get("reason", "")))
+            return status, kind, str(rest.get("reason", ""))
         case {"index": {"status": int(status)}}:
-            return _Outcome(status, "", "")
+            return status, "", ""
     raise TypeError("no item of a bulk request")
 
 

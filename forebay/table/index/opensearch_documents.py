@@ -103,13 +103,14 @@ class Documents:
             if name not in filters:
                 fields[field] |= {"index": False, "doc_values": False}
         words = {"type": "text", "analyzer": "words", "norms": False}
+        lowest = {self._names[place]: {"type": "byte"} for place in self._bigints}
         properties: dict[str, Any] = {
             "gone": {"type": "boolean"},
             "key": {"type": "keyword"},
             "object": {"properties": fields},
             PROGRESS: {"type": "object", "enabled": False},
             **({"words": words} if self._texts else {}),
-            **({"lowest": {"properties": self._lowest_fields()}} if self._bigints else {}),
+            **({"lowest": {"properties": lowest}} if lowest else {}),
         }
         meta = {**owner, "definition": self._definition.to_facts(), "unicode": UNICODE}
         # Said here, because a template of the cluster may say something else.
@@ -127,9 +128,6 @@ class Documents:
                 "analyzer": {"words": {"type": "custom", "tokenizer": "words"}},
             },
         }
-
-    def _lowest_fields(self) -> dict[str, Any]:
-        return {self._names[place]: {"type": "byte"} for place in self._bigints}
 
     def alive(self, key: bytes, columns: Sequence[Any]) -> dict[str, Any]:
         """Return the document of an object.
