@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -274,7 +274,7 @@ class Alerts:
         while made := changes(open_of(self._known.values()), observed, limits, self._object_type):
             number = self._last + 1
             alert = replace(made[0], time=self._clock.now(), number=number)
-            if self._journal.put(number, {name: each for name, each in asdict(alert).items() if name != "number"}):
+            if self._journal.put(number, alert):
                 self._known[number] = alert
                 self._last = number
                 self._own_numbers.add(number)
@@ -306,11 +306,8 @@ class Alerts:
     def _read(self) -> None:
         numbers = self._journal.numbers()
         self._last = max(numbers, default=0)
-        self._known = {number: alert for number, alert in self._known.items() if number in set(numbers)}
-        for number in numbers:
-            alert = None if number in self._known else self._journal.get(Alert, number)
-            if alert is not None:
-                self._known[number] = alert
+        read = {number: self._known.get(number) or self._journal.get(Alert, number) for number in numbers}
+        self._known = {number: alert for number, alert in read.items() if alert is not None}
 
     def _send(self) -> None:
         sent, now = set(self._journal.store.names(self._journal.prefix)), self._clock.monotonic()

@@ -72,15 +72,16 @@ class Journal:
         found = (self.get(kind, number) for number in self.numbers() if number > after)
         return [record for record in found if record is not None]
 
-    def put(self, number: int, content: Mapping[str, Any]) -> bool:
-        """Put a fact; return False if there is one with this number."""
+    def put(self, number: int, record: Any) -> bool:  # noqa: ANN401 - a dataclass
+        """Put the fact of a record; return False if there is one with this number, which is in its name alone."""
+        content = {name: each for name, each in asdict(record).items() if name != "number"}
         return self.store.put_if_absent(self.name(number), fact_bytes({"v": FORMAT, **content}))
 
-    def append(self, content: Mapping[str, Any]) -> None:
-        """Put a fact after all others. When there are `2 * KEPT`, the last `KEPT` stay."""
+    def append(self, record: Any) -> None:  # noqa: ANN401 - a dataclass
+        """Put the fact of a record after all others. When there are `2 * KEPT`, the last `KEPT` stay."""
         # Listed each time: a number that was free for long may be one that was collected.
         numbers = self.numbers()
-        while not self.put(max(numbers, default=0) + 1, content):
+        while not self.put(max(numbers, default=0) + 1, record):
             numbers = self.numbers()
         if len(numbers) >= 2 * KEPT:
             self.store.delete([self.name(number) for number in numbers[:-KEPT]])
@@ -180,10 +181,8 @@ def recorded(index: IndexStore, job: str, name: str, clock: Clock | None = None)
     finally:
         if recording.run.error or recording.run.to >= 0:
             recording.did(begin=begin, seconds=round(clock.monotonic() - start, 6))
-            content = asdict(recording.run)
-            del content["number"]
             try:
-                run_journal(index).append(content)
+                run_journal(index).append(recording.run)
             except ForebayError as error:  # what the job did stays done
                 _log.warning("%s: a run of %s is not in the list: %s", index.object_type, recording.run.subject, error)
 
