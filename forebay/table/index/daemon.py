@@ -129,30 +129,22 @@ class IndexDaemon:
         if isinstance(object_types, str):
             object_types = (object_types,)
         if not isinstance(object_types, Sequence) or not all(isinstance(each, str) for each in object_types):
-            raise ConfigurationError(
-                f"object_types is {object_types!r:.100}", option="object_types", advice="give a list of names"
-            )
+            raise _unfit("object_types", object_types, "give a list of names")
         for name, seconds in (("every", every), ("gc_every", 0.0 if gc_every is None else gc_every)):
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= TIMEOUT_MAX:
-                raise ConfigurationError(f"{name} is {seconds!r:.100}", option=name, advice="give seconds, as 30.0")
+                raise _unfit(name, seconds, "give seconds, as 30.0")
         if followers is not None and not callable(followers):
-            raise ConfigurationError(
-                f"followers is {followers!r:.100}",
-                option="followers",
-                advice="give a function, as followers=lambda name: [OpenSearchIndex(location, name, url)]",
+            raise _unfit(
+                "followers",
+                followers,
+                "give a function, as followers=lambda name: [OpenSearchIndex(location, name, url)]",
             )
         if not isinstance(alerts, Sequence) or not all(map(callable, alerts)):
-            raise ConfigurationError(
-                f"alerts is {alerts!r:.100}", option="alerts", advice="give a list of functions, as alerts=[page_me]"
-            )
+            raise _unfit("alerts", alerts, "give a list of functions, as alerts=[page_me]")
         if each_round is not None and not callable(each_round):
-            raise ConfigurationError(
-                f"each_round is {each_round!r:.100}", option="each_round", advice="give a function, as alert_metrics()"
-            )
+            raise _unfit("each_round", each_round, "give a function, as alert_metrics()")
         if not isinstance(limits, Limits | None):
-            raise ConfigurationError(
-                f"limits is {limits!r:.100}", option="limits", advice="give Limits, as limits=Limits(delay=300)"
-            )
+            raise _unfit("limits", limits, "give Limits, as limits=Limits(delay=300)")
         self.location = location_text(location)
         self.storage = dict(storage or {})
         self.key_hashes = key_hashes
@@ -257,6 +249,10 @@ class IndexDaemon:
     def stop(self) -> None:
         """Let `run` end after the job that goes on. For any thread, and for signal handlers."""
         self.stopping = True
+
+
+def _unfit(option: str, value: object, advice: str) -> ConfigurationError:
+    return ConfigurationError(f"{option} is {value!r:.100}", option=option, advice=advice)
 
 
 class _TypeRounds:
@@ -493,7 +489,7 @@ class _TypeRounds:
         """Return the pipelines that are kept up to date and watched: not a replacement that waits for a commit."""
         if head.building is None:
             return [head.serving]
-        waits = any(waits_for(head, self._definition(head.serving), _building_definition(head)))
+        waits = any(waits_for(head, *(self._definition(each, head) for each in head.pipelines)))
         return [head.serving] if waits else [*head.pipelines]
 
     def _observed(self, head: Entry) -> Observed:
@@ -508,8 +504,7 @@ class _TypeRounds:
                 pipelines[each] = self._age(each, self._unserved(each, head), new=each == self._first_serving)
         datasources = None
         with suppress(ForebayError):
-            definitions = [self._definition(head.serving)]
-            definitions += [] if head.building is None else [_building_definition(head)]
+            definitions = [self._definition(each, head) for each in head.pipelines]
             datasources = {source.name for each in definitions for source in each.datasources}
         with _unless_unreadable(unknown, "edits"):
             edits = self._age("edits", {edit.offset: edit.time / 1e6 for edit in self._pending_edits(head)})
@@ -517,7 +512,9 @@ class _TypeRounds:
         self._newest = {name: version for name, version in self._newest.items() if name in watched}
         return Observed(pipelines, edits, self._runs, "".join(watched[1:]), unknown, datasources)
 
-    def _definition(self, pipeline: str) -> ObjectType:
+    def _definition(self, pipeline: str, head: Entry) -> ObjectType:
+        if head.building is not None and pipeline == head.building.pipeline:
+            return ObjectType.from_facts(head.building.definition)
         if self._known_definition is None or self._known_definition[0] != pipeline:
             self._known_definition = pipeline, self._index.definition(pipeline)
         return self._known_definition[1]
@@ -538,7 +535,7 @@ class _TypeRounds:
             self._index.definition(pipeline)  # an error if the files are gone
             return {}
         self._newest[pipeline] = newest
-        definition = self._definition(pipeline) if pipeline == head.serving else _building_definition(head)
+        definition = self._definition(pipeline, head)
         for number in range(max(newest.data, 0) + 1, head.number + 1):
             if number not in self._entries:
                 entry = head if number == head.number else self._index.log.get(number)
@@ -573,11 +570,6 @@ class _TypeRounds:
             _log.error("%s: the runs cannot be read: %s", self._index.object_type, error)
             return False
         return True
-
-
-def _building_definition(head: Entry) -> ObjectType:
-    assert head.building is not None  # noqa: S101 - of who knows that it is built
-    return ObjectType.from_facts(head.building.definition)
 
 
 def _time_of(entry: Entry) -> float:
