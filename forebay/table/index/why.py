@@ -137,7 +137,7 @@ def explain(index: IndexStore, key: object) -> Explanation:
         edits=() if edits is None else tuple(_shown_edits(KeyEdits.of_text(edits["edits"]), EditRules(definition))),
         pending=tuple(_shown_pending(index.edits.after(version.edits), definition.codec.to_json(values))),
         segment=None if segment is None else segment.name,
-        run=_place(version, segment),
+        run=next((number for number, run in enumerate(version.runs, 1) if segment in run), 0),
         runs=len(version.runs),
         found=columns,
         replacement=_replacement(index, head, key),
@@ -191,10 +191,6 @@ def _typed(kind: str, value: Any) -> Any:  # noqa: ANN401 - JSON, and a value of
     return value
 
 
-def _place(version: IndexVersion, segment: object) -> int:
-    return next((number for number, run in enumerate(version.runs, 1) if segment in run), 0)
-
-
 def _rows(
     index: IndexStore, definition: ObjectType, entry: Entry, shard: int, values: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any] | None]:
@@ -202,11 +198,8 @@ def _rows(
     kinds = definition.columns
     key_values = {f"{KEY}{name}": kinds[name].decode(value) for name, value in values.items()}
     rows: dict[str, Mapping[str, Any] | None] = {source.name: None for source in definition.datasources}
-    for name, state in entry.states.items():
-        if name != EDITS and name not in rows:  # of the replacement that is built
-            continue
-        hashes = _hashes(reader, state.shards[shard], key_values)
-        batch = Merge(definition, entry, reader).rows_of(hashes, shard)[name]
+    runs = [run for name in (*rows, EDITS) if name in entry.states for run in entry.states[name].shards[shard]]
+    for name, batch in Merge(definition, entry, reader).rows_of(_hashes(reader, runs, key_values), shard).items():
         of_key = batch.filter(_mask(batch, key_values))
         if of_key.num_rows:
             columns = (each for each in of_key.schema.names if not each.startswith(PREFIX))
@@ -214,7 +207,7 @@ def _rows(
     return rows
 
 
-def _hashes(reader: StateReader, runs: tuple[Run, ...], key_values: Mapping[str, Any]) -> Ints:
+def _hashes(reader: StateReader, runs: Sequence[Run], key_values: Mapping[str, Any]) -> Ints:
     """Return the key hashes of entries with a key: Spark computes these hashes, and nothing else can."""
     hashes = [np.empty(0, np.int64)]
     for info in (each for run in runs for each in run):
