@@ -187,15 +187,11 @@ class _View:
         codec = self._definition.codec
         encoded = codec.encode(codec.values(key))
         query = {"bool": {"filter": [ALIVE, {"ids": {"values": [id_of(encoded)]}}, {"term": {"key": encoded.hex()}}]}}
-        for hit in self._cluster.hits(self._point, {"query": query}, 1):
-            return self._decoded(hit)
-        return None
+        return next(map(self._decoded, self._cluster.hits(self._point, {"query": query}, 1)), None)
 
     def _count(self, objects: ObjectSet) -> int:
         query = self._query(self._bound(objects))
-        if query is None:
-            return 0
-        return self._cluster.count(self._point, query)
+        return 0 if query is None else self._cluster.count(self._point, query)
 
     def _page(self, request: Asked, after: Sequence[Any] | None) -> Page:
         sort: list[Query] = []

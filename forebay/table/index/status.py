@@ -110,9 +110,8 @@ class Status:
             ]
             for each in self.pipelines
         ]
-        last = (
-            f", {self.head.transaction} on {self.head.datasource} at {self.head.time}" if self.head.datasource else ""
-        )
+        head = self.head
+        last = f", {head.transaction} on {head.datasource} at {head.time}" if head.datasource else ""
         edits = [f"edits: {self.edits.folded:,} are in the index, {self.edits.pending:,} are pending"]
         if self.edits.oldest is not None:
             edits[0] += f" since {self.edits.oldest}" + (f": {self.edits.due}" if self.edits.due else "")
@@ -124,7 +123,7 @@ class Status:
         waits = [f"before {each.version.pipeline} can serve: {text}" for each in self.pipelines for text in each.waits]
         return "\n".join(
             [
-                f"{self.object_type}: fact {self.head.number:,} of the log{last}; {self.head.shards} shards",
+                f"{self.object_type}: fact {head.number:,} of the log{last}; {head.shards} shards",
                 text_table(
                     ("datasource", "rows", "last fact", "fed by", "segment runs", "bytes"), sources, right={1, 2, 4, 5}
                 ),
