@@ -32,7 +32,7 @@ from forebay.table.index.plan import make_plan
 from forebay.table.index.runs import JOBS, graph_text, runs
 from forebay.table.index.status import Status, status
 from forebay.table.index.types import SparkType
-from forebay.table.index.verify import verify
+from forebay.table.index.verify import Verification, verify
 from forebay.table.index.why import explain
 from forebay.text_tables import text_table
 
@@ -194,7 +194,11 @@ def prove(
             )
         with SearchNode(location, name, cache=cache, storage=store.storage) as node:
             verification = verify(store, node.view())
-    say(json.dumps(asdict(verification), indent=2) if as_json else f"{name} {verification}")
+    _say_verification(name, verification, as_json)
+
+
+def _say_verification(what: str, verification: Verification, as_json: bool) -> None:
+    say(json.dumps(asdict(verification), indent=2) if as_json else f"{what} {verification}")
     if not verification.is_equal:
         raise typer.Exit(1)
 
@@ -231,10 +235,7 @@ def opensearch(  # noqa: PLR0913 - options of a command
         version = second.catch_up(full=full)
         say(json.dumps(asdict(version)) if as_json else f"{name}: OpenSearch has fact {version.data} of the log")
         return
-    verification = second.verify()
-    say(json.dumps(asdict(verification), indent=2) if as_json else f"{name} in OpenSearch: {verification}")
-    if not verification.is_equal:
-        raise typer.Exit(1)
+    _say_verification(f"{name} in OpenSearch:", second.verify(), as_json)
 
 
 @index.command()
@@ -348,8 +349,7 @@ def show_runs(
     known = runs(store)
     if not known:
         store.head()  # an error if there is no such object type
-    matching = [run for run in known if job in (None, run.job)]
-    matching = [run for run in matching if run.error or not failed]
+    matching = [run for run in known if job in (None, run.job) and (run.error or not failed)]
     if as_json:
         say(json.dumps([asdict(run) for run in matching], indent=2))
         return
