@@ -175,19 +175,11 @@ class IndexDaemon:
         return self._step(wait=True)
 
     def _step(self, *, wait: bool) -> bool:
-        names = self._names or self._listed()
-        if names is None:
-            return False
-        for name in self._types.keys() - set(names):
-            self._types.pop(name).forget()
-        if not names:
-            error = ConfigurationError(
-                f"no object type is below {self.location!r}",
-                option="location",
-                advice="commit a datasource first, or check the location",
-            )
+        try:
+            names = self._names or self._listed()
+        except ForebayError as error:
             if not self._found:
-                raise error
+                raise
             _log.error("the round failed, and the next one follows: %s", error)  # as if a mount were away
             return False
         well = True
@@ -213,15 +205,18 @@ class IndexDaemon:
             log("%s: the round failed, and the next one follows: %s", name, error)
             return False
 
-    def _listed(self) -> list[str] | None:
-        """Return the object types below the location; None if it could be listed in a round before, and cannot now."""
-        try:
-            return [name for each in self._store.directories("") if is_name(name := each.removesuffix("/"))]
-        except ForebayError as error:
-            if not self._found:
-                raise
-            _log.error("the round failed, and the next one follows: %s", error)
-            return None
+    def _listed(self) -> list[str]:
+        """Return the object types below the location, and forget those that are gone."""
+        names = [name for each in self._store.directories("") if is_name(name := each.removesuffix("/"))]
+        for name in self._types.keys() - set(names):
+            self._types.pop(name).forget()
+        if not names:
+            raise ConfigurationError(
+                f"no object type is below {self.location!r}",
+                option="location",
+                advice="commit a datasource first, or check the location",
+            )
+        return names
 
     def run(self, until: Callable[[], bool] | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
         """Do rounds until `stop` is called.
