@@ -87,29 +87,15 @@ class Status:
     edits: EditStatus
 
     def __str__(self) -> str:
-        sources = [
-            [
-                each.name,
-                f"{each.rows:,}",
-                "" if each.moved is None else f"{each.moved:,}",
-                each.owner or ("" if each.moved is None else "Funnel.commit"),
-                f"{each.runs:,}",
-                f"{each.size:,}",
-            ]
-            for each in self.datasources
-        ]
-        pipelines = [
-            [
-                f"{each.version.pipeline} ({each.role})",
-                f"{each.version.number:,}",
-                f"{each.version.count:,}",
-                f"{each.behind:,}",
-                f"{len(each.version.runs):,}",
-                f"{each.size:,}",
-                f"{each.version.decision}: {each.version.reason}" if each.version.number else "no version yet",
-            ]
-            for each in self.pipelines
-        ]
+        sources, pipelines = [], []
+        for source in self.datasources:
+            fed_by = source.owner or ("" if source.moved is None else "Funnel.commit")
+            sources.append(_cells(source.name, source.rows, source.moved, fed_by, source.runs, source.size))
+        for each in self.pipelines:
+            version = each.version
+            step = f"{version.decision}: {version.reason}" if version.number else "no version yet"
+            counts = (version.number, version.count, each.behind, len(version.runs), each.size)
+            pipelines.append(_cells(f"{version.pipeline} ({each.role})", *counts, step))
         head = self.head
         last = f", {head.transaction} on {head.datasource} at {head.time}" if head.datasource else ""
         edits = [f"edits: {self.edits.folded:,} are in the index, {self.edits.pending:,} are pending"]
@@ -132,6 +118,11 @@ class Status:
                 *(edits if self.edits.folded or self.edits.pending else []),
             ]
         )
+
+
+def _cells(*values: str | int | None) -> list[str]:
+    """Return values as cells of a table."""
+    return [f"{value:,}" if isinstance(value, int) else value or "" for value in values]
 
 
 def status(index: IndexStore) -> Status:
