@@ -258,7 +258,7 @@ class OpenSearchIndex:
         """Write rows, let them be found, and then note the progress."""
         documents, codec = Documents(definition), definition.codec
         width, count = len(definition.keys), len(definition.columns)
-        waiting: list[tuple[str, bytes]] = []
+        waiting: list[bytes] = []
         keys: list[tuple[Any, ...]] = []
         size = written = 0
 
@@ -270,7 +270,7 @@ class OpenSearchIndex:
             document = documents.alive(key, columns[:count]) if exists else gone_document(key)
             waiting.append(bulk_lines(id_of(key), head.number, document))
             keys.append(columns[:width])
-            size += len(waiting[-1][1])
+            size += len(waiting[-1])
             written += 1
             if len(waiting) >= _BATCH or size >= _BYTES:
                 send()

@@ -282,12 +282,12 @@ class Cluster:
             after, limit = hits[-1]["sort"], limit - size
             window = max(1, min(_MOST_HITS, _ANSWER_BYTES // max(len(repr(hit)) for hit in hits)))
 
-    def bulk(self, index: str, documents: Sequence[tuple[str, bytes]], shown: Callable[[int], str]) -> None:
+    def bulk(self, index: str, documents: Sequence[bytes], shown: Callable[[int], str]) -> None:
         """Write documents, and check what became of each. Those that are not written for a while are repeated.
 
         Args:
             index: An alias, so that no index of this name is made if it is gone.
-            documents: The id of each document, and its two lines of a bulk request.
+            documents: The two lines of each document; see `bulk_lines`.
             shown: Returns the object with an index as text, for the error.
 
         Raises:
@@ -296,7 +296,7 @@ class Cluster:
         """
         attempts, waiting = self._attempts(), list(range(len(documents)))
         while waiting:
-            body, size = b"".join(documents[place][1] for place in waiting), len(waiting)
+            body, size = b"".join(documents[place] for place in waiting), len(waiting)
             try:
                 outcomes = self.call(
                     lambda client, body=body: client.bulk(body=body, index=index, params={"require_alias": "true"}),  # type: ignore[misc] # of the loop
@@ -305,9 +305,9 @@ class Cluster:
             except ConfigurationError as error:
                 if getattr(error.__cause__, "status_code", None) != _TOO_LARGE:
                     raise
-                longest = max(waiting, key=lambda place: len(documents[place][1]))
+                longest = max(waiting, key=lambda place: len(documents[place]))
                 raise DataError(
-                    f"OpenSearch refuses {shown(longest)}: its document has {len(documents[longest][1]):,} bytes",
+                    f"OpenSearch refuses {shown(longest)}: its document has {len(documents[longest]):,} bytes",
                     advice="correct the row in its datasource, or raise http.max_content_length of OpenSearch",
                 ) from error
             again, reason, advice = [], "", _AGAIN

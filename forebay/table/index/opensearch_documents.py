@@ -168,10 +168,10 @@ def id_of(key: bytes) -> str:
     return text if len(text) <= _ID_BYTES else "h" + hashlib.sha256(key).hexdigest()
 
 
-def bulk_lines(identity: str, version: int, document: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the id of a document, and its two lines of a bulk request, which never replaces a newer version."""
+def bulk_lines(identity: str, version: int, document: Mapping[str, Any]) -> bytes:
+    """Return the two lines of a document in a bulk request, which never replaces a newer version."""
     action = f'{{"index":{{"_id":"{identity}","version":{version},"version_type":"external_gte"}}}}\n'
-    return identity, f"{action}{json.dumps(document, ensure_ascii=False, separators=(',', ':'))}\n".encode()
+    return f"{action}{json.dumps(document, ensure_ascii=False, separators=(',', ':'))}\n".encode()
 
 
 def _escaped(name: str) -> str:
