@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -67,9 +67,7 @@ def run_transaction(df: DataFrame, tasks: Sequence[ShardTask], small: int) -> li
 
 def digest_of(df: DataFrame) -> str:
     """Return the digest of rows that were committed before, to compare it with the one of the log."""
-    low, high = _wrapping_sums()
-    row = df.agg(F.count(F.lit(1)).alias("rows"), low.alias("low"), high.alias("high")).collect()[0]
-    return rows_digest(row["rows"], int(row["low"] or 0), int(row["high"] or 0))
+    return _digest(df.agg(*_sums()).collect()[0].asDict())
 
 
 def launch_builds(spark: SparkSession) -> Callable[[Sequence[BuildTask]], Sequence[BuildResult]]:
@@ -143,19 +141,20 @@ def _in_driver(rows: pa.Table, tasks: Sequence[ShardTask]) -> list[ShardResult]:
 def _in_tasks(df: DataFrame, tasks: Sequence[ShardTask]) -> tuple[list[ShardResult], bool]:
     """Return the results of the tasks, and whether these saw each row that Spark read exactly once."""
     observation = Observation()
-    low, high = _wrapping_sums()
-    observed = df.observe(observation, F.count(F.lit(1)).alias("rows"), low.alias("low"), high.alias("high"))
-    shuffled = observed.repartitionById(len(tasks), F.col(SHARD))
+    shuffled = df.observe(observation, *_sums()).repartitionById(len(tasks), F.col(SHARD))
     rows = map_in_arrow(shuffled, _InTasks(run_shard, tuple(tasks)), _RESULT).collect()
     results = [ShardResult.from_facts(json.loads(row["result"])) for row in rows]
     there = {result.shard for result in results}
     results += [run_shard(task, []) for task in tasks if task.shard not in there]  # Spark prunes an empty input
-    read = observation.get if there else {}
     _, digest, _ = combined(results)
-    expected = rows_digest(read.get("rows") or 0, int(read.get("low") or 0), int(read.get("high") or 0))
-    return results, digest == expected
+    return results, digest == _digest(observation.get if there else {})
 
 
-def _wrapping_sums() -> Any:  # noqa: ANN401 - two columns
-    """Return the sums of the digest columns as decimals, which do not overflow."""
-    return tuple(F.sum(F.col(name).cast("decimal(38,0)")) for name in DIGESTS)
+def _sums() -> list[Column]:
+    """Return the number of rows, and the sums of the digest columns as decimals, which do not overflow."""
+    sums = (F.sum(F.col(name).cast("decimal(38,0)")).alias(name) for name in DIGESTS)
+    return [F.count(F.lit(1)).alias("rows"), *sums]
+
+
+def _digest(sums: Mapping[str, Any]) -> str:
+    return rows_digest(sums.get("rows") or 0, *(int(sums.get(name) or 0) for name in DIGESTS))
