@@ -52,7 +52,7 @@ _ALIASES: Final = {
 _SCALARS: Final = frozenset(
     {"boolean", *INTEGERS, "float", "double", "decimal", "string", "binary", "date", "timestamp", "timestamp_ntz"}
 )
-_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([A-Za-z_0-9]+)|([<>(),:]))")
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([A-Za-z_0-9]+|[<>,:]|\([0-9,\s]*\)))")
 
 
 @dataclass(frozen=True)
@@ -241,34 +241,36 @@ def parse_type(text: str) -> SparkType:
     Raises:
         ConfigurationError: It is no type, or one without equality, such as a variant.
     """
-    tokens = _tokens(text)
     try:
-        kind = _parsed(tokens, text)
-    except RecursionError:
-        raise _unknown(text) from None
-    if tokens:
-        raise _unknown(text)
-    return kind
+        tokens = _tokens(text)
+        kind = _parsed(tokens)
+        if not tokens:
+            return kind
+    except (ValueError, IndexError, RecursionError):  # an IndexError, if the text ends too early
+        pass
+    raise ConfigurationError(
+        f"the type {text!r:.200} cannot be used",
+        option="type",
+        advice="write a type of Spark, such as bigint, decimal(12,2), string, timestamp or array<string>; convert a "
+        "variant or an interval to a string first",
+    )
 
 
 def _tokens(text: str) -> list[str]:
-    tokens: list[str] = []
-    at, end = 0, len(text.rstrip())
-    while at < end:
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise _unknown(text)
-        tokens.append(match[1].replace("``", "`") if match[1] is not None else match[2] or match[3])
-        at = match.end()
-    return tokens[::-1]
+    """Return the words, signs and numbers of a text, the last one first."""
+    if _TOKEN.sub("", text).strip():
+        raise ValueError(text)
+    return [quoted.replace("``", "`") or other for quoted, other in _TOKEN.findall(text)][::-1]
 
 
-def _parsed(tokens: list[str], text: str) -> SparkType:
-    name = tokens.pop().lower() if tokens else ""
+def _parsed(tokens: list[str]) -> SparkType:
+    name = tokens.pop().lower()
     name = _ALIASES.get(name, name)
     if name in ("array", "map", "struct"):
-        return _nested(name, tokens, text)
-    numbers = _numbers(tokens, text)
+        return _nested(name, tokens)
+    numbers: list[int] = []
+    if tokens and tokens[-1].startswith("("):
+        numbers = [int(number) for number in re.findall("[0-9]+", tokens.pop())]
     if name in ("varchar", "char"):
         return SparkType("string")
     if name == "decimal":
@@ -277,57 +279,32 @@ def _parsed(tokens: list[str], text: str) -> SparkType:
             return SparkType(name, precision, scale)
     elif name in _SCALARS and not numbers:
         return SparkType(name)
-    raise _unknown(text)
+    raise ValueError(name)
 
 
-def _nested(name: str, tokens: list[str], text: str) -> SparkType:
+def _nested(name: str, tokens: list[str]) -> SparkType:
     fields: list[tuple[str, SparkType]] = []
-    _expect(tokens, "<", text)
-    while tokens and tokens[-1] != ">":
+    _expect(tokens, "<")
+    while tokens[-1] != ">":
         if fields:
-            _expect(tokens, ",", text)
+            _expect(tokens, ",")
         label = str(len(fields))
-        if name == "struct" and tokens:
+        if name == "struct":
             label = tokens.pop()
-            if tokens and tokens[-1] == ":":
+            if tokens[-1] == ":":
                 tokens.pop()
-        fields.append((label, _parsed(tokens, text)))
-    _expect(tokens, ">", text)
-    if len({label for label, _ in fields}) < len(fields) or len(fields) != {"array": 1, "map": 2}.get(
-        name, len(fields)
-    ):
-        raise _unknown(text)
+        fields.append((label, _parsed(tokens)))
+    _expect(tokens, ">")
+    if len(dict(fields)) < len(fields) or len(fields) != {"array": 1, "map": 2}.get(name, len(fields)):
+        raise ValueError(name)
     return SparkType(name, fields=tuple(fields))
 
 
-def _numbers(tokens: list[str], text: str) -> list[int]:
-    numbers: list[int] = []
-    if tokens and tokens[-1] == "(":
-        tokens.pop()
-        while tokens and tokens[-1] != ")":
-            token = tokens.pop()
-            if token.isdecimal():
-                numbers.append(int(token))
-            elif token != ",":  # noqa: S105 - of a type
-                raise _unknown(text)
-        _expect(tokens, ")", text)
-    return numbers
-
-
-def _expect(tokens: list[str], expected: str, text: str) -> None:
-    if not tokens or tokens.pop() != expected:
-        raise _unknown(text)
+def _expect(tokens: list[str], expected: str) -> None:
+    if tokens.pop() != expected:
+        raise ValueError(expected)
 
 
 def quoted_name(name: str) -> str:
     """Return the name of a field as the text of a type has it."""
     return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name.replace('`', '``')}`"
-
-
-def _unknown(text: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the type {text!r:.200} cannot be used",
-        option="type",
-        advice="write a type of Spark, such as bigint, decimal(12,2), string, timestamp or array<string>; convert a "
-        "variant or an interval to a string first",
-    )
