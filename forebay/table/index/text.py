@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -75,14 +75,7 @@ def indexed_words(text: str) -> str:
 
 def folded_words(text: str) -> str:
     """Return the words of a text, joined by spaces: for an index that divides at spaces, and does not fold."""
-    words: list[str] = []
-    for spaceless, word in _runs().findall(_folded(text)):
-        if spaceless:
-            words += _pairs(spaceless)
-            words.append(spaceless[-1])
-        else:
-            words.append(word)
-    return " ".join(words)
+    return " ".join(_words(_runs().findall(_folded(text))))
 
 
 def search_phrases(searches: Sequence[tuple[str, bool]]) -> tuple[Phrase, ...] | None:
@@ -94,19 +87,15 @@ def search_phrases(searches: Sequence[tuple[str, bool]]) -> tuple[Phrase, ...] |
     Raises:
         ConfigurationError: There are too many words, or one is so long that the index cannot tell it from others.
     """
-    found: list[tuple[list[tuple[str, str]], bool]] = []
-    words = characters = 0
-    for text, phrase in searches:
-        runs = _runs().findall(_folded(text))
-        words += len(runs)
-        characters += sum(len(spaceless) for spaceless, _ in runs)
-        if longest := next((word for _, word in runs if len(word.encode()) > LONGEST), ""):
-            raise ConfigurationError(
-                f"the word {longest[:50]!r} … has more than {LONGEST:,} bytes, of which texts keep no more",
-                option="search",
-                advice="search for other words of the text",
-            )
-        found.append((runs, phrase))
+    found = [(_runs().findall(_folded(text)), phrase) for text, phrase in searches]
+    every = [run for runs, _ in found for run in runs]
+    if longest := next((word for _, word in every if len(word.encode()) > LONGEST), ""):
+        raise ConfigurationError(
+            f"the word {longest[:50]!r} … has more than {LONGEST:,} bytes, of which texts keep no more",
+            option="search",
+            advice="search for other words of the text",
+        )
+    words, characters = len(every), sum(len(spaceless) for spaceless, _ in every)
     if words > WORDS or characters > CHARACTERS:
         raise ConfigurationError(
             f"the query has {words:,} words" + (f" of {characters:,} characters" if words <= WORDS else ""),
@@ -115,16 +104,7 @@ def search_phrases(searches: Sequence[tuple[str, bool]]) -> tuple[Phrase, ...] |
         )
     if not all(runs for runs, _ in found):
         return None
-    return tuple(each for runs, phrase in found for each in _phrases(runs, phrase=phrase))
-
-
-def _phrases(runs: Sequence[tuple[str, str]], *, phrase: bool) -> list[Phrase]:
-    if not phrase:
-        return [_phrase([], *run) for run in runs]
-    words: list[str] = []
-    for spaceless, word in runs[:-1]:
-        words += [*_pairs(spaceless), spaceless[-1]] if spaceless else [word]
-    return [_phrase(words, *run) for run in runs[-1:]]
+    return tuple(_phrase(group) for runs, phrase in found for group in ([runs] if phrase else [[run] for run in runs]))
 
 
 def match_expression(phrases: Sequence[Phrase]) -> str:
@@ -132,18 +112,25 @@ def match_expression(phrases: Sequence[Phrase]) -> str:
     return " ".join(f'"{" ".join(each.words)}"{" *" if each.prefix else ""}' for each in phrases)
 
 
-def _phrase(before: Sequence[str], spaceless: str, word: str) -> Phrase:
-    """Return the phrase that ends with a run; one of a single character is the beginning of a pair, or a whole run."""
-    if len(spaceless) == 1:
-        return Phrase((*before, spaceless), prefix=True)
-    return Phrase((*before, *(_pairs(spaceless) if spaceless else [word])))
+def _phrase(runs: Sequence[tuple[str, str]]) -> Phrase:
+    """Return the phrase of runs. A single character at its end is the beginning of a pair, or a whole run."""
+    words = _words(runs)
+    last = len(runs[-1][0])
+    return Phrase(tuple(words[:-1] if last > 1 else words), prefix=last == 1)
+
+
+def _words(runs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the words of runs: of scripts without spaces the pairs of characters, and the last character."""
+    words: list[str] = []
+    for spaceless, word in runs:
+        if spaceless:
+            words += [spaceless[place : place + 2] for place in range(len(spaceless))]
+        else:
+            words.append(word)
+    return words
 
 
 def _folded(text: str) -> str:
     if text.isascii():
         return text.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).translate(_JOINERS)
-
-
-def _pairs(run: str) -> list[str]:
-    return [run[place : place + 2] for place in range(len(run) - 1)]
