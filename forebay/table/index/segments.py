@@ -347,12 +347,8 @@ def newest_rows(segments: Iterable[Iterator[Row]], *, keep_deleted: bool) -> Ite
             edits are always yielded.
     """
     last: bytes | None = None
-    aged = [_aged(rows, age) for age, rows in enumerate(segments)]
-    for _, (key, columns, exists) in heapq.merge(*aged, key=lambda aged_row: (aged_row[1][0], aged_row[0])):
+    # Of rows with one key, `merge` yields that of the first segment first.
+    for key, columns, exists in heapq.merge(*segments, key=lambda row: row[0]):
         if key != last and (exists or keep_deleted or columns[-1] is not None):
             yield key, columns, exists
         last = key
-
-
-def _aged(rows: Iterator[Row], age: int) -> Iterator[tuple[int, Row]]:
-    return ((age, row) for row in rows)
