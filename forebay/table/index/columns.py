@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +29,8 @@ _SIMPLE: Final = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 
+_INTEGERS: Final = {"boolean": pa.int8(), "date": pa.int32(), "timestamp": pa.int64(), "timestamp_ntz": pa.int64()}
+"""The integers as which SQLite stores other types."""
 
 _DAYS: Final = (-719_162, 2_932_896)
 _MICROSECONDS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
@@ -190,14 +192,7 @@ def _misfit(column: pa.Array, target: pa.DataType) -> Exception | None:
 
 def first_bad(column: pa.Array, is_bad: Callable[[pa.Array], bool]) -> int:
     """Return the index of the first bad value of a column that has one."""
-    low, high = 0, len(column)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if is_bad(_part(column, low, middle)):
-            high = middle
-        else:
-            low = middle
-    return low
+    return bisect_left(range(1, len(column)), True, key=lambda size: is_bad(_part(column, 0, size)))
 
 
 def is_invalid(values: pa.Array | pa.RecordBatch) -> bool:
@@ -238,29 +233,11 @@ def sqlite_values(column: pa.Array, kind: SparkType) -> list[Any]:
     if kind.name in ("string", "binary") or kind.name in INTEGERS:
         values: list[Any] = column.to_pylist()
         return values
-    if kind.name == "boolean":
-        return [None if value is None else int(value) for value in column.to_pylist()]
     if kind.name in ("float", "double"):
         return [None if value is None else NAN if value != value else value + 0.0 for value in column.to_pylist()]  # noqa: PLR0124 - NaN
-    if kind.name == "date":
-        return column.cast(pa.int32()).to_pylist()
-    if kind.name in ("timestamp", "timestamp_ntz"):
-        return column.cast(pa.int64()).to_pylist()
+    if kind.name in _INTEGERS:
+        return column.cast(_INTEGERS[kind.name]).to_pylist()
     if kind.name == "decimal" and kind.precision <= SMALL_DECIMAL:
-        return _unscaled(column)
+        unscaled = column.view(pa.decimal128(SMALL_DECIMAL, 0)).cast(pa.int64())
+        return unscaled.to_pylist() if unscaled.null_count else unscaled.to_numpy().tolist()
     return [kind.encode(value) for value in column.to_pylist()]
-
-
-def _unscaled(column: pa.Array) -> list[Any]:
-    """Return the unscaled values of decimals that fit into 64 bits: the low halves of their 128 bits."""
-    if not len(column):
-        return []
-    whole = pa.concat_arrays([column])  # without an offset
-    buffer = whole.buffers()[1]
-    assert buffer is not None  # noqa: S101 - of an array with rows
-    words = np.frombuffer(memoryview(buffer), np.int64)[2 * whole.offset : 2 * (whole.offset + len(whole)) : 2]
-    values: list[Any] = words.tolist()
-    if whole.null_count:
-        valid = whole.is_valid().to_pylist()
-        values = [value if known else None for value, known in zip(values, valid, strict=True)]
-    return values
