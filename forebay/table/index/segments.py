@@ -90,35 +90,37 @@ class _File:
         self._insert = f"INSERT INTO o VALUES (?, ?{', ?' * (len(self._columns) + len(definition.stamps))})"
         texts = [f"t{place}" for place in range(len(self._texts))]
         self._insert_text = f"INSERT INTO f ({', '.join(['rowid', *texts])}) VALUES (?{', ?' * len(texts)})"
-        for statement in (
-            "PRAGMA journal_mode = OFF",
-            "PRAGMA synchronous = OFF",
-            "PRAGMA cache_size = -4096",  # rows are appended; and a large shard writes many files at once
-            "BEGIN",
-        ):
-            self._connection.execute(statement)
-        for statement in _tables(definition):
-            with _fts_errors():
+        try:
+            for statement in (
+                "PRAGMA journal_mode = OFF",
+                "PRAGMA synchronous = OFF",
+                "PRAGMA cache_size = -4096",  # rows are appended; and a large shard writes many files at once
+                "BEGIN",
+                *_tables(definition),
+            ):
                 self._connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if "fts5" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"the sqlite3 of this Python has no full-text index: {error}",
+                option="text",
+                advice="use a Python whose sqlite3 has FTS5, such as that of python.org; or leave out text=True",
+            ) from error
 
     def add(self, rows: Sequence[Row]) -> None:
         alive = [(key, columns) for key, columns, exists in rows if exists]
         numbered = list(enumerate(alive, self.rows + 1))
         self._connection.executemany(self._insert, ((number, key, *columns) for number, (key, columns) in numbered))
         if self._texts:
-            at = self._texts
-            self._connection.executemany(
-                self._insert_text, ((number, *_words(columns, at)) for number, (_, columns) in numbered)
-            )
+            words = ((number, *_words(columns, self._texts)) for number, (_, columns) in numbered)
+            self._connection.executemany(self._insert_text, words)
         gone = [(key, *columns) for key, columns, exists in rows if not exists]
         self._connection.executemany(f"INSERT INTO d VALUES (?{', ?' * (self._width + 1)})", gone)
         self.rows += len(alive)
         self.deleted += len(gone)
 
-    def finish(self) -> None:
-        self.complete().close()
-
-    def complete(self) -> sqlite3.Connection:
+    def finish(self) -> sqlite3.Connection:
         connection = self._connection
         connection.execute("PRAGMA cache_size = -16384")  # to sort
         for statement in _indexes(self._definition):
@@ -130,6 +132,10 @@ class _File:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _words(columns: Sequence[Any], texts: Sequence[int]) -> list[str | None]:
+    return [None if columns[place] is None else indexed_words(columns[place]) for place in texts]
 
 
 def _tables(definition: ObjectType) -> list[str]:
@@ -150,24 +156,6 @@ def _indexes(definition: ObjectType) -> list[str]:
     columns = list(definition.columns)
     places = [columns.index(name) for name in definition.filters]
     return ["CREATE UNIQUE INDEX ok ON o (k)", *(f"CREATE INDEX o{place} ON o (c{place}, k)" for place in places)]
-
-
-def _words(columns: Sequence[Any], texts: Sequence[int]) -> list[str | None]:
-    return [None if columns[place] is None else indexed_words(columns[place]) for place in texts]
-
-
-@contextmanager
-def _fts_errors() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if "fts5" not in str(error):
-            raise
-        raise ConfigurationError(
-            f"the sqlite3 of this Python has no full-text index: {error}",
-            option="text",
-            advice="use a Python whose sqlite3 has FTS5, such as that of python.org; or leave out text=True",
-        ) from error
 
 
 @contextmanager
@@ -247,7 +235,7 @@ class RunWriter:
 
     def _put(self, part: int, file: _File) -> IndexSegment:
         with temporary_files():
-            file.finish()
+            file.finish().close()
             data = file.path.read_bytes()
             file.path.unlink()
         segment = IndexSegment(
@@ -268,7 +256,7 @@ def memory_segment(definition: ObjectType, rows: Sequence[Row]) -> tuple[IndexSe
     """Return a segment in memory, and a connection to it. Any thread may use it, to read."""
     file = _File(Path(":memory:"), definition)
     file.add(rows)
-    return IndexSegment(":memory:", 0, "", file.rows, file.deleted, None, 0, 1), file.complete()
+    return IndexSegment(":memory:", 0, "", file.rows, file.deleted, None, 0, 1), file.finish()
 
 
 def open_segment(path: Path, name: str, definition: ObjectType) -> sqlite3.Connection:
