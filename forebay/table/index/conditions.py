@@ -43,9 +43,6 @@ CONDITIONS: Final = 1_000
 _DIGITS: Final = 100
 """More digits than any column has. Numbers beyond are all the same: greater or less than every value."""
 
-_BELOW: Final = -math.inf
-_ABOVE: Final = math.inf
-
 
 class Columns(Protocol):
     """The columns that conditions may name."""
@@ -310,32 +307,31 @@ def _comparison(column: str, kind: SparkType, operator: Operator, value: Any) ->
 
 def _on_grid(kind: SparkType, operator: Operator, number: decimal.Decimal) -> tuple[Operator, Any]:
     """Return operator and value for a number that an integer or decimal column need not have: `x < 1.5` is `x <= 1`."""
-    scale = kind.scale if kind.name == "decimal" else 0
-    digits = kind.precision if kind.name == "decimal" else 19
     if number.adjusted() > _DIGITS:  # its whole number would have so many digits
         number = decimal.Decimal(10).scaleb(_DIGITS).copy_sign(number)
     with decimal.localcontext(prec=decimal.MAX_PREC):
-        scaled = number.scaleb(scale)
+        scaled = number.scaleb(kind.scale)
         below, above = math.floor(scaled), math.ceil(scaled)
-    wide = kind.name == "decimal" and kind.precision > SMALL_DECIMAL
-    least, most = (b"", b"\xff" * 18) if wide else (_BELOW, _ABOVE)
-    bound = 10**digits
+    wide = kind.precision > SMALL_DECIMAL
+    first, last = (1 - 10**kind.precision, 10**kind.precision - 1) if kind.precision else (-(1 << 63), (1 << 63) - 1)
     if operator == "=":
-        if below != above or abs(below) >= bound or (not wide and not -(1 << 63) <= below < 1 << 63):
+        if below != above or not first <= below <= last:
             return operator, b"" if wide else _NEVER
-        return operator, kind.unscaled(below) if scale or wide else below
+        return operator, kind.unscaled(below)
     unit = below if "<" in operator else above
     if below != above:
         operator = "<=" if "<" in operator else ">="
-    if abs(unit) >= bound or (not wide and not -(1 << 63) <= unit < 1 << 63):
+    if not first <= unit <= last:
+        least, most = (b"", b"\xff" * 18) if wide else (-math.inf, math.inf)
         return operator, most if unit > 0 else least
-    return operator, kind.unscaled(unit) if wide else unit
+    return operator, kind.unscaled(unit)
 
 
 def _value(name: str, kind: SparkType, value: object) -> Any:  # noqa: ANN401 - as SQLite stores it, or a decimal
     """Return a Python value for a comparison with a column."""
     try:
-        if not isinstance(value, bool) and isinstance(value, int | decimal.Decimal) and _is_exact(kind):
+        is_exact = kind.name in INTEGERS or kind.name == "decimal"
+        if is_exact and isinstance(value, int | decimal.Decimal) and not isinstance(value, bool):
             exact = decimal.Decimal(value)
             if exact.is_finite():
                 return exact
@@ -363,7 +359,3 @@ def _literal(name: str, kind: SparkType, literal: object, zone: Zone) -> Any:  #
     if kind.name in ("float", "double") and isinstance(literal, decimal.Decimal):
         return float(literal) + 0.0  # -0.0 is stored as 0.0
     return _value(name, kind, literal)
-
-
-def _is_exact(kind: SparkType) -> bool:
-    return kind.name in INTEGERS or kind.name == "decimal"
