@@ -88,7 +88,7 @@ class EditedKey:
     Args:
         values: The key, as SQLite stores it.
         row: The object in the index, as SQLite stores it; None: there is none.
-        folded: The folded edits of a key without an object.
+        folded: The folded edits of a key without an object; none of another key.
         edits: The pending edits.
     """
 
@@ -99,8 +99,7 @@ class EditedKey:
 
     def object(self, rules: EditRules) -> tuple[Any, ...] | None:
         """Return the object after the pending edits; None: there is none."""
-        edits = self.edits if self.row is not None else self.edits.after(self.folded)
-        return rules.apply(self.values, self.row, edits)
+        return rules.apply(self.values, self.row, self.edits.after(self.folded))
 
 
 @dataclass(frozen=True)
@@ -245,17 +244,17 @@ class View:
 
     def fetch(self, objects: ObjectSet) -> Page:
         """Return the first page of a query over this version."""
-        return self._page(_Query.of(objects, self), None)
+        return self._page(_Query(objects, self), None)
 
     def count_of(self, objects: ObjectSet) -> int:
         """Return the number of objects of a query over this version."""
-        query = _Query.of(objects, self)
-        if query.possible and not query.conditions:
+        query = _Query(objects, self)
+        if not query.conditions:
             return self.version.count + self.overlay.added
-        return sum(query.counted(*part) for part in self.parts) if query.possible else 0
+        return sum(query.counted(*part) for part in self.parts)
 
     def _page(self, query: _Query, after: tuple[Any, ...] | None) -> Page:
-        rows = list(islice(query.rows(after, query.size), query.size)) if query.possible else []
+        rows = list(islice(query.rows(after), query.size))
         following = (lambda: self._page(query, rows[-1][1])) if len(rows) == query.size else None
         return Page(self.name, tuple(self.decoded(row) for *_, row in rows), following)
 
@@ -459,25 +458,20 @@ def _check_text(text: object, option: str, example: str) -> None:
         raise ConfigurationError(f"{text!r:.200} is no text", option=option, advice=f"write {example}")
 
 
-@dataclass(frozen=True)
 class _Query:
     """An object set over one version, as SQL."""
 
-    view: View
-    conditions: tuple[Condition, ...]
-    order: tuple[tuple[str, bool], ...]
-    possible: bool
-    size: int
-
-    @classmethod
-    def of(cls, objects: ObjectSet, view: View) -> _Query:
+    def __init__(self, objects: ObjectSet, view: View) -> None:
         asked = objects.asked(view.definition, view)
-        conditions = [sql_condition(each, view) for each in asked.conditions]
-        if asked.phrases:
+        self._view = view
+        self.size = asked.size
+        self.conditions = [sql_condition(each, view) for each in asked.conditions]
+        if asked.phrases is None:
+            self.conditions.append(Condition("0"))
+        elif asked.phrases:
             expression = match_expression(asked.phrases)
-            conditions.append(Condition("o.id IN (SELECT rowid FROM f WHERE f MATCH ?)", (expression,)))
-        order = tuple((view.column(name)[0], descending) for name, descending in asked.order)
-        return cls(view, tuple(conditions), order, asked.phrases is not None, asked.size)
+            self.conditions.append(Condition("o.id IN (SELECT rowid FROM f WHERE f MATCH ?)", (expression,)))
+        self._order = [*((view.column(name)[0], descending) for name, descending in asked.order), ("o.k", False)]
 
     def counted(self, opened: OpenedSegment, newer: Newer) -> int:
         """Return the number of rows of a segment that no newer one overrules."""
@@ -491,24 +485,20 @@ class _Query:
                 count += len(rows) - len(newer.overruled(key for (key,) in rows))
         return count
 
-    def rows(self, after: tuple[Any, ...] | None, limit: int) -> Iterator[_RankedRow]:
+    def rows(self, after: tuple[Any, ...] | None) -> Iterator[_RankedRow]:
         """Yield rows in their order, each with its rank and its place: the values that order it, and its key."""
-        return heapq.merge(
-            *(self._of_segment(*part, after, limit) for part in self.view.parts), key=lambda each: each[0]
-        )
+        return heapq.merge(*(self._of_segment(*part, after) for part in self._view.parts), key=lambda each: each[0])
 
-    def _of_segment(
-        self, opened: OpenedSegment, newer: Newer, after: tuple[Any, ...] | None, limit: int
-    ) -> Iterator[_RankedRow]:
-        ordered = ", ".join([*(f"{sql} DESC" if descending else sql for sql, descending in self.order), "o.k"])
-        places = ", ".join([*(sql for sql, _ in self.order), "o.k"])
-        width = len(self.order) + 1
+    def _of_segment(self, opened: OpenedSegment, newer: Newer, after: tuple[Any, ...] | None) -> Iterator[_RankedRow]:
+        places = ", ".join(sql for sql, _ in self._order)
+        ordered = ", ".join(f"{sql} DESC" if descending else sql for sql, descending in self._order)
+        width = len(self._order)
         last = None if after is None else self._rank(after)
-        size = limit
-        while size == limit:  # else there are no more
+        size = self.size
+        while size == self.size:  # else there are no more
             where, parameters = self._where(after)
             statement = f"SELECT {places}, o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
-            rows = [row for some in opened.scan(statement, (*parameters, limit)) for row in some]
+            rows = [row for some in opened.scan(statement, (*parameters, self.size)) for row in some]
             with opened.errors():
                 gone = newer.overruled([row[width - 1] for row in rows])  # a key that is no bytes fails here
             size = len(rows)
@@ -533,7 +523,7 @@ class _Query:
         alternatives, parameters = [], []
         equal: list[str] = []
         prefix: list[Any] = []
-        for (sql, descending), value in zip((*self.order, ("o.k", False)), after, strict=True):
+        for (sql, descending), value in zip(self._order, after, strict=True):
             later = f"{sql} {'<' if descending else '>'} ?"
             if descending:
                 later = f"({later} OR {sql} IS NULL)"
@@ -547,23 +537,15 @@ class _Query:
 
     def _rank(self, place: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a place as a value that compares as SQLite orders places: NULL, numbers, texts, bytes."""
-        directions = [descending for _, descending in self.order]
-        return (
-            *(
-                _Reversed(_rank(value)) if down else _rank(value)
-                for value, down in zip(place, directions, strict=False)
-            ),
-            place[-1],
+        # Python orders texts by code points, as SQLite orders UTF-8.
+        ranks = [(_RANKS[type(value)], value) for value in place]
+        return tuple(
+            _Reversed(rank) if descending else rank for rank, (_, descending) in zip(ranks, self._order, strict=True)
         )
 
 
-def _rank(value: Any) -> tuple[int, Any]:  # noqa: ANN401 - as SQLite stores it
-    if value is None:
-        return 0, 0
-    if isinstance(value, int | float):
-        return 1, value
-    # Python orders texts by code points, as SQLite orders UTF-8.
-    return (2, value) if isinstance(value, str) else (3, value)
+_RANKS: Final = {type(None): 0, int: 1, float: 1, str: 2, bytes: 3}
+"""The order of the types that SQLite gives."""
 
 
 @dataclass(frozen=True)
