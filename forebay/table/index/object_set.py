@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias
 
 from forebay.errors import ConfigurationError, RetriableError
@@ -312,9 +311,7 @@ class Queryable(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def where(self, condition: str | None = None, /, **equal: object) -> ObjectSet:
