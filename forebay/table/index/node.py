@@ -365,24 +365,21 @@ class SearchNode(Queryable):
         return opened
 
     def _locked(self) -> DirectoryLock | None:
+        lock = None
         try:
             lock = lock_directory(self._directory)
-        except ConfigurationError as error:
-            error.option, error.advice = "cache", error.advice or "give each node a cache of its own"
-            raise
-        identity = {"location": self._index.place, "object_type": self._index.object_type}
-        try:
-            self._claim(identity)
+            self._claim()
         except BaseException as error:
             if lock is not None:
                 lock.release()
             if isinstance(error, ForebayError):
-                error.option = "cache"
+                error.option, error.advice = "cache", error.advice or "give each node a cache of its own"
             raise
         return lock
 
-    def _claim(self, identity: Mapping[str, str]) -> None:
+    def _claim(self) -> None:
         """Write whose the cache is, unless it says so."""
+        identity = {"location": self._index.place, "object_type": self._index.object_type}
         owner = self._directory / OWNER
         known = None
         with wrap_errors(str(owner), "write"):
