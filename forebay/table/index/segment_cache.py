@@ -60,7 +60,9 @@ class SegmentCache:
         with wrap_errors(str(self._directory), "write"):
             missing = [segment for segment in segments if not self._has(segment)]
             needed, total = sum(each.size for each in missing), sum(each.size for each in segments)
-            self._refuse_full(needed)
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if needed > shutil.disk_usage(self._directory).free:
+                raise self._full(needed)
         done, size = len(segments) - len(missing), total - needed
         for segment in missing:
             if progress is not None:
@@ -123,11 +125,6 @@ class SegmentCache:
                 raise self._full(segment.size) from error
             raise store_error(error, str(path), "write") from error
         self._checked.add(path.name)
-
-    def _refuse_full(self, needed: int) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        if needed > shutil.disk_usage(self._directory).free:
-            raise self._full(needed)
 
     def _full(self, needed: int) -> RetriableError:
         free = shutil.disk_usage(self._directory).free
