@@ -19,7 +19,7 @@ from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.state.local_state_store import open_regular, private_directory
 from forebay.state.state_store import StateStore
 from forebay.stores.local import store_error, wrap_errors
-from forebay.table.index.segments import IndexSegment
+from forebay.table.index.segments import IndexSegment, damaged_segment
 
 _SUFFIX: Final = ".db"
 _NEW: Final = ".new-"
@@ -107,11 +107,7 @@ class SegmentCache:
         if data is None:
             raise MissingSegmentError(f"the segment {segment.name} does not exist")
         if len(data) != segment.size or hashlib.sha256(data).hexdigest() != segment.digest:
-            raise FatalError(
-                f"the segment {segment.name} is damaged: it has not the bytes that its version names",
-                option="location",
-                advice="call Funnel.follow(full=True), which writes all segments again",
-            )
+            raise damaged_segment(segment.name, "it has not the bytes that its version names")
         path = self.path(segment)
         temporary = self._directory / f"{_NEW}{uuid.uuid4().hex}"
         try:
