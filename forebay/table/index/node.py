@@ -95,7 +95,7 @@ class SearchNode(Queryable):
     @property
     def version(self) -> Version:
         """The version that answers."""
-        return self._current().name
+        return self.view().name
 
     def refresh(self, *, at_least: int = 0) -> Version:
         """Take the newest version of the serving pipeline, and all edits; return the version that answers now.
@@ -117,7 +117,7 @@ class SearchNode(Queryable):
         until = time.monotonic() + WAIT
         while True:
             with self._refreshing:
-                self._current()  # the cache of a node that is closed may be another one's
+                self.view()  # the cache of a node that is closed may be another one's
                 version = self._refreshed()
                 if not at_least:  # else somebody waits for an edit
                     self._copy_ahead()
@@ -134,7 +134,7 @@ class SearchNode(Queryable):
 
     def _tail(self) -> bool:
         """Take the edits that follow; return whether the version is not older than what their editors saw."""
-        view = self._current()
+        view = self.view()
         view = view.with_edits(self._index.edits.after(view.offset))
         self._view = view
         return all(edit.data <= view.version.data for edit in view.overlay.edits)
@@ -144,7 +144,7 @@ class SearchNode(Queryable):
             self._take_newest()
             if self._tail():
                 break
-        return self._current().name
+        return self.view().name
 
     def _take_newest(self) -> None:
         for _ in range(_TRIES):
@@ -186,9 +186,9 @@ class SearchNode(Queryable):
             RetriableError: There is no edit with this offset yet.
         """
         _check_offset(at_least)
-        if self._current().offset < at_least:
+        if self.view().offset < at_least:
             self.refresh(at_least=at_least)
-        return self._current().find(key)[1]
+        return self.view().find(key)[1]
 
     def edit(self, key: object, /, **properties: object) -> int:
         """Change properties of an object, or create it; return the offset of the edit.
@@ -239,7 +239,7 @@ class SearchNode(Queryable):
                 while not up_to_date:
                     self._refreshed()
                     up_to_date = self._is_newest()
-                view, head = self._current(), self._known_head()
+                view, head = self.view(), self._known_head()
                 edit = view.new_edit(pairs, head.edits.time)
                 edited = view.with_edits([edit])
                 if self._index.edits.put(edit, self._index.log, head):
@@ -247,16 +247,12 @@ class SearchNode(Queryable):
                     return edit.offset
                 # Another editor was faster, or edits were folded and collected.
                 before = view.offset
-                up_to_date = self._tail() and self._current().offset > before and self._is_newest()
+                up_to_date = self._tail() and self.view().offset > before and self._is_newest()
 
     @property
     def objects(self) -> ObjectSet:
         """All objects."""
-        return ObjectSet(self._current, self._zone)
-
-    def view(self) -> View:
-        """Return the version that answers, to read its segments. Called by `verify` and `why`."""
-        return self._current()
+        return ObjectSet(self.view, self._zone)
 
     def close(self) -> None:
         """Give the cache free for another node. Queries and pages that have begun go on; a refresh is waited for."""
@@ -265,7 +261,8 @@ class SearchNode(Queryable):
             if self._lock is not None:
                 self._lock.release()
 
-    def _current(self) -> View:
+    def view(self) -> View:
+        """Return the version that answers, to read its segments. Called by `verify` and `why` too."""
         view = self._view
         if view is None:
             raise ConfigurationError(f"the node of {self._index.object_type!r} is closed", advice="make a new one")
@@ -340,7 +337,7 @@ class SearchNode(Queryable):
 
         An editor that was paused may have put an edit in the place of a collected one, and died before it withdrew it.
         """
-        view = self._current()
+        view = self.view()
         return not view.overlay.edits or not _is_newer(self._newest(), view.version)
 
     def _refuse_unserved(self) -> None:
