@@ -209,26 +209,21 @@ class RunWriter:
 
     def add(self, rows: Sequence[Row], hashes: Sequence[int]) -> None:
         """Add rows, each key once in the run. `hashes` are the hashes of their keys (`KeyCodec.hash`)."""
-        if not rows:
-            return
-        if self._parts == 1:
-            self._add(0, rows)
-            return
         divided: dict[int, list[Row]] = {}
-        for row, key_hash in zip(rows, hashes, strict=True):
-            divided.setdefault(key_hash // self._shards % self._parts, []).append(row)
-        for part, some in divided.items():
-            self._add(part, some)
+        if self._parts == 1 and rows:
+            divided[0] = list(rows)
+        else:
+            for row, key_hash in zip(rows, hashes, strict=True):
+                divided.setdefault(key_hash // self._shards % self._parts, []).append(row)
+        with temporary_files():
+            for part, some in divided.items():
+                if part not in self._files:
+                    self._files[part] = _File(Path(self._directory.name) / f"{part}.db", self._definition)
+                self._files[part].add(some)
 
     def finish(self) -> tuple[IndexSegment, ...]:
         """Put the files into the store under names that no other attempt has, and return their descriptions."""
         return tuple(self._put(part, file) for part, file in sorted(self._files.items()))
-
-    def _add(self, part: int, rows: Sequence[Row]) -> None:
-        with temporary_files():
-            if part not in self._files:
-                self._files[part] = _File(Path(self._directory.name) / f"{part}.db", self._definition)
-            self._files[part].add(rows)
 
     def _put(self, part: int, file: _File) -> IndexSegment:
         with temporary_files():
