@@ -182,6 +182,11 @@ def test_the_flag_of_a_datasource_deletes_in_a_stream_too(spark, funnel, node_of
     lacking = spark.createDataFrame([(7, "open")], "order_id int, status string")
     with pytest.raises(ConfigurationError, match="'is_deleted' of the datasource 'orders' does not exist"):
         target.apply(lacking, 2, "query", keys="order_id")
+    history = spark.createDataFrame([(9, "open", None, None, None)], ORDERS).selectExpr("*", "1L AS _sequence")
+    with pytest.raises(ConfigurationError, match="not a history") as refused:
+        target.apply(history, 2, "query", keys="order_id", stored_as_scd_type=2)
+    assert refused.value.option == "stored_as_scd_type"
+    assert node.refresh().data == 2, "and nothing was committed"
 
 
 KEYS: dict[str, list[Any]] = {
