@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -144,8 +144,7 @@ def prepare(
     keys = key_columns(df, definition, source)
     kinds = {name: parse_type(kind) for name, kind in definition.keys.items()}
     fields = {} if delete else {name: field_of(df, name, source, "properties") for name in source.columns}
-    for field in fields.values():
-        _refuse_unstorable(field, source)
+    stored = {name: _storable(field, source) for name, field in fields.items()}
     for name, each in source.properties.items() if fields else ():
         _refuse_other_type(fields[each.column or name], name, each.kind, source)
     if source.timestamp is not None and fields:
@@ -163,8 +162,8 @@ def prepare(
     for name, field in fields.items():
         column = f"{VALUE}{name}"
         as_they_are[column] = _sql(field.name)
-        if isinstance(field.dataType, ArrayType | MapType | StructType):
-            made[column] = _canonical(quoted(field.name), field.dataType)
+        if stored[name].is_nested:
+            made[column] = _canonical(quoted(field.name), stored[name])
             column = f"{_TEXT}{name}"
             made[column] = F.to_json(F.struct(made[f"{VALUE}{name}"].alias("c")), _JSON)
         # Hashes skip NULL, also within arrays and structs.
@@ -172,7 +171,7 @@ def prepare(
     payload = pa.schema(
         [
             *(pa.field(f"{KEY}{name}", arrow_type(kind)) for name, kind in kinds.items()),
-            *(pa.field(f"{VALUE}{name}", _arrow(field.dataType)) for name, field in fields.items()),
+            *(pa.field(f"{VALUE}{name}", arrow_type(kind)) for name, kind in stored.items()),
         ]
     )
     # Each function that Python calls to make a column costs a message to the JVM; a text costs one for all.
@@ -185,7 +184,9 @@ def prepare(
         f"int(pmod(crc32({_key_text(kinds)}), {shards})) AS {SHARD}",
         *(_sql(name) for name in columns if not name.startswith(_TEXT)),
     )
-    sequence_type = _arrow(selected.schema[SEQUENCE].dataType) if sequence is not None else None
+    sequence_type = None
+    if sequence is not None:
+        sequence_type = arrow_schema(StructType([selected.schema[SEQUENCE]])).field(SEQUENCE).type
     # A stream cannot correct a row that it brings again and again: its rows are committed, and hold up the index.
     fits = {} if delete or deletes is not None else source.properties
     checked = tuple((f"{VALUE}{each.column or name}", each.kind) for name, each in fits.items())
@@ -310,10 +311,25 @@ def storable_columns(df: DataFrame) -> set[str]:
     storable = set()
     for field in df.schema:
         with suppress(ConfigurationError):
-            parse_type(_type_text(field.dataType))
-            _check_maps(field.dataType)
+            _stored_type(field.dataType)
             storable.add(field.name)
     return storable
+
+
+def _stored_type(data_type: DataType) -> SparkType:
+    """Return the type of a column of a state.
+
+    Raises:
+        ConfigurationError: A state cannot keep it, such as a variant, or a text with a collation.
+    """
+    kind = parse_type(_type_text(data_type))
+    if _any_part(kind, lambda part: part.name == "map" and part.fields[0][1].is_nested):
+        raise ConfigurationError("a map with nested keys")
+    return kind
+
+
+def _any_part(kind: SparkType, is_one: Callable[[SparkType], bool]) -> bool:
+    return is_one(kind) or any(_any_part(part, is_one) for _, part in kind.fields)
 
 
 def _type_text(data_type: DataType) -> str:
@@ -329,10 +345,9 @@ def _type_text(data_type: DataType) -> str:
     return data_type.simpleString()
 
 
-def _refuse_unstorable(field: StructField, source: Datasource) -> None:
+def _storable(field: StructField, source: Datasource) -> SparkType:
     try:
-        parse_type(_type_text(field.dataType))  # it knows neither variants nor collations
-        _check_maps(field.dataType)
+        return _stored_type(field.dataType)
     except ConfigurationError as error:
         raise ConfigurationError(
             f"the column {field.name!r} of the datasource {source.name!r} has the type "
@@ -345,7 +360,7 @@ def _refuse_unstorable(field: StructField, source: Datasource) -> None:
 def _refuse_other_type(field: StructField, name: str, kind: SparkType, source: Datasource) -> None:
     """Refuse a type of which no value is cast, before a stream commits rows that hold up the index."""
     try:
-        refuse_other_meaning(_arrow(field.dataType), arrow_type(kind))
+        refuse_other_meaning(arrow_type(_stored_type(field.dataType)), arrow_type(kind))
     except pa.ArrowNotImplementedError as error:
         raise ConfigurationError(
             f"the column {field.name!r} of the datasource {source.name!r} is {field.dataType.simpleString():.200}, and "
@@ -364,25 +379,13 @@ def _check_time(field: StructField, source: Datasource) -> None:
         )
 
 
-def _check_maps(kind: DataType) -> None:
-    if isinstance(kind, MapType):
-        if isinstance(kind.keyType, ArrayType | MapType | StructType):
-            raise ConfigurationError("a map with nested keys")
-        _check_maps(kind.valueType)
-    elif isinstance(kind, ArrayType):
-        _check_maps(kind.elementType)
-    elif isinstance(kind, StructType):
-        for field in kind:
-            _check_maps(field.dataType)
-
-
-def _canonical(column: Column, kind: DataType) -> Column:
+def _canonical(column: Column, kind: SparkType) -> Column:
     """Return a column with the entries of its maps in the order of their keys, so that equal maps are equal."""
     if not _has_map(kind):
         return column
-    if isinstance(kind, MapType):
+    if kind.name == "map":
         entries = F.map_entries(column)
-        value = kind.valueType
+        value = kind.fields[1][1]
         if _has_map(value):
             entries = F.transform(
                 entries,
@@ -390,40 +393,14 @@ def _canonical(column: Column, kind: DataType) -> Column:
             )
         ordered = F.array_sort(
             entries,
-            lambda one, other: F.when(one["key"] < other["key"], F.lit(-1)).otherwise(
-                F.when(one["key"] > other["key"], F.lit(1)).otherwise(F.lit(0))
-            ),
+            lambda one, other: F.when(one["key"] < other["key"], -1).when(one["key"] > other["key"], 1).otherwise(0),
         )
         return F.map_from_entries(ordered)
-    if isinstance(kind, ArrayType):
-        element = kind.elementType
-        return F.transform(column, lambda each: _canonical(each, element))
-    assert isinstance(kind, StructType)  # noqa: S101 - of `_has_map`
-    fields = [_canonical(column.getField(each.name), each.dataType).alias(each.name) for each in kind]
+    if kind.name == "array":
+        return F.transform(column, lambda each: _canonical(each, kind.fields[0][1]))
+    fields = [_canonical(column.getField(name), part).alias(name) for name, part in kind.fields]
     return F.when(column.isNotNull(), F.struct(*fields))
 
 
-def _has_map(kind: DataType) -> bool:
-    if isinstance(kind, MapType):
-        return True
-    if isinstance(kind, ArrayType):
-        return _has_map(kind.elementType)
-    return isinstance(kind, StructType) and any(_has_map(field.dataType) for field in kind)
-
-
-def _arrow(kind: DataType) -> pa.DataType:
-    """Return the Arrow type in which rows of this type are kept: times in UTC."""
-    data_type = arrow_schema(StructType([StructField("c", kind)])).field("c").type
-    return _in_utc(data_type)
-
-
-def _in_utc(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.TimestampType) and kind.tz is not None:
-        return pa.timestamp("us", tz="UTC")
-    if isinstance(kind, pa.ListType):
-        return pa.list_(_in_utc(kind.value_type))
-    if isinstance(kind, pa.MapType):
-        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
-    if isinstance(kind, pa.StructType):
-        return pa.struct([pa.field(field.name, _in_utc(field.type)) for field in kind])
-    return kind
+def _has_map(kind: SparkType) -> bool:
+    return _any_part(kind, lambda part: part.name == "map")
