@@ -63,14 +63,14 @@ class FullRule:
 
 @dataclass(frozen=True)
 class BuildTask:
-    """A part of a step: the objects of one shard. It is pickled to the tasks of Spark.
+    """A part of a step: the objects of one shard, or all changed ones. It is pickled to the tasks of Spark.
 
     Args:
         index: The store.
         definition: The definition of the pipeline.
         pipeline: The pipeline.
         head: The number of the fact to which the step leads.
-        shard: The shard.
+        shard: The shard; None: all of them, in one segment.
         since: The numbers of the facts whose changes are merged; None: all objects are.
         before: The number of the fact that the version before follows, if there are folded edits.
         low_priority: Whether it is of a whole index that does not serve yet, so that what serves goes first.
@@ -80,7 +80,7 @@ class BuildTask:
     definition: ObjectType
     pipeline: str
     head: int
-    shard: int
+    shard: int | None
     since: tuple[int, ...] | None
     before: int | None = None
     low_priority: bool = False
@@ -105,35 +105,37 @@ def segments_prefix(index: IndexStore, pipeline: str, data: int) -> str:
 
 
 def build_shard(task: BuildTask) -> BuildResult:
-    """Write the objects of a shard: all, or those of the changed keys. Called in the driver, or in a task of Spark."""
+    """Write the objects of a part: all, or those of the changed keys. Called in the driver, or in a task of Spark."""
+    return _built(task, _entry(task.index, task.head))
+
+
+def _built(task: BuildTask, head: Entry) -> BuildResult:
     index, definition = task.index, task.definition
-    head = _entry(index, task.head)
     merge = Merge(definition, head, StateReader(index.store))
     encoder = RowEncoder(definition, head.shards)
-    prefix = segments_prefix(index, task.pipeline, task.head)
-    if task.since is not None:
-        changed = merge.changed_keys([_entry(index, number) for number in task.since], task.shard)
-        merged = merge.of_changes(task.shard, changed)
-        size = merged.alive.num_rows + merged.gone.num_rows
-        earlier = _earlier(task)
-        with RunWriter(index.store, prefix, definition, shards=head.shards, shard=task.shard, rows=size) as writer:
-            added = _write_changes(writer, encoder, merged, earlier, task.shard)
-            return BuildResult(writer.finish(), added)
-    rows = max((state.live for state in head.states.values()), default=0) // head.shards
+    entries = [_entry(index, number) for number in task.since or ()]
+    earlier = None
+    if task.before is not None and task.since is not None:
+        earlier = Merge(definition, _entry(index, task.before), StateReader(index.store))
+    shards = range(head.shards) if task.shard is None else [task.shard]
+    changed = {shard: merge.changed_keys(entries, shard) for shard in shards}
+    rows = sum(len(each.hashes) for each in changed.values())
+    if task.since is None:
+        rows = _most_rows(head) // head.shards
+    prefix, added = segments_prefix(index, task.pipeline, task.head), 0
     with RunWriter(index.store, prefix, definition, shards=head.shards, shard=task.shard, rows=rows) as writer:
-        added = 0
-        for merged in merge.of_all(task.shard):
-            for some, hashes in encoder.objects(merged, task.shard):
-                writer.add(some, hashes)
-                added += sum(exists for _, _, exists in some)
+        for shard in shards:
+            if changed[shard].batch.num_rows:
+                added += _write_changes(writer, encoder, merge.of_changes(shard, changed[shard]), earlier, shard)
+            for merged in merge.of_all(shard) if task.since is None else ():
+                for some, hashes in encoder.objects(merged, shard):
+                    writer.add(some, hashes)
+                    added += sum(exists for _, _, exists in some)
         return BuildResult(writer.finish(), added)
 
 
-def _earlier(task: BuildTask) -> Merge | None:
-    """Return the merge at the version before, if there are folded edits."""
-    if task.before is None:
-        return None
-    return Merge(task.definition, _entry(task.index, task.before), StateReader(task.index.store))
+def _most_rows(head: Entry) -> int:
+    return max((state.live for state in head.states.values()), default=0)
 
 
 def _write_changes(writer: RunWriter, encoder: RowEncoder, merged: Merged, earlier: Merge | None, shard: int) -> int:
@@ -163,14 +165,6 @@ def _entry(index: IndexStore, number: int) -> Entry:
 
 Launcher = Callable[[Sequence[BuildTask]], Sequence[BuildResult]]
 """Runs the parts of a step, each in a task of its own."""
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """The facts of the log with changes that a version does not have, and why everything is built, if it is."""
-
-    changed: tuple[Entry, ...]
-    reason: str | None
 
 
 class Follower:
@@ -256,7 +250,7 @@ class Follower:
     def reason(self) -> str | None:
         """Return why the next step builds the whole index; None if it merges changed keys."""
         head = self._index.head()
-        return self._pending(self._last(head), head).reason
+        return self._pending(self._last(head), head)[1]
 
     def _last(self, head: Entry) -> IndexVersion:
         last = self._index.newest_version(self._pipeline)
@@ -276,79 +270,70 @@ class Follower:
         self._index.store.delete([self._index.version_name(self._pipeline, version.number)])
         return False
 
-    def _pending(self, last: IndexVersion, head: Entry) -> _Pending:
-        """Return what the log has more than a version."""
+    def _pending(self, last: IndexVersion, head: Entry) -> tuple[Sequence[Entry], str | None]:
+        """Return the facts with changes that a version does not have, and why everything is built, if it is."""
         if last.number == 0:
-            return _Pending((), "the first version of the pipeline")
+            return (), "the first version of the pipeline"
         definition = self._index.definition(self._pipeline)
         known = [self._index.log.get(number) for number in range(last.data + 1, head.number)]
         if None in known or (EDITS in head.states and self._index.log.get(last.data) is None):
-            return _Pending((), "facts of the log since the last version were collected")
+            return (), "facts of the log since the last version were collected"
         entries = [*(entry for entry in known if entry is not None), *([head] if head.number > last.data else [])]
         changed = tuple(
             entry
             for entry in entries
             if entry.changed and (entry.kind == "flush" or definition.feeds(entry.datasource))
         )
-        return _Pending(changed, self._rule.reason(changed, last.count))
+        return changed, self._rule.reason(changed, last.count)
 
     def _step(self, last: IndexVersion, head: Entry, *, full: bool, exact: bool) -> IndexVersion | None:
         """Write the next version; None if no object has changed since the last one."""
-        before = last.data if EDITS in head.states and last.number > 0 else None
         definition = self._index.definition(self._pipeline)
-        pending = self._pending(last, head)
-        changed, reason = pending.changed, pending.reason
+        changed, reason = self._pending(last, head)
         if full and last.number > 0:
             reason = reason or "asked for"
-        if not changed and reason is None and head.edits.offset == last.edits:
-            made = replace(last, number=last.number + 1, data=head.number, shares=(), reason="nothing changed")
-            return replace(made, decision="INCREMENTAL") if exact else None
-        shares = tuple((entry.changed, entry.before) for entry in changed)
+        nothing = not changed and reason is None and head.edits.offset == last.edits
+        if nothing and not exact:
+            return None
         keys = sum(entry.changed for entry in changed)
         made = replace(
             last,
             number=last.number + 1,
             data=head.number,
-            shares=shares,
-            reason=reason or f"{keys:,} keys changed",
+            shares=tuple((entry.changed, entry.before) for entry in changed),
+            decision="FULL" if reason else "INCREMENTAL",
+            reason=reason or ("nothing changed" if nothing else f"{keys:,} keys changed"),
             edits=head.edits.offset,
             facts={},
         )
-        numbers = None if reason else tuple(entry.number for entry in changed)
-        low = numbers is None and self._pipeline != head.serving  # a replacement has to catch up quickly
-        tasks = [
-            BuildTask(self._index, definition, self._pipeline, head.number, shard, numbers, before, low)
-            for shard in range(head.shards)
-        ]
-        size = keys if numbers else max((state.live for state in head.states.values()), default=0)
-        if numbers is None:
-            run, count = self._large_step(tasks, size)
-            return replace(made, runs=(run,) if run else (), count=count, decision="FULL")
-        small = keys <= self._small
-        run, added = self._small_step(tasks, head, definition) if small else self._large_step(tasks, size)
+        if nothing:
+            return made
+        if reason:
+            run, count = self._written(head, definition, None, _most_rows(head))
+            return replace(made, runs=(run,) if run else (), count=count)
+        before = last.data if EDITS in head.states else None
+        run, added = self._written(head, definition, tuple(entry.number for entry in changed), keys, before)
         prefix = segments_prefix(self._index, self._pipeline, head.number)
         runs = compact(self._index, definition, head.shards, prefix, (*last.runs, run)) if run else last.runs
-        return replace(made, runs=runs, count=last.count + added, decision="INCREMENTAL")
+        return replace(made, runs=runs, count=last.count + added)
 
-    def _large_step(self, tasks: Sequence[BuildTask], size: int) -> tuple[IndexRun, int]:
-        if self._launch is None or size <= self._small:
-            results: Sequence[BuildResult] = [build_shard(task) for task in tasks]
+    def _written(
+        self, head: Entry, definition: ObjectType, since: tuple[int, ...] | None, size: int, before: int | None = None
+    ) -> tuple[IndexRun, int]:
+        """Write the parts of a step, and return the segments, and how many objects there are more than before."""
+        small = size <= self._small
+        together = small and since is not None
+        low = since is None and self._pipeline != head.serving  # a replacement has to catch up quickly
+        shards: Sequence[int | None] = [None] if together else range(head.shards)
+        tasks = [
+            BuildTask(self._index, definition, self._pipeline, head.number, shard, since, before, low)
+            for shard in shards
+        ]
+        results: Sequence[BuildResult]
+        if together:
+            results = [_built(tasks[0], head)]
+        elif small or self._launch is None:
+            results = [build_shard(task) for task in tasks]
         else:
             results = self._launch(tasks)
         return tuple(segment for result in results for segment in result.segments), sum(each.added for each in results)
-
-    def _small_step(self, tasks: Sequence[BuildTask], head: Entry, definition: ObjectType) -> tuple[IndexRun, int]:
-        """Write one segment for the changed keys of all shards."""
-        index, numbers = self._index, tasks[0].since or ()
-        merge = Merge(definition, head, StateReader(index.store))
-        entries = [_entry(index, number) for number in numbers]
-        earlier = _earlier(tasks[0])
-        encoder = RowEncoder(definition, head.shards)
-        prefix = segments_prefix(index, self._pipeline, head.number)
-        added = 0
-        with RunWriter(index.store, prefix, definition, shards=head.shards, shard=None, rows=0) as writer:
-            for shard in range(head.shards):
-                changed = merge.changed_keys(entries, shard)
-                if changed.batch.num_rows:
-                    added += _write_changes(writer, encoder, merge.of_changes(shard, changed), earlier, shard)
-            return writer.finish(), added
