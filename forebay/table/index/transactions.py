@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, get_args
@@ -255,57 +255,37 @@ def commit(
         )
     if transaction.owner is not None and not rows and before is not None and before.owner == transaction.owner:
         return Committed(transaction.id, applied=True, number=base.number, counts=counts)
-    change = _change(base, transaction, tasks[0], ordered, counts, digest)
-
-    def entry_after(head: Entry) -> Entry:
-        _refuse_replaced(index, base, head, transaction.datasource, tasks[0].payload)
-        if folded is None:
-            return replace(change(head), edits=replace(head.edits, ids=()))
-        return replace(change(head), kind="flush", edits=folded)
-
-    entry = index.log.append(base, entry_after, transaction.datasource)
-    return Committed(transaction.id, applied=True, number=entry.number, counts=counts)
-
-
-def _change(
-    base: Entry,
-    transaction: Transaction,
-    task: ShardTask,
-    results: Sequence[ShardResult],
-    counts: Mapping[str, int],
-    digest: str,
-) -> Callable[[Entry], Entry]:
-    name = transaction.datasource
-    before = base.states.get(name)
-    live = before.live if before else 0
+    task, name = tasks[0], transaction.datasource
     sequence = task.sequence if task.sequence is not None else task.kept_sequence
     known = (id_digest(transaction.id), _digest(transaction, digest, task.columns_digest))
-    applied = (*(before.applied if before else ()), known)[-KNOWN:]
 
-    def change(head: Entry) -> Entry:
+    def entry_after(head: Entry) -> Entry:
+        _refuse_replaced(index, base, head, name, task.payload)
         state = DatasourceState(
             schema=schema_text(pa.schema([*order_fields(sequence), *task.payload])),
-            shards=tuple(result.runs for result in results),
-            live=live + counts["inserted"] - counts["deleted"],
+            shards=tuple(result.runs for result in ordered),
+            live=after,
             moved=head.number + 1,
             owner=transaction.owner,
             batch=transaction.batch,
-            applied=applied,
+            applied=(*(before.applied if before else ()), known)[-KNOWN:],
         )
         return replace(
             head,
-            kind="transaction",
+            kind="transaction" if folded is None else "flush",
             states={**head.states, name: state},
             datasource=name,
             transaction=transaction.id,
             micro_batch=transaction.owner is not None,
-            changes=tuple(result.changes for result in results),
+            changes=tuple(result.changes for result in ordered),
             before=live,
-            counts=dict(counts),
+            counts=counts,
             time=datetime.now(UTC).isoformat(timespec="seconds"),
+            edits=folded or replace(head.edits, ids=()),
         )
 
-    return change
+    entry = index.log.append(base, entry_after, name)
+    return Committed(transaction.id, applied=True, number=entry.number, counts=counts)
 
 
 def _refuse_replaced(index: IndexStore, base: Entry, head: Entry, name: str, payload: pa.Schema) -> None:
