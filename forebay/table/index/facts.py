@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, Protocol, TypeVar
+from dataclasses import asdict
+from typing import Annotated, Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from forebay.errors import FatalError, ForebayError, RetriableError
-from forebay.table.changelog.state.facts import parse_fact
+from forebay.table.changelog.state.facts import FORMAT, fact_bytes, parse_fact
 from forebay.table.changelog.state.typed_values import UNREADABLE, Within, typed_value
 
 _T = TypeVar("_T")
@@ -78,14 +79,22 @@ def stored_object(kind: type[_T], data: bytes, name: str, *, number: str = "numb
 
 
 class Fact(Protocol):
-    """A fact, which can be stored and read again."""
+    """A fact, which can be stored and read again: a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def to_bytes(self) -> bytes:
         """Return the fact as JSON."""
+        return fact_bytes({"v": FORMAT, **asdict(self)})
 
     @classmethod
-    def from_bytes(cls, data: bytes, name: str) -> object:
-        """Parse a fact."""
+    def from_bytes(cls, data: bytes, name: str) -> Self:
+        """Parse a fact.
+
+        Raises:
+            FatalError: It is damaged, or another version of forebay wrote it.
+        """
+        return stored_object(cls, data, name)
 
 
 def stored_bytes(fact: Fact, name: str) -> bytes:

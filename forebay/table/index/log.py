@@ -11,16 +11,16 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
 from forebay.errors import ConfigurationError, FatalError, RetriableError, unwrap
 from forebay.state.state_store import StateStore
-from forebay.table.changelog.state.facts import FORMAT, SegmentInfo, fact_bytes
+from forebay.table.changelog.state.facts import SegmentInfo
 from forebay.table.changelog.state.typed_values import Whole, Within
 from forebay.table.index.definition import ObjectType
-from forebay.table.index.facts import Microseconds, newest, numbers_of, stored_bytes, stored_object
+from forebay.table.index.facts import Fact, Microseconds, newest, numbers_of, stored_bytes
 
 SHARDS: Final = 1 << 20
 """The most shards of an object type."""
@@ -106,7 +106,7 @@ class Building:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Fact):
     """A fact of the log.
 
     Args:
@@ -168,19 +168,6 @@ class Entry:
             return False
         divided = [len(state.shards) for state in self.states.values()]
         return {*divided, len(self.changes) or self.shards} == {self.shards}
-
-    def to_bytes(self) -> bytes:
-        """Return the fact as JSON."""
-        return fact_bytes({"v": FORMAT, **asdict(self)})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, name: str) -> Self:
-        """Parse a fact.
-
-        Raises:
-            FatalError: It is damaged, or another version of forebay wrote it.
-        """
-        return stored_object(cls, data, name)
 
 
 class StoppedError(ConfigurationError):

@@ -5,22 +5,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from forebay.errors import ConfigurationError, RetriableError
 from forebay.state.open_state_store import open_state_store
 from forebay.state.state_store import Purpose, RetryingStateStore, StateStore
 from forebay.stores.store import StorageOptions
-from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.changelog.state.typed_values import Whole
 from forebay.table.index.definition import Datasource, ObjectType, check_name
 from forebay.table.index.edits import EditLog
-from forebay.table.index.facts import damaged_fact, newest, numbers_of, stored_bytes, stored_object
+from forebay.table.index.facts import Fact, damaged_fact, newest, numbers_of, stored_bytes
 from forebay.table.index.log import Building, Entry, Log
 from forebay.table.index.segments import IndexSegment
 
@@ -29,7 +28,7 @@ IndexRun = tuple[IndexSegment, ...]
 
 
 @dataclass(frozen=True)
-class IndexVersion:
+class IndexVersion(Fact):
     """A version of the index of a pipeline.
 
     Args:
@@ -70,19 +69,6 @@ class IndexVersion:
     def is_valid(self) -> bool:
         """Whether the definition, which comes from a file, is one; an error says why not."""
         return self.number > 0 or self.definition.name != ""
-
-    def to_bytes(self) -> bytes:
-        """Return the version as JSON."""
-        return fact_bytes({"v": FORMAT, **asdict(self)})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, name: str) -> Self:
-        """Parse a version.
-
-        Raises:
-            FatalError: It is damaged, or another version of forebay wrote it.
-        """
-        return stored_object(cls, data, name)
 
 
 def store_of(location: str, storage: Mapping[str, object]) -> StateStore:
