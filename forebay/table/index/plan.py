@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -152,28 +152,23 @@ def lost_edits(
         new: The other one.
         pending: Whether to look at pending edits too.
     """
-    after = EditRules(new)
+    rules, after, codec = EditRules(stored), EditRules(new), stored.codec
     lost: dict[str, list[str]] = {}
-    for key, name, kind, value in _counting(index, head, stored, pending=pending):
+
+    def note(key: Sequence[Any], name: str, kind: str, value: object) -> None:
         if (problem := after.misfit(name, kind, value)) is not None:
-            lost.setdefault(name, []).append(f"({key}), {problem}")
-    return lost
+            lost.setdefault(name, []).append(f"({codec.shown(key)}), {problem}")
 
-
-def _counting(
-    index: IndexStore, head: Entry, definition: ObjectType, *, pending: bool
-) -> Iterator[tuple[str, str, str, object]]:
-    """Yield the edited values that count in a definition: the key as text, the edited name, the type and the value."""
-    rules, codec = EditRules(definition), definition.codec
-    for key, edits in _folded(index, head, definition):
-        fitting = [each for each in edits.values if rules.misfit(each.name, each.kind, each.value) is None]
-        for each in {each.name: each for each in fitting}.values():
-            yield codec.shown(codec.values(key)), each.name, each.kind, each.value
+    for key, edits in _folded(index, head, stored):
+        fitting = {each.name: each for each in edits.values if rules.misfit(each.name, each.kind, each.value) is None}
+        for each in fitting.values():
+            note(codec.values(key), each.name, each.kind, each.value)
     for edit in index.edits.after(head.edits.offset) if pending else ():
         for change in edit.changes:
             for name, (kind, value) in (change.values or {}).items():
                 if rules.misfit(name, kind, value) is None:
-                    yield codec.shown(key_of(change, edit, definition)), name, kind, value
+                    note(key_of(change, edit, stored), name, kind, value)
+    return lost
 
 
 def _folded(index: IndexStore, head: Entry, definition: ObjectType) -> Iterator[tuple[dict[str, object], KeyEdits]]:
@@ -188,7 +183,13 @@ def _folded(index: IndexStore, head: Entry, definition: ObjectType) -> Iterator[
 
 
 def _property_changes(stored: ObjectType, new: ObjectType) -> Iterator[str]:
-    renamed = _renamed(stored, new)
+    renamed = {
+        earlier: name
+        for name, each in new.properties.items()
+        for earlier in each.earlier_names
+        if name not in stored.properties and earlier in stored.properties and earlier not in new.properties
+    }
+    sources = [{name: each.name for each in of.datasources for name in each.properties} for of in (stored, new)]
     for earlier, name in renamed.items():
         difference = _difference((earlier, stored.properties[earlier]), (name, new.properties[name]), "earlier name")
         also = f"; it has another {difference}" if difference else ""
@@ -201,7 +202,7 @@ def _property_changes(stored: ObjectType, new: ObjectType) -> Iterator[str]:
             yield f"the property {name!r} is {'new' if before is None else 'gone'}"
         elif difference := _difference((name, before), (name, after)):
             yield f"the property {name!r} has another {difference}"
-        elif _source_of(stored, name) != _source_of(new, name):
+        elif sources[0][name] != sources[1][name]:
             yield f"the property {name!r} comes from another datasource"
 
 
@@ -218,16 +219,6 @@ def _changes(stored: ObjectType, new: ObjectType) -> Iterator[str]:
             yield f"the datasource {name!r} keeps other columns"
 
 
-def _renamed(stored: ObjectType, new: ObjectType) -> dict[str, str]:
-    """Return the properties that have another name now: that of now, by that of before."""
-    return {
-        earlier: name
-        for name, each in new.properties.items()
-        for earlier in each.earlier_names
-        if name not in stored.properties and earlier in stored.properties and earlier not in new.properties
-    }
-
-
 def _difference(before: tuple[str, Property], after: tuple[str, Property], but: str = "") -> str:
     """Return as text what two properties, each with its name, have that differs."""
     names = ("type", "column", "filter", "text", "earlier name")
@@ -238,10 +229,6 @@ def _difference(before: tuple[str, Property], after: tuple[str, Property], but: 
     return " and ".join(
         what for what, left, right in zip(names, old, new, strict=True) if left != right and what != but
     )
-
-
-def _source_of(definition: ObjectType, name: str) -> str:
-    return next(source.name for source in definition.datasources if name in source.properties)
 
 
 def waits_for(head: Entry, stored: ObjectType, new: ObjectType) -> Iterator[str]:
