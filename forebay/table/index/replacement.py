@@ -249,16 +249,11 @@ def _differing(index: IndexStore, head: Entry, definition: ObjectType, view: Vie
             hashes.append(known[places])
         for rows, _ in encoder.objects(merge.of_keys(shard, np.unique(np.concatenate(hashes))), shard):
             for _, columns, exists in rows:
-                key = {
-                    name: kind.decode(value) for (name, kind), value in zip(_kinds(definition), columns, strict=False)
-                }
+                of_keys = zip(definition.keys, columns, strict=False)
+                key = {name: definition.columns[name].decode(value) for name, value in of_keys}
                 expected = view.decoded(columns) if exists else None
                 if repr(view.find(key)[1]) != repr(expected):
                     yield f"the object {key} differs from the rows of its datasources"
-
-
-def _kinds(definition: ObjectType) -> list[tuple[str, Any]]:
-    return [(name, definition.columns[name]) for name in definition.keys]
 
 
 def _swapped(index: IndexStore, head: Entry, stored: ObjectType, new: ObjectType) -> Entry:
