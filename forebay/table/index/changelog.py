@@ -387,7 +387,7 @@ class _Difference:
         stored = len(entries)
         of_entries, of_events = keys.codes[:stored], keys.codes[stored:]
         if self._note_duplicates(events, of_events, len(keys)):
-            return _empty(self._changes)
+            return pa.RecordBatch.from_pylist([], self._changes)
         entry = _places(of_entries, len(keys))
         event = _places(of_events, len(keys))
         accepted = (event >= 0) & ~self._late(rows, entries, entry, event)
@@ -549,7 +549,7 @@ class _Difference:
             schema = entry_fields(task.payload, self._sequence)
             merged = [
                 merge(
-                    [[self._reader.part(each) for each in run] for run in merged],
+                    self._reader.parts(merged[::-1]),
                     schema,
                     lambda batch: self._reader.files.write(task.prefix, batch),
                     keep_tombstones=bool(runs),
@@ -563,10 +563,6 @@ def _places(codes: Ints, size: int) -> Ints:
     places = np.full(size, -1)
     places[codes] = np.arange(len(codes))
     return places
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema)
 
 
 def refuse_duplicates(results: Sequence[ShardResult], object_type: str, datasource: str, transaction: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -76,13 +77,10 @@ class StateReader:
         self.files = StoredSegments(store)
         self._unchecked = StoredSegments(store, verified=False)
 
-    def part(self, segment: SegmentInfo) -> MergeInput:
-        """Return a segment to merge, opened only while its range is read."""
-        return MergeInput(segment.first, segment.last, lambda: self.files.open(segment))
-
     def parts(self, runs: Sequence[Run]) -> list[list[MergeInput]]:
-        """Return runs to merge, newest first."""
-        return [[self.part(segment) for segment in run] for run in reversed(runs)]
+        """Return runs to merge, newest first. A segment is opened only while its range is read."""
+        opened = self.files.open
+        return [[MergeInput(each.first, each.last, partial(opened, each)) for each in run] for run in reversed(runs)]
 
     def lookup(self, runs: Sequence[Run], hashes: Ints) -> Entries:
         """Return the entries of keys with these hashes; only segments that may have one are opened.
