@@ -22,7 +22,7 @@ from forebay.table.index.log import Entry, StoppedError
 from forebay.table.index.merge import Merge, Merged, RowEncoder
 from forebay.table.index.pipelines import IndexRun, IndexStore, IndexVersion, first_version
 from forebay.table.index.runs import Recording, recorded
-from forebay.table.index.segments import IndexSegment, RunWriter
+from forebay.table.index.segments import RunWriter
 from forebay.table.index.states import StateReader
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class BuildResult:
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> BuildResult:
         """Return the result of JSON values."""
-        return cls(tuple(object_of(IndexSegment, each, "of a task") for each in facts["segments"]), facts["added"])
+        return object_of(cls, facts, "of a task")
 
 
 def segments_prefix(index: IndexStore, pipeline: str, data: int) -> str:
