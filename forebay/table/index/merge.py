@@ -189,29 +189,24 @@ class Merge:
     def _properties(
         self, live: Mapping[str, pa.RecordBatch], places: Mapping[str, Ints], alive: Ints, keys: Sequence[pa.Array]
     ) -> list[pa.Array]:
-        columns = []
+        """Return the properties, and the times of the rows of datasources with the rule `most_recent`."""
+
+        def taken(source: Datasource, column: str) -> pa.Array:
+            batch = live.get(source.name)
+            if batch is None or batch.schema.get_field_index(column) < 0:
+                return pa.nulls(len(alive))
+            at = places[source.name][alive]
+            return batch.column(column).take(pa.array(at, pa.int64(), mask=at < 0))
+
+        columns, stamps = [], []
         for source in self._definition.datasources:
             for name, each in source.properties.items():
-                batch = live.get(source.name)
                 column = f"{VALUE}{each.column or name}"
-                if batch is None or batch.schema.get_field_index(column) < 0:
-                    columns.append(pa.nulls(len(alive), arrow_type(each.kind)))
-                    continue
-                at = places[source.name][alive]
-                taken = batch.column(column).take(pa.array(at, pa.int64(), mask=at < 0))
                 shown = shown_row(source.name, column, dict(zip(self._definition.keys, keys, strict=True)))
-                columns.append(cast_column(taken, each.kind, shown))
-        timed = (source for source in self._definition.datasources if source.timestamp is not None)
-        return [*columns, *(self._stamps(live.get(source.name), source, places, alive) for source in timed)]
-
-    @staticmethod
-    def _stamps(batch: pa.RecordBatch | None, source: Datasource, places: Mapping[str, Ints], alive: Ints) -> pa.Array:
-        """Return the times of the rows of a datasource, in microseconds since 1970."""
-        column = f"{VALUE}{source.timestamp}"
-        if batch is None or batch.schema.get_field_index(column) < 0:
-            return pa.nulls(len(alive), pa.int64())
-        at = places[source.name][alive]
-        return batch.column(column).take(pa.array(at, pa.int64(), mask=at < 0)).cast(pa.int64())
+                columns.append(cast_column(taken(source, column), each.kind, shown))
+            if source.timestamp is not None:  # in microseconds since 1970
+                stamps.append(taken(source, f"{VALUE}{source.timestamp}").cast(pa.int64()))
+        return [*columns, *stamps]
 
 
 def _codes(hashes: Ints, columns: Sequence[pa.Array]) -> tuple[Ints, Ints]:
