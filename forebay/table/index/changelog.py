@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -38,6 +39,7 @@ from forebay.table.changelog.state.shard import (
     Entries,
     MergeInput,
     entries_between,
+    in_memory_run,
     is_merged,
     key_ranges,
     lookup,
@@ -198,13 +200,7 @@ class _Incoming:
         self._bytes = 0
         self._runs: list[list[MergeInput]] = []
         self.rows = 0
-        self._sums = [0, 0]
-
-    @property
-    def digest(self) -> tuple[int, int]:
-        """Two sums over the rows, modulo 2^64."""
-        low, high = self._sums
-        return low % (1 << 64), high % (1 << 64)
+        self.sums = [0, 0]
 
     def add(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -227,7 +223,7 @@ class _Incoming:
         self._refuse_bad_texts(kept, [name for name in self._task.payload.names if name not in self._keys])
         self._refuse_misfits(kept)
         for place, name in enumerate(DIGESTS):
-            self._sums[place] += int(batch.column(name).to_numpy().view(np.uint64).sum(dtype=np.uint64))
+            self.sums[place] += int(batch.column(name).to_numpy().view(np.uint64).sum(dtype=np.uint64))
         self.rows += batch.num_rows
         self._waiting.append(batch)
         self._bytes += batch.nbytes
@@ -237,7 +233,8 @@ class _Incoming:
     def runs(self) -> list[list[MergeInput]]:
         """Return the sorted runs."""
         if self._waiting:
-            self._runs.append([_part(piece) for piece in split_rows(self._sorted(), ROWS, SPILLED)])
+            pieces = split_rows(self._sorted(), ROWS, SPILLED)
+            self._runs.append([part for piece in pieces for part in in_memory_run(piece)])
         return self._runs
 
     def _spill(self) -> None:
@@ -247,7 +244,7 @@ class _Incoming:
             for place, piece in enumerate(split_rows(self._sorted(), ROWS, _PIECE)):
                 writer.write_batch(piece)
                 hashes = piece.column(KEY_HASH).to_numpy()
-                run.append(MergeInput(int(hashes[0]), int(hashes[-1]), lambda place=place: _spilled(path, place)))  # type: ignore[misc]
+                run.append(MergeInput(int(hashes[0]), int(hashes[-1]), partial(_spilled, path, place)))
         self._runs.append(run)
 
     def _sorted(self) -> pa.RecordBatch:
@@ -263,7 +260,8 @@ class _Incoming:
             return
         name = next(each for each in names if is_invalid(batch.column(each)))
         place = first_bad(batch.column(name), is_invalid)
-        keys = {each.removeprefix(KEY): _as_bytes(batch.column(each)) for each in self._keys}
+        keys = {each.removeprefix(KEY): batch.column(each) for each in self._keys}
+        keys |= {name: key.cast(pa.binary()) for name, key in keys.items() if key.type == pa.string()}
         known = name in self._task.payload.names
         what = shown_row(self._task.datasource, name, keys)(place) if known else "the sequence of a change"
         raise DataError(
@@ -301,15 +299,6 @@ class _Incoming:
                 raise
 
 
-def _as_bytes(column: pa.Array) -> pa.Array:
-    return column.cast(pa.binary()) if column.type == pa.string() else column
-
-
-def _part(piece: pa.RecordBatch) -> MergeInput:
-    segment = Segment(piece)
-    return MergeInput(int(segment.hashes[0]), int(segment.hashes[-1]), lambda: segment)
-
-
 def _spilled(path: Path, place: int) -> Segment:
     return Segment(pa.ipc.open_file(pa.memory_map(str(path))).get_batch(place))
 
@@ -328,27 +317,34 @@ class _Difference:
         self._counts = dict.fromkeys(COUNTED, 0)
         self._duplicates: list[tuple[str, int]] = []
         self._duplicate_keys = 0
-        self._waiting: list[pa.RecordBatch] = []
-        self._written: list[SegmentInfo] = []
 
     def write(self) -> ShardResult:
         task = self._task
+        waiting: list[pa.RecordBatch] = []
+        written: list[SegmentInfo] = []
+
+        def flush() -> None:
+            if waiting:
+                parts = split_rows(pa.concat_batches(waiting))
+                waiting.clear()
+                written.extend(self._reader.files.write(task.prefix, part) for part in parts)
+
         for rows, entries in self._ranges():
             changed = self._compared(rows, entries)
             if task.fresh:
                 changed = self._with_deletes(changed, entries)
             if changed.num_rows and not self._duplicate_keys:
-                self._waiting.append(changed)
-                if sum(each.num_rows for each in self._waiting) >= ROWS or self._waiting_bytes >= SPILLED:
-                    self._flush()
-        self._flush()
-        changes = tuple(self._written)
+                waiting.append(changed)
+                if sum(each.num_rows for each in waiting) >= ROWS or sum(each.nbytes for each in waiting) >= SPILLED:
+                    flush()
+        flush()
+        changes, (low, high) = tuple(written), self._incoming.sums
         return ShardResult(
             task.shard,
             () if self._duplicate_keys else self._merged(changes),
             changes,
             self._incoming.rows,
-            self._incoming.digest,
+            (low, high),
             self._counts,
             tuple(self._duplicates),
             self._duplicate_keys,
@@ -359,7 +355,8 @@ class _Difference:
         task, runs = self._task, self._incoming.runs()
         if task.snapshot:
             stored = self._reader.parts(task.runs)
-            schema = entry_fields(pa.schema([each for each in task.payload if self._needed(each)]), task.kept_sequence)
+            needed = [each for each in task.payload if not task.fresh or each.name in task.keys]
+            schema = entry_fields(pa.schema(needed), task.kept_sequence)
             for low, high in key_ranges([*runs, *stored]):
                 whole = newest_entries(entries_between(stored, low, high, schema), keep_tombstones=False)
                 hashes = np.unique(whole.column(KEY_HASH).to_numpy())
@@ -369,9 +366,6 @@ class _Difference:
         for low, high in key_ranges(runs):
             rows = entries_between(runs, low, high, task.incoming)
             yield rows, self._reader.lookup(task.runs, np.unique(rows.column(KEY_HASH).to_numpy()))
-
-    def _needed(self, column: pa.Field) -> bool:
-        return not self._task.fresh or column.name in self._task.keys
 
     def _compared(self, rows: pa.RecordBatch, entries: Entries) -> pa.RecordBatch:
         """Return the entries that change, sorted, with their kinds."""
@@ -393,10 +387,8 @@ class _Difference:
         accepted = (event >= 0) & ~self._late(rows, entries, entry, event)
         before = (entry >= 0) & (np.append(entries.counts, 0)[entry] > 0)
         deletes = accepted & np.append(rows.column(DELETED).to_numpy(zero_copy_only=False), False)[event]
-        if task.snapshot:
-            after, gone = accepted & ~deletes, before & ~(accepted & ~deletes)
-        else:
-            after, gone = accepted & ~deletes, before & deletes
+        after = accepted & ~deletes
+        gone = before & (~after if task.snapshot else deletes)
         updated = self._updated(keys, np.flatnonzero(before & after), entry, event)
         inserted = after & ~before
         self._counts["inserted"] += int(inserted.sum())
@@ -520,16 +512,6 @@ class _Difference:
         if rows.schema.get_field_index(column.name) < 0:
             return pa.nulls(len(places), column.type)
         return rows.column(column.name).take(pa.array(places, pa.int64(), mask=places < 0))
-
-    @property
-    def _waiting_bytes(self) -> int:
-        return sum(each.nbytes for each in self._waiting)
-
-    def _flush(self) -> None:
-        if self._waiting:
-            whole = pa.concat_batches(self._waiting)
-            self._waiting = []
-            self._written += [self._reader.files.write(self._task.prefix, part) for part in split_rows(whole)]
 
     def _merged(self, changes: Run) -> tuple[Run, ...]:
         """Return the runs after the transaction: some are merged if there are too many."""
