@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Final
 
@@ -48,7 +48,12 @@ def compact(
     while left and (run_rows(left[-1]) <= SMALL or 4 * run_rows(left[-1]) <= 5 * rows or len(left) >= RUNS):
         merged.append(left.pop())
         rows += run_rows(merged[-1])
-    run = _merge(index, definition, shards, prefix, merged, keep_deleted=bool(left))
+    key_hash, width = definition.codec.hasher(), len(definition.keys)
+    newest = rows_of_runs(index, definition, merged, keep_deleted=bool(left))
+    with RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=rows) as writer:
+        while some := list(islice(newest, _BATCH)):
+            writer.add(some, [key_hash(columns[:width]) for _, columns, _ in some])
+        run = writer.finish()
     index.store.delete([segment.name for segment in merged[0]])
     return tuple(each for each in (*left, run) if each)
 
@@ -72,53 +77,24 @@ def opened_copies(
         yield open_segment(path, segment.name, definition)
 
 
-@contextmanager
-def readable() -> Iterator[None]:
-    """Let an error of SQLite, while segments are read, be one of forebay.
+def rows_of_runs(
+    index: IndexStore, definition: ObjectType, runs: Sequence[IndexRun], *, keep_deleted: bool
+) -> Iterator[Row]:
+    """Yield the newest row of each key of runs, newest first; see `newest_rows`.
 
     Raises:
         FatalError: A segment cannot be read.
     """
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        raise FatalError(
-            f"a segment of the index cannot be read: {error}",
-            option="location",
-            advice="run `forebay index verify`, which names it; Funnel.follow(full=True) writes all segments again",
-        ) from error
-
-
-def rows_of_runs(
-    index: IndexStore, definition: ObjectType, runs: Sequence[IndexRun], *, keep_deleted: bool
-) -> Iterator[Row]:
-    """Yield the newest row of each key of runs, newest first; see `newest_rows`."""
-    with ExitStack() as stack, readable():
-        opened = [
-            segment_rows(stack.enter_context(closing(connection)))
-            for connection in opened_copies(index, [segment for run in runs for segment in run], definition)
-        ]
-        yield from newest_rows(opened, keep_deleted=keep_deleted)
-
-
-def _merge(
-    index: IndexStore,
-    definition: ObjectType,
-    shards: int,
-    prefix: str,
-    runs: Sequence[IndexRun],
-    *,
-    keep_deleted: bool,
-) -> IndexRun:
-    """Write one run of several, newest first."""
-    key_hash, width = definition.codec.hasher(), len(definition.keys)
-    total = sum(map(run_rows, runs))
-    with RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=total) as writer:
-        for rows in _batches(rows_of_runs(index, definition, runs, keep_deleted=keep_deleted)):
-            writer.add(rows, [key_hash(columns[:width]) for _, columns, _ in rows])
-        return writer.finish()
-
-
-def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    while some := list(islice(rows, _BATCH)):
-        yield some
+    with ExitStack() as stack:
+        try:
+            opened = [
+                segment_rows(stack.enter_context(closing(connection)))
+                for connection in opened_copies(index, [segment for run in runs for segment in run], definition)
+            ]
+            yield from newest_rows(opened, keep_deleted=keep_deleted)
+        except sqlite3.DatabaseError as error:
+            raise FatalError(
+                f"a segment of the index cannot be read: {error}",
+                option="location",
+                advice="run `forebay index verify`, which names it; Funnel.follow(full=True) writes all segments again",
+            ) from error
