@@ -65,11 +65,8 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
     # Nodes read edits until a version contains them.
     edits = min((newest.edits for newest in followers if newest.number > 0), default=0)
     # The number in the log that the swap of a dropped replacement needs is taken: it never serves.
-    dropped = [
-        index.store.names(index.pipeline_prefix(name)) + index.store.names(f"{index.pipeline_prefix(name)}segments/")
-        for name in pipelines
-        if name not in head.pipelines
-    ]
+    prefixes = [index.pipeline_prefix(name) for name in pipelines if name not in head.pipelines]
+    dropped = [name for each in prefixes for inside in ("", "segments/") for name in index.store.names(each + inside)]
     facts += [index.edits.name(offset) for offset in index.edits.offsets() if offset <= edits]
     facts += old_alerts(index)
     named = set(_named(index, first, followers, versions))
@@ -80,8 +77,8 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
     ]
     for newest in followers:
         files += _unnamed(index, f"{index.pipeline_prefix(newest.pipeline)}segments/", named, newest.data)
-    files += [name for names in dropped for name in names if not name.endswith(".json")]
-    facts += sorted(name for names in dropped for name in names if name.endswith(".json"))
+    files += [name for name in dropped if not name.endswith(".json")]
+    facts += sorted(name for name in dropped if name.endswith(".json"))
     if not dry_run:
         # In ascending order, one after the other: whoever finds a number free also finds the one before it free.
         for name in facts:
@@ -112,9 +109,5 @@ def files_of(entry: Entry) -> Iterator[str]:
 
 def _unnamed(index: IndexStore, directory: str, named: set[str], base: int) -> list[str]:
     """Return the files of a directory that nothing names, of attempts based on facts before `base`."""
-    unnamed = []
-    for name in index.store.names(directory):
-        match = _BASE.match(name.removeprefix(directory))
-        if name not in named and match is not None and int(match[1]) < base:
-            unnamed.append(name)
-    return unnamed
+    found = ((name, _BASE.match(name.removeprefix(directory))) for name in index.store.names(directory))
+    return [name for name, match in found if match is not None and int(match[1]) < base and name not in named]
