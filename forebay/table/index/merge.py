@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forebay.errors import FatalError
 from forebay.table.changelog.operators.events import equal_rows, row_keys
@@ -101,13 +102,10 @@ class Merge:
         for entry in entries:
             for info in entry.changes[shard] if entry.changes else ():
                 segment = self._reader.files.open(info)
-                kinds = segment.column(fields.field(KIND))
                 columns = [segment.column(field) for field in fields]
-                piece = pa.RecordBatch.from_arrays(columns, schema=fields).filter(
-                    pa.array(kinds.to_numpy(zero_copy_only=False) >= 0)
-                )
-                pieces.append(piece)
-                sources += [entry.datasource] * piece.num_rows
+                piece = pa.RecordBatch.from_arrays(columns, schema=fields)
+                pieces.append(piece.filter(pc.greater_equal(piece.column(KIND), 0)))
+                sources += [entry.datasource] * pieces[-1].num_rows
         whole = pa.concat_batches(pieces)
         return ChangedKeys(whole, tuple(sources), whole.column(KIND).to_numpy().astype(np.int64))
 
@@ -144,8 +142,7 @@ class Merge:
         return entry_fields(payload_of(schema_of(self._head.states[source].schema)), None)
 
     def _merged(self, live: Mapping[str, pa.RecordBatch], changed: ChangedKeys | None) -> Merged:
-        own = [] if changed is None else [changed.batch]
-        members = [*live.values(), *own]
+        members = [*live.values(), *([] if changed is None else [changed.batch])]
         columns = [
             pa.concat_arrays([batch.column(name).cast(field.type) for batch in members])
             if members
