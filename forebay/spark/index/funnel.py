@@ -34,7 +34,7 @@ from forebay.spark.index.rows import (
 from forebay.table.changelog.shape import CHANGE_TYPE, LOG
 from forebay.table.changelog.shape import SEQUENCE as LOG_SEQUENCE
 from forebay.table.changelog.state.typed_values import is_text
-from forebay.table.index.definition import Datasource, ObjectType
+from forebay.table.index.definition import Datasource, ObjectType, refused
 from forebay.table.index.edits import due
 from forebay.table.index.flush import flush
 from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
@@ -96,24 +96,14 @@ class Funnel:
         small: int = SMALL,
     ) -> None:
         if not isinstance(object_type, ObjectType):
-            raise ConfigurationError(
-                f"the object type is {object_type!r:.100}", option="object_type", advice="give an ObjectType"
-            )
+            raise refused("object_type", object_type, "give an ObjectType", what="the object type")
         for name, count, least, most in (("shards", shards, 1, SHARDS), ("small", small, 0, 1 << 30)):
             if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= most:
-                raise ConfigurationError(
-                    f"{name} is {count!r:.100}", option=name, advice=f"give a whole number from {least} to {most:,}"
-                )
+                raise refused(name, count, f"give a whole number from {least} to {most:,}")
         if full_threshold is not None and not (isinstance(full_threshold, int | float) and 0 < full_threshold <= 1):
-            raise ConfigurationError(
-                f"full_threshold is {full_threshold!r:.100}",
-                option="full_threshold",
-                advice="give a share, such as 0.8, or None",
-            )
+            raise refused("full_threshold", full_threshold, "give a share, such as 0.8, or None")
         if full_if not in ("datasource", "objects"):
-            raise ConfigurationError(
-                f"full_if is {full_if!r}", option="full_if", advice="give 'datasource' or 'objects'"
-            )
+            raise refused("full_if", full_if, "give 'datasource' or 'objects'")
         self.object_type = object_type
         self.index = IndexStore(location, object_type.name, storage)
         self._shards = shards
@@ -169,9 +159,7 @@ class Funnel:
                 advice=f"use apply_changes(df, funnel.target({datasource!r}), …)",
             )
         if transaction is not None and not is_text(transaction):
-            raise ConfigurationError(
-                f"the transaction is {transaction!r:.100}", option="transaction", advice="give a text, as '2026-11-28'"
-            )
+            raise refused("transaction", transaction, "give a text, as '2026-11-28'", what="the transaction")
         refuse_changelog(df, source)
         name = uuid.uuid4().hex if transaction is None else transaction
         request = Transaction(datasource, name, kind, adopt=adopt, allow_empty=allow_empty)
@@ -309,11 +297,8 @@ class Funnel:
         # A text would be a collection of letters.
         known = isinstance(drop_edits, Collection) and not isinstance(drop_edits, str)
         if not known or not all(isinstance(name, str) for name in drop_edits):
-            raise ConfigurationError(
-                f"drop_edits is {drop_edits!r:.100}",
-                option="drop_edits",
-                advice=f"give a list: {[drop_edits] if isinstance(drop_edits, str) else ['status']!r:.100}",
-            )
+            example = [drop_edits] if isinstance(drop_edits, str) else ["status"]
+            raise refused("drop_edits", drop_edits, f"give a list: {example!r:.100}")
         return make_plan(self.index, self.object_type, self._rule, drop_edits)
 
     def replace(
@@ -339,7 +324,7 @@ class Funnel:
             FatalError: The new index is not what the datasources say.
         """
         if not isinstance(swap, bool):
-            raise ConfigurationError(f"swap is {swap!r:.100}", option="swap", advice="give True or False")
+            raise refused("swap", swap, "give True or False")
         head = self.index.head()
         plan = self.plan(drop_edits=drop_edits)
         if plan.kind == "REFUSED":
@@ -379,7 +364,7 @@ class Funnel:
             ConfigurationError: There is no index yet, or `node` is no node.
         """
         if not isinstance(node, SearchNode | None):
-            raise ConfigurationError(f"node is {node!r:.100}", option="node", advice="give a SearchNode, or None")
+            raise refused("node", node, "give a SearchNode, or None")
         return verify(self.index, None if node is None else node.view(), replacement=replacement)
 
     def why(self, key: object) -> Explanation:

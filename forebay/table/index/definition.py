@@ -412,3 +412,8 @@ def check_name(name: object, what: str) -> None:
             option="name",
             advice="use letters, digits, _ and -; the first is a letter or a digit",
         )
+
+
+def refused(option: str, value: object, advice: str, *, what: str | None = None) -> ConfigurationError:
+    """Return the error for an argument that cannot be used; `what` names it, if `option` does not."""
+    return ConfigurationError(f"{what or option} is {value!r:.100}", option=option, advice=advice)

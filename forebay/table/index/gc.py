@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from forebay.errors import ConfigurationError
+from forebay.table.index.definition import refused
 from forebay.table.index.log import KEPT, Entry
 from forebay.table.index.monitor import old_alerts
 from forebay.table.index.pipelines import IndexStore, IndexVersion
@@ -52,7 +52,7 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
     """
     for name, number in (("keep", keep), ("versions", versions)):
         if not isinstance(number, int) or number < 1:
-            raise ConfigurationError(f"{name} is {number!r:.100}", option=name, advice="give 1 or more")
+            raise refused(name, number, "give 1 or more")
     pipelines = index.pipelines()
     head = index.head()  # a pipeline is part of the log before it has files
     followers = list(index.followed(head))

@@ -17,7 +17,7 @@ from forebay.state.open_state_store import open_state_store
 from forebay.state.state_store import Purpose, RetryingStateStore, StateStore
 from forebay.stores.store import StorageOptions
 from forebay.table.changelog.state.typed_values import Whole
-from forebay.table.index.definition import Datasource, ObjectType, check_name
+from forebay.table.index.definition import Datasource, ObjectType, check_name, refused
 from forebay.table.index.edits import EditLog
 from forebay.table.index.facts import Fact, damaged_fact, newest, numbers_of, stored_bytes
 from forebay.table.index.log import Building, Entry, Log
@@ -85,9 +85,7 @@ def location_text(location: object) -> str:
     """
     text = fspath(location) if isinstance(location, str | PathLike) else None
     if not isinstance(text, str):
-        raise ConfigurationError(
-            f"the location is {location!r:.100}", option="location", advice="give a directory or s3://bucket/prefix"
-        )
+        raise refused("location", location, "give a directory or s3://bucket/prefix", what="the location")
     return text
 
 
