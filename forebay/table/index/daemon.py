@@ -23,7 +23,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
 from forebay.retry import RetryPolicy
 from forebay.table.changelog.state.typed_values import is_text
-from forebay.table.index.definition import ObjectType, is_name
+from forebay.table.index.definition import ObjectType, is_name, refused
 from forebay.table.index.edits import Edit, due
 from forebay.table.index.flush import KeyHashes, flush
 from forebay.table.index.follower import Follower, Launcher
@@ -129,22 +129,22 @@ class IndexDaemon:
         if isinstance(object_types, str):
             object_types = (object_types,)
         if not isinstance(object_types, Sequence) or not all(isinstance(each, str) for each in object_types):
-            raise _unfit("object_types", object_types, "give a list of names")
+            raise refused("object_types", object_types, "give a list of names")
         for name, seconds in (("every", every), ("gc_every", 0.0 if gc_every is None else gc_every)):
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= TIMEOUT_MAX:
-                raise _unfit(name, seconds, "give seconds, as 30.0")
+                raise refused(name, seconds, "give seconds, as 30.0")
         if followers is not None and not callable(followers):
-            raise _unfit(
+            raise refused(
                 "followers",
                 followers,
                 "give a function, as followers=lambda name: [OpenSearchIndex(location, name, url)]",
             )
         if not isinstance(alerts, Sequence) or not all(map(callable, alerts)):
-            raise _unfit("alerts", alerts, "give a list of functions, as alerts=[page_me]")
+            raise refused("alerts", alerts, "give a list of functions, as alerts=[page_me]")
         if each_round is not None and not callable(each_round):
-            raise _unfit("each_round", each_round, "give a function, as alert_metrics()")
+            raise refused("each_round", each_round, "give a function, as alert_metrics()")
         if not isinstance(limits, Limits | None):
-            raise _unfit("limits", limits, "give Limits, as limits=Limits(delay=300)")
+            raise refused("limits", limits, "give Limits, as limits=Limits(delay=300)")
         self.location = location_text(location)
         self.storage = dict(storage or {})
         self.key_hashes = key_hashes
@@ -244,10 +244,6 @@ class IndexDaemon:
     def stop(self) -> None:
         """Let `run` end after the job that goes on. For any thread, and for signal handlers."""
         self.stopping = True
-
-
-def _unfit(option: str, value: object, advice: str) -> ConfigurationError:
-    return ConfigurationError(f"{option} is {value!r:.100}", option=option, advice=advice)
 
 
 class _TypeRounds:

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 
 from forebay.clock import Clock
-from forebay.errors import ConfigurationError
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
+from forebay.table.index.definition import refused
 from forebay.table.index.facts import Seconds
 from forebay.table.index.runs import KEPT, Journal, Run
 
@@ -60,9 +60,7 @@ class Limits:
         for name in ("duration", "delay", "edits"):
             limit = getattr(self, name)
             if limit is not None and not (isinstance(limit, int | float) and limit > 0):
-                raise ConfigurationError(
-                    f"the limit is {limit!r:.100}", option=name, advice="give seconds, more than 0"
-                )
+                raise refused(name, limit, "give seconds, more than 0", what="the limit")
 
     def watches(self, rule: Rule) -> bool:
         """Return whether a rule is on."""

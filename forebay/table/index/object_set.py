@@ -26,7 +26,7 @@ from forebay.table.index.conditions import (
     parsed_condition,
     sql_condition,
 )
-from forebay.table.index.definition import ObjectType
+from forebay.table.index.definition import ObjectType, refused
 from forebay.table.index.edits import PENDING, Change, Edit, EditRules, KeyEdits, edited_values, key_of, now
 from forebay.table.index.opened_segments import COPY_AGAIN, Newer, OpenedSegment
 from forebay.table.index.pipelines import IndexVersion
@@ -400,7 +400,7 @@ class ObjectSet:
     def limit(self, rows: int) -> ObjectSet:
         """Return the set with another number of rows of a page."""
         if not isinstance(rows, int) or isinstance(rows, bool) or not 1 <= rows <= sys.maxsize:
-            raise ConfigurationError(f"limit is {rows!r:.100}", option="limit", advice="give a whole number, 1 or more")
+            raise refused("limit", rows, "give a whole number, 1 or more")
         return replace(self, _limit=rows)
 
     def __iter__(self) -> NoReturn:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from forebay.clock import SystemClock
 from forebay.errors import ConfigurationError, DataError, ForebayError, RetriableError
 from forebay.retry import RetryCount, RetryPolicy
-from forebay.table.index.definition import ObjectType
+from forebay.table.index.definition import ObjectType, refused
 from forebay.table.index.opensearch_documents import PROGRESS, UNREADABLE
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Cluster:
             ) from error
         self._errors = opensearchpy.exceptions
         if not isinstance(policy, RetryPolicy | None):
-            raise ConfigurationError(f"retry is {policy!r:.100}", option="retry", advice="give a RetryPolicy, or None")
+            raise refused("retry", policy, "give a RetryPolicy, or None")
         self._policy = policy or RetryPolicy()
         if isinstance(hosts, opensearchpy.OpenSearch):
             self.client = hosts
