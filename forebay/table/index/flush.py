@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from forebay.table.changelog.state.segments import KEY_HASH, Ints
+from forebay.table.changelog.state.segments import KEY_HASH
 from forebay.table.index.changelog import DELETED, DIGESTS, ShardTask, run_shard
 from forebay.table.index.columns import arrow_type
 from forebay.table.index.definition import ObjectType
@@ -76,22 +76,25 @@ def _flushed(index: IndexStore, head: Entry, edits: Sequence[Edit], key_hashes: 
     tasks = shard_tasks(index, head, transaction, Incoming(payload, tuple(payload.names[:-1])))
     keys = list({key_of(change, edit, definition): None for edit in edits for change in edit.changes})
     decoded = [tuple(kind.decode(each) for kind, each in zip(kinds.values(), key, strict=True)) for key in keys]
-    hashes = np.array(key_hashes(definition, decoded), np.int64)
-    shards = np.array([definition.codec.hash(key) % head.shards for key in keys])
+    hashes = key_hashes(definition, decoded)
+    places: list[list[int]] = [[] for _ in tasks]
+    for place, key in enumerate(keys):
+        places[definition.codec.hash(key) % head.shards].append(place)
     folded = dict.fromkeys(keys, KeyEdits())
-    for task in tasks:
-        folded |= _folded_before(index, task, definition, np.unique(hashes[shards == task.shard]))
+    for task, task_places in zip(tasks, places, strict=True):
+        folded |= _folded_before(index, task, definition, [hashes[place] for place in task_places])
     problems = _fold(folded, definition, edits)
-    columns: dict[str, Any] = {
-        KEY_HASH: hashes,
-        DELETED: [False] * len(keys),
-        **dict.fromkeys(DIGESTS, [0] * len(keys)),
-        **{f"{KEY}{name}": [key[at] for key in decoded] for at, name in enumerate(kinds)},
-        EDITS_COLUMN: [folded[key].to_text() for key in keys],
-    }
-    schema = tasks[0].incoming  # the same of all shards
-    rows = pa.RecordBatch.from_arrays([pa.array(columns[each.name], each.type) for each in schema], schema=schema)
-    results = [run_shard(task, [rows.filter(pa.array(shards == task.shard))]) for task in tasks]
+    results = []
+    for task, task_places in zip(tasks, places, strict=True):
+        columns: dict[str, Sequence[Any]] = {
+            KEY_HASH: [hashes[place] for place in task_places],
+            DELETED: [False] * len(task_places),
+            **dict.fromkeys(DIGESTS, [0] * len(task_places)),
+            **{f"{KEY}{name}": [decoded[place][at] for place in task_places] for at, name in enumerate(kinds)},
+            EDITS_COLUMN: [folded[keys[place]].to_text() for place in task_places],
+        }
+        rows = [pa.array(columns[each.name], each.type) for each in task.incoming]
+        results.append(run_shard(task, [pa.RecordBatch.from_arrays(rows, schema=task.incoming)]))
     after = Folded(
         edits[-1].offset,
         edits[-1].time,
@@ -103,10 +106,11 @@ def _flushed(index: IndexStore, head: Entry, edits: Sequence[Edit], key_hashes: 
 
 
 def _folded_before(
-    index: IndexStore, task: ShardTask, definition: ObjectType, hashes: Ints
+    index: IndexStore, task: ShardTask, definition: ObjectType, hashes: Sequence[int]
 ) -> dict[tuple[Any, ...], KeyEdits]:
     """Return the folded edits of keys with these hashes."""
-    rows = StateReader(index.store).live(task.runs, hashes, entry_fields(task.payload, None)).to_pylist()
+    unique = np.unique(np.array(hashes, np.int64))
+    rows = StateReader(index.store).live(task.runs, unique, entry_fields(task.payload, None)).to_pylist()
     return {
         definition.codec.values({name: row[f"{KEY}{name}"] for name in definition.keys}): KeyEdits.of_text(
             row[EDITS_COLUMN]
