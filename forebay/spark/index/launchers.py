@@ -78,11 +78,10 @@ def launch_builds(spark: SparkSession) -> Callable[[Sequence[BuildTask]], Sequen
             frame = spark.range(0, len(tasks), 1, len(tasks))
             rows = map_in_arrow(frame, _InTasks(_build, tuple(tasks)), _RESULT).collect()
         except Exception as error:
-            not_built = RetriableError(  # the job was cancelled, or lost what it ran on
+            raise unwrap(error) or RetriableError(  # the job was cancelled, or lost what it ran on
                 f"Spark did not build the index: {error!s:.500}",
                 advice="look at the log of Spark, and call it again: nothing is lost",
-            )
-            raise unwrap(error) or not_built from error
+            ) from error
         return [BuildResult.from_facts(json.loads(row["result"])) for row in rows]
 
     return launch

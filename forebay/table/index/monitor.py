@@ -302,8 +302,10 @@ class Alerts:
     def _read(self) -> None:
         numbers = self._journal.numbers()
         self._last = max(numbers, default=0)
-        read = {number: self._known.get(number) or self._journal.get(Alert, number) for number in numbers}
-        self._known = {number: alert for number, alert in read.items() if alert is not None}
+        self._known = {number: self._known[number] for number in numbers if number in self._known}
+        for number in numbers:  # what is read stays, if a later read fails
+            if number not in self._known and (alert := self._journal.get(Alert, number)) is not None:
+                self._known[number] = alert
 
     def _send(self) -> None:
         sent, now = set(self._journal.store.names(self._journal.prefix)), self._clock.monotonic()

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, RetriableError
 from forebay.table.index import monitor
 from forebay.table.index.monitor import NOTHING, Ages, Alert, Alerts, Limits, Observed, Pending, changes, outcomes
 from forebay.table.index.runs import Journal, Run
@@ -100,6 +101,31 @@ def test_an_alert_comes_at_a_breach_and_at_its_end(before, observed, limits, exp
 def test_a_limit_that_is_no_duration_is_refused(limit):
     with pytest.raises(ConfigurationError, match="option: delay"):
         Limits(delay=limit)
+
+
+def test_alerts_are_read_at_last_from_a_store_that_fails_now_and_then():
+    store, clock, got = Memory(), Clocks(), []
+    writer = Alerts(Journal(store, "alerts/"), "O", [], clock)
+    for number in range(60):
+        writer.update(seen(run=replace(OK if number % 2 else BAD, number=number)), LIMITS)
+
+    class Failing(Memory):
+        reads = 0
+
+        def get(self, name):
+            self.reads += 1
+            if self.reads % 20 == 0:
+                raise RetriableError("the store does not answer")
+            return self.facts.get(name)
+
+    failing = Failing()
+    failing.facts = store.facts
+    reader = Alerts(Journal(failing, "alerts/"), "O", [got.append], clock)
+    for _ in range(10):
+        with suppress(RetriableError):
+            reader.update(seen(run=replace(BAD, number=60)), LIMITS)
+            break
+    assert [(alert.number, alert.breach) for alert in got] == [(61, True)]
 
 
 class History:
