@@ -244,6 +244,12 @@ class KeyEdits:
     created: bool = False
     values: tuple[EditedValue, ...] = ()
 
+    def after(self, earlier: KeyEdits) -> KeyEdits:
+        """Return earlier edits with these after them."""
+        if self.deleted is not None:
+            return self
+        return KeyEdits(earlier.deleted, earlier.created or self.created, earlier.values + self.values)
+
     def to_text(self) -> str:
         """Return the edits as JSON, as the state and the index keep them."""
         return json.dumps([self.deleted, self.created, self.values])

@@ -87,16 +87,18 @@ class EditedKey:
     Args:
         values: The key, as SQLite stores it.
         row: The object in the index, as SQLite stores it; None: there is none.
-        edits: The pending edits; of a key without an object after the folded ones, which are in no row.
+        folded: The folded edits of a key without an object; none of another key.
+        edits: The pending edits.
     """
 
     values: tuple[Any, ...]
     row: tuple[Any, ...] | None
-    edits: KeyEdits
+    folded: KeyEdits
+    edits: KeyEdits = field(default_factory=KeyEdits)
 
     def object(self, rules: EditRules) -> tuple[Any, ...] | None:
         """Return the object after the pending edits; None: there is none."""
-        return rules.apply(self.values, self.row, self.edits)
+        return rules.apply(self.values, self.row, self.edits.after(self.folded))
 
 
 @dataclass(frozen=True)
@@ -145,14 +147,14 @@ class View:
             return self
         codec, rules = self.definition.codec, EditRules(self.definition)
         keys = dict(self.overlay.keys)
+        for edit in edits:
+            for change in edit.changes:
+                values = key_of(change, edit, self.definition)
+                encoded = codec.encode(values)
+                each = keys.get(encoded) or self._edited_key(values, encoded)
+                keys[encoded] = replace(each, edits=rules.then(each.edits, change, edit.time)[0])
         rows: list[Row] = []
         try:
-            for edit in edits:
-                for change in edit.changes:
-                    values = key_of(change, edit, self.definition)
-                    encoded = codec.encode(values)
-                    each = keys.get(encoded) or self._edited_key(values, encoded)
-                    keys[encoded] = replace(each, edits=rules.then(each.edits, change, edit.time)[0])
             for encoded, each in keys.items():
                 made = each.object(rules)
                 rows.append((encoded, (*each.values, None) if made is None else made, made is not None))
@@ -185,11 +187,8 @@ class View:
             values = codec.values(key)
             encoded = codec.encode(values)
             each = keys.get(encoded) or self.overlay.keys.get(encoded) or self._edited_key(values, encoded)
-            made = None if properties is None else edited_values(self.definition, properties)
             try:
                 exists = each.object(rules) is not None
-                change = Change(codec.to_json(values), made, made is not None and not exists)
-                keys[encoded] = replace(each, edits=rules.then(each.edits, change, at)[0])
             except UNREADABLE as error:
                 raise self._unreadable(error) from error
             if properties is None and not exists:
@@ -198,7 +197,9 @@ class View:
                     option="key",
                     advice="check the key; refresh the node if the object is new",
                 )
-            changes.append(change)
+            made = None if properties is None else edited_values(self.definition, properties)
+            changes.append(Change(codec.to_json(values), made, made is not None and not exists))
+            keys[encoded] = replace(each, edits=rules.then(each.edits, changes[-1], at)[0])
         if not 0 < len(changes) <= PENDING:
             raise ConfigurationError(
                 f"the edit has {len(changes):,} changes", option="edits", advice=f"give 1 to {PENDING:,} at once"
