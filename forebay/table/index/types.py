@@ -52,7 +52,7 @@ _ALIASES: Final = {
 _SCALARS: Final = frozenset(
     {"boolean", *INTEGERS, "float", "double", "decimal", "string", "binary", "date", "timestamp", "timestamp_ntz"}
 )
-_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([A-Za-z_0-9]+|[<>,:]|\([0-9,\s]*\)))")
+_TOKEN = re.compile(r"(?<!\s)\s*(?:`((?:[^`]|``)*)`|([A-Za-z_0-9]+|[<>,:]|\([0-9,\s]*\)))")
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,12 @@ def test_types_are_read_as_spark_writes_them(text, written):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "int int", "decimal(39,0)", "decimal(2,3)", "array<>", "map<int>", "array<int", "int(3)", "a;b"]
+    "text",
+    [
+        *("", "int int", "decimal(39,0)", "decimal(2,3)", "array<>", "map<int>", "array<int", "int(3)", "a;b"),
+        pytest.param(f"decimal({'9' * 5_000})", id="many digits"),
+        pytest.param(f"int{' ' * 200_000}$", id="many blanks, which a quadratic search reads for minutes"),
+    ],
 )
 def test_what_is_no_type_is_refused(text):
     with pytest.raises(ConfigurationError, match="cannot be used"):
