@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -323,13 +323,17 @@ def _stored_type(data_type: DataType) -> SparkType:
         ConfigurationError: A state cannot keep it, such as a variant, or a text with a collation.
     """
     kind = parse_type(_type_text(data_type))
-    if _any_part(kind, lambda part: part.name == "map" and part.fields[0][1].is_nested):
+    if any(part.name == "map" and part.fields[0][1].is_nested for part in _parts(kind)):
         raise ConfigurationError("a map with nested keys")
     return kind
 
 
-def _any_part(kind: SparkType, is_one: Callable[[SparkType], bool]) -> bool:
-    return is_one(kind) or any(_any_part(part, is_one) for _, part in kind.fields)
+def _parts(kind: SparkType) -> Iterator[SparkType]:
+    parts = [kind]
+    while parts:
+        part = parts.pop()
+        yield part
+        parts += [each for _, each in part.fields]
 
 
 def _type_text(data_type: DataType) -> str:
@@ -403,4 +407,4 @@ def _canonical(column: Column, kind: SparkType) -> Column:
 
 
 def _has_map(kind: SparkType) -> bool:
-    return _any_part(kind, lambda part: part.name == "map")
+    return any(part.name == "map" for part in _parts(kind))

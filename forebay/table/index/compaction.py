@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Final
@@ -49,8 +49,10 @@ def compact(
         merged.append(left.pop())
         rows += run_rows(merged[-1])
     key_hash, width = definition.codec.hasher(), len(definition.keys)
-    newest = rows_of_runs(index, definition, merged, keep_deleted=bool(left))
-    with RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=rows) as writer:
+    with (
+        RunWriter(index.store, prefix, definition, shards=shards, shard=None, rows=rows) as writer,
+        closing(rows_of_runs(index, definition, merged, keep_deleted=bool(left))) as newest,
+    ):
         while some := list(islice(newest, _BATCH)):
             writer.add(some, [key_hash(columns[:width]) for _, columns, _ in some])
         run = writer.finish()
@@ -79,7 +81,7 @@ def opened_copies(
 
 def rows_of_runs(
     index: IndexStore, definition: ObjectType, runs: Sequence[IndexRun], *, keep_deleted: bool
-) -> Iterator[Row]:
+) -> Generator[Row, None, None]:
     """Yield the newest row of each key of runs, newest first; see `newest_rows`.
 
     Raises:

@@ -118,15 +118,18 @@ def _built(task: BuildTask, head: Entry) -> BuildResult:
     if task.before is not None and task.since is not None:
         earlier = Merge(definition, _entry(index, task.before), StateReader(index.store))
     shards = range(head.shards) if task.shard is None else [task.shard]
-    changed = {shard: merge.changed_keys(entries, shard) for shard in shards}
-    rows = sum(len(each.hashes) for each in changed.values())
+    changed = (merge.changed_keys(entries, shard) for shard in shards)
+    rows = 0  # of all shards, but few
     if task.since is None:
         rows = _most_rows(head) // head.shards
+    elif task.shard is not None:
+        keys = next(changed)
+        rows, changed = len(keys.hashes), (each for each in [keys])
     prefix, added = segments_prefix(index, task.pipeline, task.head), 0
     with RunWriter(index.store, prefix, definition, shards=head.shards, shard=task.shard, rows=rows) as writer:
-        for shard in shards:
-            if changed[shard].batch.num_rows:
-                added += _write_changes(writer, encoder, merge.of_changes(shard, changed[shard]), earlier, shard)
+        for shard, keys in zip(shards, changed, strict=True):
+            if keys.batch.num_rows:
+                added += _write_changes(writer, encoder, merge.of_changes(shard, keys), earlier, shard)
             for merged in merge.of_all(shard) if task.since is None else ():
                 for some, hashes in encoder.objects(merged, shard):
                     writer.add(some, hashes)
