@@ -13,7 +13,15 @@ from forebay.errors import FatalError
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.pipelines import IndexRun, IndexStore
 from forebay.table.index.segment_cache import SegmentCache, process_cache
-from forebay.table.index.segments import IndexSegment, Row, RunWriter, newest_rows, open_segment, segment_rows
+from forebay.table.index.segments import (
+    IndexSegment,
+    Row,
+    RunWriter,
+    damaged_segment,
+    newest_rows,
+    open_segment,
+    segment_rows,
+)
 
 SMALL: Final = 512
 """A merge takes in runs of at most this many rows, however few the newer ones have."""
@@ -76,7 +84,11 @@ def opened_copies(
         cache.fetch(segments)
         copies = [cache.path(segment) for segment in segments]
     for path, segment in zip(copies, segments, strict=True):
-        yield open_segment(path, segment.name, definition)
+        try:
+            connection = open_segment(path, segment.name, definition)
+        except sqlite3.DatabaseError as error:
+            raise damaged_segment(segment.name, str(error)) from error
+        yield connection
 
 
 def rows_of_runs(

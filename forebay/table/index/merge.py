@@ -279,7 +279,14 @@ class RowEncoder:
 
     def _rows(self, batch: pa.RecordBatch, shard: int, *, exist: bool) -> tuple[list[Row], list[int]]:
         names = batch.schema.names
-        columns = [sqlite_values(batch.column(name), self._kinds[name]) for name in names]
+        try:
+            columns = [sqlite_values(batch.column(name), self._kinds[name]) for name in names]
+        except ValueError as error:  # as of Arrow
+            raise FatalError(
+                f"a row of the states has a value that its type has not: {error}",
+                option="location",
+                advice="run `forebay index verify`, which names the file that is damaged",
+            ) from error
         encode, key_hash, width = self._encode, self._hash, self._width
         rows: list[Row] = []
         hashes: list[int] = []

@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -339,6 +340,31 @@ def test_a_value_of_another_type_in_a_segment_is_named(objects_at):
     for ask in (lambda: node.get(1), node.objects.fetch):
         with pytest.raises(RetriableError, match=r"of version 1 of the pipeline 000001 cannot be read[\s\S]*full=True"):
             ask()
+
+
+@pytest.mark.parametrize("kind", ["decimal(18,2)", "decimal(38,2)"])
+def test_a_damaged_decimal_of_a_state_is_a_typed_error(objects_at, kind):
+    definition = ObjectType(
+        "O", {"id": "bigint"}, [Datasource("a", {"n": Property(kind)}), Datasource("b", {"c": Property("string")})]
+    )
+    objects = objects_at(definition, shards=1, types={"a": {"n": kind}})
+    objects.commit("a", [{"id": key, "n": Decimal("1234567.25")} for key in range(9)])
+    (file,) = Path(objects.location).glob("O/states/a/*.arrow")
+    data = bytearray(file.read_bytes())
+    data[data.index((123456725).to_bytes(16, "little")) + 15] = 0x7F  # beyond the digits of the type
+    file.write_bytes(data)
+    with pytest.raises(FatalError, match=r"a row of the states has a value[\s\S]*forebay index verify"):
+        objects.commit("b", [{"id": 3, "c": "x"}])
+    assert f"{file.name} of the state is damaged" in str(verify(objects.index))
+
+
+def test_why_names_a_segment_that_is_damaged(objects):
+    objects.commit("a", [{"id": 1, "x": 1}])
+    segment = objects.index.newest_version("000001").runs[-1][0]
+    path = path_of(objects, segment.name)
+    path.write_bytes(path.read_bytes()[:100] + bytes(path.stat().st_size - 100))
+    with pytest.raises(FatalError, match=f"the segment {segment.name} is damaged"):
+        explain(objects.index, 1)
 
 
 # -- Caches
