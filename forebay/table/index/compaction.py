@@ -13,15 +13,7 @@ from forebay.errors import FatalError
 from forebay.table.index.definition import ObjectType
 from forebay.table.index.pipelines import IndexRun, IndexStore
 from forebay.table.index.segment_cache import SegmentCache, process_cache
-from forebay.table.index.segments import (
-    IndexSegment,
-    Row,
-    RunWriter,
-    damaged_segment,
-    newest_rows,
-    open_segment,
-    segment_rows,
-)
+from forebay.table.index.segments import IndexSegment, Row, RunWriter, newest_rows, open_segment, segment_rows
 
 SMALL: Final = 512
 """A merge takes in runs of at most this many rows, however few the newer ones have."""
@@ -76,7 +68,11 @@ def run_rows(run: IndexRun) -> int:
 def opened_copies(
     index: IndexStore, segments: Sequence[IndexSegment], definition: ObjectType
 ) -> Iterator[sqlite3.Connection]:
-    """Open local files of segments: those of the store itself, or copies that are fetched if necessary."""
+    """Open local files of segments: those of the store itself, or copies that are fetched if necessary.
+
+    Raises:
+        FatalError: A segment cannot be read.
+    """
     paths = [index.store.local_path(segment.name) for segment in segments]
     copies = [path for path in paths if path is not None]
     if len(copies) < len(segments):
@@ -87,7 +83,7 @@ def opened_copies(
         try:
             connection = open_segment(path, segment.name, definition)
         except sqlite3.DatabaseError as error:
-            raise damaged_segment(segment.name, str(error)) from error
+            raise _unreadable(f"the segment {segment.name}", error) from error
         yield connection
 
 
@@ -107,8 +103,13 @@ def rows_of_runs(
             ]
             yield from newest_rows(opened, keep_deleted=keep_deleted)
         except sqlite3.DatabaseError as error:
-            raise FatalError(
-                f"a segment of the index cannot be read: {error}",
-                option="location",
-                advice="run `forebay index verify`, which names it; Funnel.follow(full=True) writes all segments again",
-            ) from error
+            raise _unreadable("a segment of the index", error) from error
+
+
+def _unreadable(what: str, error: sqlite3.DatabaseError) -> FatalError:
+    """Return the error for what SQLite cannot read, which need not be damaged: there may be no more files to open."""
+    return FatalError(
+        f"{what} cannot be read: {error}",
+        option="location",
+        advice="run `forebay index verify`, which names it; Funnel.follow(full=True) writes all segments again",
+    )

@@ -285,7 +285,7 @@ class RowEncoder:
             raise FatalError(
                 f"a row of the states has a value that its type has not: {error}",
                 option="location",
-                advice="run `forebay index verify`, which names the file that is damaged",
+                advice="run `forebay index verify`, which names a file that is damaged",
             ) from error
         encode, key_hash, width = self._encode, self._hash, self._width
         rows: list[Row] = []
