@@ -295,7 +295,10 @@ class _Incoming:
                 cast_column(batch.column(column), kind, shown_row(self._task.datasource, column, keys))
             except DataError as error:
                 error.message += "; nothing was committed"
-                error.advice = "correct the row and commit again, or give the property another type with Funnel.replace"
+                error.advice = (
+                    "correct the row, or cast the column in the DataFrame, and commit again; or give the property "
+                    "another type with Funnel.replace"
+                )
                 raise
 
 

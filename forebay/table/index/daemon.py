@@ -23,14 +23,14 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import ConfigurationError, ForebayError, RetriableError, unwrap
 from forebay.retry import RetryPolicy
 from forebay.table.changelog.state.typed_values import is_text
-from forebay.table.index.definition import ObjectType, is_name, refused
+from forebay.table.index.definition import ObjectType, refused
 from forebay.table.index.edits import Edit, due
 from forebay.table.index.flush import KeyHashes, flush
 from forebay.table.index.follower import Follower, Launcher
 from forebay.table.index.gc import collect
 from forebay.table.index.log import Entry, StoppedError
 from forebay.table.index.monitor import Ages, Alert, Alerts, Limits, Observed, Pending, Sink, alert_journal, log_alert
-from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version, location_text, store_of
+from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version, location_text, object_types, store_of
 from forebay.table.index.plan import waits_for
 from forebay.table.index.replacement import run_replacement
 from forebay.table.index.runs import Run, recorded, runs
@@ -207,7 +207,7 @@ class IndexDaemon:
 
     def _listed(self) -> list[str]:
         """Return the object types below the location, and forget those that are gone."""
-        names = [name for each in self._store.directories("") if is_name(name := each.removesuffix("/"))]
+        names = object_types(self._store)
         for name in self._types.keys() - set(names):
             self._types.pop(name).forget()
         if not names:

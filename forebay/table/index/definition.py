@@ -247,7 +247,9 @@ def _check(object_type: ObjectType) -> None:
     if not object_type.keys or not object_type.datasources:
         raise ConfigurationError(
             f"the object type {object_type.name!r} has no {'datasource' if object_type.keys else 'key'}",
-            option="datasources",
+            option="datasources" if object_type.keys else "key",
+            advice="give at least one: "
+            + ('datasources=[Datasource("orders", …)]' if object_type.keys else 'key={"order_id": "bigint"}'),
         )
     _check_keys(object_type)
     for source in object_type.datasources:
@@ -256,7 +258,11 @@ def _check(object_type: ObjectType) -> None:
     for source in object_type.datasources:
         _check_mappings(source)
         if [each.name.lower() for each in object_type.datasources].count(source.name.lower()) > 1:
-            raise ConfigurationError(f"two datasources have the name {source.name!r}", option="datasources")
+            raise ConfigurationError(
+                f"two datasources have the name {source.name!r}",
+                option="datasources",
+                advice="give each a name of its own; upper and lower case are the same",
+            )
         for name, each in source.properties.items():
             _check_property(name, each)
             if name.lower() in (key.lower() for key in object_type.keys):
@@ -293,7 +299,7 @@ def _check_keys(object_type: ObjectType) -> None:
         )
     for name, kind in object_type.keys.items():
         if kind:
-            check_key_type(name, parse_type(kind))
+            check_key_type(name, parse_type(kind, f" of the key {name!r}"))
 
 
 def _check_earlier_names(object_type: ObjectType) -> None:
@@ -373,7 +379,7 @@ def _check_source(object_type: ObjectType, source: Datasource) -> None:
 
 
 def _check_property(name: str, declared: Property) -> None:
-    kind = declared.kind
+    kind = parse_type(declared.type, f" of the property {name!r}")
     if declared.text and kind.name != "string":
         raise ConfigurationError(
             f"the property {name!r} is {kind.text}, and search finds words of strings alone",

@@ -5,23 +5,27 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from forebay.errors import ConfigurationError, RetriableError
+from forebay.errors import ConfigurationError, ForebayError, RetriableError
 from forebay.state.open_state_store import open_state_store
 from forebay.state.state_store import Purpose, RetryingStateStore, StateStore
 from forebay.stores.store import StorageOptions
 from forebay.table.changelog.state.typed_values import Whole
-from forebay.table.index.definition import Datasource, ObjectType, check_name, refused
+from forebay.table.index.definition import Datasource, ObjectType, check_name, is_name, refused
 from forebay.table.index.edits import EditLog
 from forebay.table.index.facts import Fact, damaged_fact, newest, numbers_of, stored_bytes
 from forebay.table.index.log import Building, Entry, Log
 from forebay.table.index.segments import IndexSegment
+
+_NAMED: Final = 10
+"""Object types that an error names."""
 
 IndexRun = tuple[IndexSegment, ...]
 """Segments that were written together. The keys of different segments of a run are different."""
@@ -75,6 +79,11 @@ def store_of(location: str, storage: Mapping[str, object]) -> StateStore:
     """Return the store of a location of indexes; its errors name the arguments `location` and `storage`."""
     purpose = Purpose("the index", "location", "storage.", "try again: nothing is lost", "the whole location")
     return RetryingStateStore(open_state_store(location, StorageOptions(storage), purpose))
+
+
+def object_types(store: StateStore) -> list[str]:
+    """Return the names of the object types below a location."""
+    return [name for each in store.directories("") if is_name(name := each.removesuffix("/"))]
 
 
 def location_text(location: object) -> str:
@@ -132,8 +141,12 @@ class IndexStore:
         """
         head = self.log.head()
         if head is None:
+            others: list[str] = []
+            with suppress(ForebayError):  # who may read the object type may have no right to list the others
+                others = object_types(self.store)
+            there = f"; there is {', '.join(others[:_NAMED])}" if others else ""
             raise ConfigurationError(
-                f"nothing of {self.object_type!r} is below {self.location!r} yet",
+                f"nothing of {self.object_type!r} is below {self.location!r} yet{there}",
                 option="location",
                 advice="commit a datasource first, or check the location and the name of the object type",
             )

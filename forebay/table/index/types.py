@@ -235,8 +235,12 @@ _EXACT: Final = decimal.Context(prec=decimal.MAX_PREC)
 
 
 @lru_cache(maxsize=1024)
-def parse_type(text: str) -> SparkType:
+def parse_type(text: str, of: str = "") -> SparkType:
     """Parse the text of a type.
+
+    Args:
+        text: The text.
+        of: What has the type, for the error, such as ` of the key 'id'`.
 
     Raises:
         ConfigurationError: It is no type, or one without equality, such as a variant.
@@ -249,7 +253,7 @@ def parse_type(text: str) -> SparkType:
     except (ValueError, IndexError, RecursionError):  # an IndexError, if the text ends too early
         pass
     raise ConfigurationError(
-        f"the type {text!r:.200} cannot be used",
+        f"the type {text!r:.200}{of} cannot be used",
         option="type",
         advice="write a type of Spark, such as bigint, decimal(12,2), string, timestamp or array<string>; convert a "
         "variant or an interval to a string first",
@@ -257,10 +261,10 @@ def parse_type(text: str) -> SparkType:
 
 
 def _tokens(text: str) -> list[str]:
-    """Return the words, signs and numbers of a text, the last one first."""
+    """Return the words, signs and numbers of a text, the last one first; quoted names have one backtick before them."""
     if _TOKEN.sub("", text).strip():
         raise ValueError(text)
-    return [quoted.replace("``", "`") or other for quoted, other in _TOKEN.findall(text)][::-1]
+    return [other or f"`{quoted.replace('``', '`')}" for quoted, other in _TOKEN.findall(text)][::-1]
 
 
 def _parsed(tokens: list[str]) -> SparkType:
@@ -291,6 +295,9 @@ def _nested(name: str, tokens: list[str]) -> SparkType:
         label = str(len(fields))
         if name == "struct":
             label = tokens.pop()
+            if label[0] in "<>,:(":
+                raise ValueError(label)
+            label = label.removeprefix("`")
             if tokens[-1] == ":":
                 tokens.pop()
         fields.append((label, _parsed(tokens)))

@@ -1158,7 +1158,7 @@ def test_a_fact_that_is_listed_and_is_not_there_ends_a_round_alone(objects, daem
 
 def test_names_and_locations_of_nothing_are_refused(objects, daemon_of, tmp_path):
     objects.commit("a", [{"id": 1, "name": "x"}])
-    with pytest.raises(ConfigurationError, match="nothing of 'Other' is below"):
+    with pytest.raises(ConfigurationError, match=r"nothing of 'Other' is below .* yet; there is O\n"):
         daemon_of(objects, object_types=["O", "Other"]).run()
     with pytest.raises(ConfigurationError, match="no object type is below"):
         IndexDaemon(str(tmp_path / "empty")).run()

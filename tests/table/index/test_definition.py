@@ -35,8 +35,15 @@ TEXT = Property("string")
         (lambda: ObjectType("O", "id", [Datasource("a", key={"x": "y"})]), "maps 'x', which is no key of 'O'"),
         (lambda: ObjectType("O", {"id": "double"}, [Datasource("a")]), "the key 'id' cannot have the type double"),
         (lambda: ObjectType("O", {"id": "decimal(20,7)"}, [Datasource("a")]), r"cannot have the type decimal\(20,7\)"),
-        (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("strng")})]), "the type 'strng' cannot be used"),
-        (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("variant")})]), "the type 'variant' cannot be"),
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("strng")})]),
+            "the type 'strng' of the property 'x'",
+        ),
+        (lambda: ObjectType("O", {"id": "lng"}, [Datasource("a")]), "the type 'lng' of the key 'id' cannot be used"),
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("variant")})]),
+            "the type 'variant' of the property",
+        ),
         (lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("int", text=True)})]), "words of strings alone"),
         (
             lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("array<int>", filter=True)})]),
@@ -131,6 +138,7 @@ def test_a_definition_survives_its_facts():
         ("array<struct<a: int, `b c`:map<string, array<date>>>>", "array<struct<a:int,`b c`:map<string,array<date>>>>"),
         ("timestamp_ltz", "timestamp"),
         ("struct<>", "struct<>"),
+        ("struct<`(1)` int,`a``b`: int>", "struct<`(1)`:int,`a``b`:int>"),
     ],
 )
 def test_types_are_read_as_spark_writes_them(text, written):
@@ -142,6 +150,7 @@ def test_types_are_read_as_spark_writes_them(text, written):
     "text",
     [
         *("", "int int", "decimal(39,0)", "decimal(2,3)", "array<>", "map<int>", "array<int", "int(3)", "a;b"),
+        *("`int`", "int`(`", "struct<(1):int>", "struct<<:int>"),
         pytest.param(f"decimal({'9' * 5_000})", id="many digits"),
         pytest.param(f"int{' ' * 200_000}$", id="many blanks, which a quadratic search reads for minutes"),
     ],
