@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -186,7 +188,8 @@ def prove(
     if cache is None:
         verification = verify(store, replacement=replacement)
     else:
-        if not (cache / OWNER).is_file():  # else a new node would be proven, and not the one that is meant
+        # A new node would be proven, and not the one that is meant. `is_file` fails for a name that is too long.
+        if not os.path.isfile(cache / OWNER):
             raise ConfigurationError(
                 f"{str(cache)!r} is no cache of a node",
                 option="cache",
@@ -252,17 +255,24 @@ def why(
     """Explain an object: its row in each datasource, the rule, and the segment that answers. Reads files of a shard."""
     store = _index(location, name, option)
     explanation = explain(store, _key(key, store.definition(store.head().serving).codec.columns))
-    say(json.dumps(_with_text_keys(asdict(explanation)), indent=2, default=str) if as_json else str(explanation))
+    say(json.dumps(_plain(asdict(explanation)), indent=2, allow_nan=False) if as_json else str(explanation))
 
 
-def _with_text_keys(value: Any) -> Any:  # noqa: ANN401 - values of properties
-    """Return values whose maps have keys that JSON can have: a map of Spark may have dates as keys."""
-    if isinstance(value, Mapping):
-        return {
-            key if isinstance(key, str | bool | int | float) else str(key): _with_text_keys(each)
-            for key, each in value.items()
-        }
-    return [_with_text_keys(each) for each in value] if isinstance(value, list | tuple) else value
+def _plain(value: Any) -> Any:  # noqa: ANN401 - values of properties
+    """Return values as those that JSON has: binary ones as hexadecimal digits, others that it lacks as texts."""
+    match value:
+        case Mapping():
+            keys = (key if isinstance(key, str | int) else str(_plain(key)) for key in value)
+            return dict(zip(keys, map(_plain, value.values()), strict=True))
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case bytes():
+            return value.hex()
+        case float() if not math.isfinite(value):
+            return str(value)
+        case str() | int() | float() | None:
+            return value
+    return str(value)
 
 
 @index.command()
@@ -365,9 +375,12 @@ def show(
     option: _Storage = None,
 ) -> None:
     """Show what became of the data of a run, from the datasource to each database, with the error of a failed job."""
-    known = runs(_index(location, name, option))
+    store = _index(location, name, option)
+    known = runs(store)
     chosen = next((each for each in known if each.number == run), None)
     if chosen is None:
+        if not known:
+            store.head()  # an error if there is no such object type
         raise ConfigurationError(
             f"{name!r} has no run {run}",
             option="run",

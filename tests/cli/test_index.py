@@ -109,6 +109,8 @@ def test_run_does_one_round_and_shows_alerts(location, capsys):
     assert "Alerts: 1 open" in text and "&lt;b&gt;a key twice" in text and "<b>" not in text
     for arguments, error in (
         (["show", where, "Thing", "999"], "'Thing' has no run 999"),
+        (["show", where, "Nothing", "1"], "nothing of 'Nothing' is below"),
+        (["verify", where, "Thing", "--cache", "x" * 400], "is no cache of a node"),
         (["report", where, "Thing", "-f", "/nowhere/x.html"], "the report cannot be written"),
         (["run", where, "--once", "--delay", "0"], "the limit is 0.0"),
     ):
@@ -116,13 +118,15 @@ def test_run_does_one_round_and_shows_alerts(location, capsys):
         assert error in capsys.readouterr().err
 
 
-def test_why_as_json_has_maps_with_keys_of_any_type(location, capsys):
+def test_why_as_json_has_values_of_any_type(location, capsys):
     spark = SparkSession.builder.getOrCreate()
-    kind = ObjectType("Maps", {"id": "bigint"}, [Datasource("a", {"m": Property("map<date,decimal(3,1)>")})])
-    rows = spark.sql("SELECT 1L id, map(DATE'2024-01-02', 1.5) m")
+    properties = {"m": Property("map<date,decimal(3,1)>"), "d": Property("double"), "b": Property("binary")}
+    kind = ObjectType("Maps", {"id": "bigint"}, [Datasource("a", properties)])
+    rows = spark.sql("SELECT 1L id, map(DATE'2024-01-02', 1.5) m, double('NaN') d, X'ff00' b")
     Funnel(str(location / "objects"), kind, shards=1).commit("a", rows, kind="snapshot")
     assert main(["index", "why", str(location / "objects"), "Maps", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["found"]["m"] == {"2024-01-02": "1.5"}
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["found"]
+    assert found == {"id": 1, "m": {"2024-01-02": "1.5"}, "d": "nan", "b": "ff00"}
 
 
 def test_errors_are_paragraphs(location, capsys):

@@ -195,7 +195,11 @@ class Funnel:
         def attempt(head: Entry, definition: ObjectType) -> Committed:
             check_owner(head, transaction)
             fed = fed_datasource(head, definition, self.object_type, transaction.datasource, storable_columns(df))
-            rows, incoming = prepared(definition, fed, head.shards)
+            try:
+                rows, incoming = prepared(definition, fed, head.shards)
+            except ConfigurationError as error:
+                _say_needed(error, self.object_type, definition)
+                raise
             known = known_digest(head, transaction)
             if known is not None:
                 refuse_other_rows(transaction, known, digest_of(rows), incoming.columns_digest)
@@ -436,6 +440,11 @@ class IndexTarget(Target):
             lane = quoted(LANE) if LANE in changes.df.columns else F.lit(None).cast("string")
             sequence = quoted(SEQUENCE), lane
         return self._funnel.apply(changes.df, transaction, quoted(DELETED), sequence).applied
+
+
+def _say_needed(error: ForebayError, own: ObjectType, serving: ObjectType) -> None:
+    if own.with_key_types(serving.keys).fingerprint() != serving.fingerprint():
+        error.message += "; another definition than that of this Funnel serves, and its columns are needed too"
 
 
 def _say_committed(error: ForebayError, committed: str) -> None:

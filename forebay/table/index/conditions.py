@@ -119,7 +119,7 @@ def indexed_type(definition: ObjectType, name: str, where: str) -> SparkType:
     """
     if name not in definition.columns:
         raise ConfigurationError(
-            f"{definition.name!r} has no property {name!r} in {where}",
+            f"{definition.name!r} has no property {name!r:.200} in {where}",
             option="where",
             advice=f"give one of {', '.join(definition.filters)}",
         )
@@ -341,7 +341,7 @@ def _value(name: str, kind: SparkType, value: object) -> Any:  # noqa: ANN401 - 
         raise ConfigurationError(
             f"the property {name!r} of type {kind.text} cannot be compared with {shown:.200}",
             option="where",
-            advice=f"give a value of the type {kind.text}" + (", with a time zone" if kind.name == "timestamp" else ""),
+            advice=f"give a value of the type {kind.text}{kind.hint}",
         ) from None
 
 

@@ -146,6 +146,8 @@ class IndexDaemon:
         if not isinstance(limits, Limits | None):
             raise refused("limits", limits, "give Limits, as limits=Limits(delay=300)")
         self.location = location_text(location)
+        if not isinstance(storage, Mapping | None):
+            raise refused("storage", type(storage).__name__, "give a mapping, or None")
         self.storage = dict(storage or {})
         self.key_hashes = key_hashes
         self.launch = launch

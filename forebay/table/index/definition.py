@@ -112,7 +112,9 @@ class ObjectType:
     def __post_init__(self) -> None:
         key = self.key
         if not isinstance(key, Mapping):
-            key = dict.fromkeys(key if isinstance(key, Sequence) and not isinstance(key, str) else [key], "")
+            names = key if isinstance(key, Sequence) and not isinstance(key, str) else [key]
+            _check_texts("key", *names)
+            key = dict.fromkeys(names, "")
         object.__setattr__(self, "key", {name: kind or "" for name, kind in key.items()})
         sources = self.datasources
         if not isinstance(sources, Sequence) or not all(isinstance(each, Datasource) for each in sources):
@@ -123,6 +125,7 @@ class ObjectType:
             )
         object.__setattr__(self, "datasources", tuple(sources))
         _check(self)
+        object.__setattr__(self, "key", {name: kind and parse_type(kind).text for name, kind in self.keys.items()})
 
     @property
     def keys(self) -> Mapping[str, str]:
@@ -380,6 +383,9 @@ def _check_source(object_type: ObjectType, source: Datasource) -> None:
 
 def _check_property(name: str, declared: Property) -> None:
     kind = parse_type(declared.type, f" of the property {name!r}")
+    for option, value in (("text", declared.text), ("filter", declared.filter)):
+        if not isinstance(value, bool):
+            raise refused(option, value, "give True or False", what=f"{option} of the property {name!r}")
     if declared.text and kind.name != "string":
         raise ConfigurationError(
             f"the property {name!r} is {kind.text}, and search finds words of strings alone",
@@ -414,7 +420,7 @@ def check_name(name: object, what: str) -> None:
     """
     if not is_name(name):
         raise ConfigurationError(
-            f"the name {name!r} of the {what} cannot be used",
+            f"the name {name!r:.200} of the {what} cannot be used",
             option="name",
             advice="use letters, digits, _ and -; the first is a letter or a digit",
         )

@@ -141,15 +141,23 @@ class EditLog:
             head: A fact of the log that the caller knows.
 
         Raises:
-            RetriableError: Nothing says any more whether the edit counts.
+            RetriableError: Nothing says any more whether the edit counts; or the log or the edits before are gone, and
+                it does not.
         """
+        known = log.head(head)
+        if known is None or known.log != head.log:
+            raise _nowhere(edit)
         name = self.name(edit.offset)
         if not self._store.put_if_absent(name, stored_bytes(edit, name)):
             stored = self._store.get(name)  # the answer to a request that succeeded may be lost
             if stored is None or Edit.from_bytes(stored, name).id != edit.id:
                 return False
-        entry: Entry | None = log.head(head) or head
-        if entry is not None and entry.edits.offset < edit.offset:
+        follows = head.edits.offset >= edit.offset - 1 or self._store.get(self.name(edit.offset - 1)) is not None
+        entry = log.head(known)  # after that, since a flush lets edits be collected
+        if entry is None or entry.log != head.log or not (follows or entry.edits.offset >= edit.offset - 1):
+            self._store.delete([name])  # nobody would ever read it
+            raise _nowhere(edit)
+        if entry.edits.offset < edit.offset:
             return True
         # An edit with this offset was folded. Either it was this one; or the name was free because the one that had it
         # was collected, while this process was paused: then no flush reads it.
@@ -165,6 +173,17 @@ class EditLog:
                 advice="refresh, look at the object, and edit it again if it is not as it should be",
             )
         return False
+
+
+def _nowhere(edit: Edit) -> RetriableError:
+    """Return the error for an edit that no reader would find."""
+    return RetriableError(
+        f"the log that this node follows, or the edits before {edit.offset}, are not below the location any more; "
+        "nothing was edited",
+        option="location",
+        advice="look whether the location is mounted, and edit again; if it was made anew or restored, close this node "
+        "and make a new one before",
+    )
 
 
 def key_of(change: Change, edit: Edit, definition: ObjectType) -> tuple[Any, ...]:
@@ -426,7 +445,7 @@ def edited_values(definition: ObjectType, values: Mapping[str, object]) -> dict[
         if name not in definition.properties:
             what = "is the key" if name in definition.keys else "is no property"
             raise ConfigurationError(
-                f"{name!r} {what} of {definition.name!r}",
+                f"{name!r:.200} {what} of {definition.name!r}",
                 option="properties",
                 advice=f"edit one of {', '.join(definition.properties)}",
             )
@@ -437,15 +456,6 @@ def edited_values(definition: ObjectType, values: Mapping[str, object]) -> dict[
             raise ConfigurationError(
                 f"the property {name!r} of type {kind.text} cannot be {value!r:.200}",
                 option="properties",
-                advice=f"give a value of the type {kind.text}{_hint(kind)}",
+                advice=f"give a value of the type {kind.text}{kind.hint}",
             ) from None
     return encoded
-
-
-def _hint(kind: SparkType) -> str:
-    """Return which values of Python have a type, where that is not plain."""
-    if kind.name == "decimal":
-        return f": an int or a Decimal with at most {kind.scale} places, and {kind.precision} digits"
-    if kind.name in INTEGERS:
-        return f": an int of {INTEGERS[kind.name]} bits"
-    return ", with a time zone" if kind.name == "timestamp" else ""

@@ -127,6 +127,7 @@ class Entry(Fact):
         edits: The edits that the state of edits has after it.
         building: The replacement that is built.
         replaced: Fingerprints of the last definitions that served before.
+        log: The random id of the log. One that was removed and begun anew has another one.
     """
 
     number: Whole
@@ -145,6 +146,7 @@ class Entry(Fact):
     edits: Folded = Folded()
     building: Building | None = None
     replaced: tuple[str, ...] = ()
+    log: str = ""
 
     @property
     def pipelines(self) -> tuple[str, ...]:
@@ -238,13 +240,18 @@ class Log:
         if after is not None:
             following = self.get(after.number + 1)
             # A writer that paused for long may have put a number again that was collected: then `after` is gone too.
-            if self._store.get(self.name(after.number)) is not None:
+            if self._holds(after):
                 if following is None:
                     return after
                 if (second := self.get(following.number + 1)) is None:
                     return following
                 after = second
         return newest(self.numbers, self.get, self._prefix)
+
+    def _holds(self, entry: Entry) -> bool:
+        """Return whether a fact is there, and not another one with its number."""
+        data = self._store.get(self.name(entry.number))
+        return data is not None and entry.attempt.encode() in data  # to parse it takes many times as long
 
     def begin(self, entry: Entry) -> Entry:
         """Put the first fact of the log, unless there is one; return the newest one."""
@@ -317,6 +324,8 @@ def _has(head: Entry, entry: Entry, datasource: str) -> bool:
 
 
 def _refuse_moved(base: Entry, head: Entry, datasource: str) -> None:
+    if head.log != base.log:
+        raise MovedError("the log was removed and begun anew since this transaction began", option="location")
     before, now = base.states.get(datasource), head.states.get(datasource)
     if (before and before.moved) == (now and now.moved):
         return

@@ -22,7 +22,7 @@ from forebay.errors import ConfigurationError, FatalError, ForebayError, Retriab
 from forebay.formats.values.dates import session_zone
 from forebay.state.local_state_store import DirectoryLock, lock_directory, open_regular, put_if_absent
 from forebay.stores.local import wrap_errors
-from forebay.table.index.definition import ObjectType
+from forebay.table.index.definition import ObjectType, refused
 from forebay.table.index.log import Entry
 from forebay.table.index.object_set import ObjectSet, Queryable, Version, View
 from forebay.table.index.opened_segments import OpenedSegment
@@ -73,8 +73,8 @@ class SearchNode(Queryable):
         pipeline: str | None = None,
     ) -> None:
         self._index = IndexStore(location, object_type, storage)
-        if not isinstance(cache, str | PathLike) or not str(cache):
-            raise ConfigurationError(f"cache is {cache!r}", option="cache", advice="give a local directory")
+        if not isinstance(cache, str | PathLike) or not str(cache) or "\0" in str(cache):
+            raise refused("cache", cache, "give a local directory")
         self._directory = Path(cache).absolute()  # its lock is on this directory, wherever the process goes
         self._zone = session_zone(time_zone)
         self._pipeline = pipeline
@@ -163,8 +163,9 @@ class SearchNode(Queryable):
             except MissingSegmentError:  # collected meanwhile: there is a newer version
                 continue
             except ForebayError:
-                before, self._head = self._head, self._index.log.head(self._head)
-                if before is None or self._head is None or self._head.serving == before.serving:
+                before = self._head
+                head = None if before is None else self._index.log.head(before)
+                if before is None or head is None or head.log != before.log or head.serving == before.serving:
                     raise
                 continue  # the pipeline was replaced and collected meanwhile
             return
@@ -288,8 +289,17 @@ class SearchNode(Queryable):
 
         Raises:
             ConfigurationError: There is none.
+            FatalError: The log is another one.
         """
-        self._head = self._index.log.head(self._head) or self._index.head()
+        head = self._index.log.head(self._head) or self._index.head()
+        if self._head is not None and head.log != self._head.log:
+            raise FatalError(
+                f"{self._index.object_type!r} below {self._index.location!r} was removed and made anew: the log is "
+                "another one than that which this node follows",
+                option="location",
+                advice="close this node and make a new one; its cache can stay",
+            )
+        self._head = head
         known = None if self._view is None else self._view.version
         if self._pipeline is not None:
             if self._pipeline not in self._head.pipelines:

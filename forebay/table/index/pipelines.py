@@ -121,6 +121,9 @@ class IndexStore:
             raise ConfigurationError(
                 f"storage is of the type {type(storage).__name__}", option="storage", advice="give a mapping, or None"
             )
+        for name in storage or ():
+            if not isinstance(name, str):
+                raise refused("storage", name, "give names of settings as texts", what="a name in storage")
         self.object_type = object_type
         self.storage = dict(storage or {})
         self.directory = f"{object_type}/"
@@ -169,7 +172,7 @@ class IndexStore:
         head = self.log.head()
         if head is None:
             serving = self._new_pipeline(definition.with_key_types(key_types()))
-            head = self.log.begin(Entry(0, "begin", uuid.uuid4().hex, shards, serving))
+            head = self.log.begin(Entry(0, "begin", uuid.uuid4().hex, shards, serving, log=uuid.uuid4().hex))
         stored = self.definition(head.serving)
         fingerprint = definition.with_key_types(stored.keys).fingerprint()
         known = [stored, *([] if head.building is None else [ObjectType.from_facts(head.building.definition)])]

@@ -18,7 +18,6 @@ from forebay.table.index.log import Entry
 from forebay.table.index.merge import EDITS_COLUMN
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.states import KEY, VALUE, StateReader, entry_fields, payload_of, schema_of
-from forebay.table.index.types import parse_type
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,10 @@ def make_plan(index: IndexStore, definition: ObjectType, rule: FullRule, drop_ed
 
 
 def _refused(stored: ObjectType, new: ObjectType) -> Iterator[str]:
-    if list(_kinds(stored)) != list(_kinds(new)):
-        keys, others = (", ".join(f"{name} {kind}".rstrip() for name, kind in _kinds(each)) for each in (stored, new))
+    key, new_key = (", ".join(f"{name} {kind}".rstrip() for name, kind in each.keys.items()) for each in (stored, new))
+    if key != new_key:
         yield (
-            f"the key is ({keys}), and would be ({others}): that is a new object type; give it a name of its own, and "
+            f"the key is ({key}), and would be ({new_key}): that is a new object type; give it a name of its own, and "
             "commit its datasources"
         )
         return
@@ -83,10 +82,6 @@ def _refused(stored: ObjectType, new: ObjectType) -> Iterator[str]:
                 f"the datasource {source.name!r} would find keys or deleted rows by other columns than its rows: "
                 "give it a new name, under which it is committed again; the old one serves until then"
             )
-
-
-def _kinds(definition: ObjectType) -> Iterator[tuple[str, str]]:
-    return ((name, parse_type(kind).text if kind else "") for name, kind in definition.keys.items())
 
 
 def same_rows(definition: ObjectType, source: Datasource) -> bool:

@@ -100,7 +100,8 @@ class Status:
         last = f", {head.transaction} on {head.datasource} at {head.time}" if head.datasource else ""
         edits = [f"edits: {self.edits.folded:,} are in the index, {self.edits.pending:,} are pending"]
         if self.edits.oldest is not None:
-            edits[0] += f" since {self.edits.oldest}" + (f": {self.edits.due}" if self.edits.due else "")
+            edits[0] += f" since {self.edits.oldest}, with {self.edits.changes:,} changes"
+            edits[0] += f": {self.edits.due}" if self.edits.due else ""
         if self.edits.dead_letters:
             dead = [f"  {text}" for text in self.edits.last_dead[-_DEAD:]]
             text = f"dead letters: {self.edits.dead_letters:,} values did not fit the definition of their time"

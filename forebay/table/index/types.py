@@ -88,6 +88,20 @@ class SparkType:
             return f"{self.name}<{','.join(kind.text for _, kind in self.fields)}>"
         return self.name
 
+    @property
+    def hint(self) -> str:
+        """Which values of Python have the type, for the advice of an error; empty where that is plain."""
+        if self.name == "decimal":
+            return f": an int or a Decimal with at most {self.scale} places, and {self.precision} digits"
+        if self.name in INTEGERS:
+            return f": an int of {INTEGERS[self.name]} bits"
+        times = {
+            "date": ": a datetime.date",
+            "timestamp": ": a datetime, with a time zone",
+            "timestamp_ntz": ": a datetime, without a time zone",
+        }
+        return times.get(self.name, "")
+
     def encode(self, value: Any) -> Any:  # noqa: ANN401 - a value of the type
         """Return a value, as pyarrow or a user gives it, as SQLite stores it.
 

@@ -82,6 +82,15 @@ TEXT = Property("string")
         (lambda: ObjectType("O", "id", [Datasource("a", keep=[5])]), "5 cannot be used for keep"),  # type: ignore[list-item]
         (lambda: ObjectType("O", "id", [Datasource("a", deleted=5)]), "5 cannot be used for deleted"),  # type: ignore[arg-type]
         (lambda: ObjectType("O", "id", [Datasource("a", key={"id": 5})]), "5 cannot be used for key"),  # type: ignore[dict-item]
+        (lambda: ObjectType("O", {"a", "b"}, [Datasource("a")]), "cannot be used for key"),  # type: ignore[arg-type]
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("int", filter="no")})]),  # type: ignore[arg-type]
+            "filter of the property 'x' is 'no'",
+        ),
+        (
+            lambda: ObjectType("O", "id", [Datasource("a", {"x": Property("int", text=1)})]),  # type: ignore[arg-type]
+            "text of the property 'x' is 1",
+        ),
         (
             lambda: ObjectType("O", "id", [Datasource("a", {f"p{number}": TEXT for number in range(1998)})]),
             "has 1,999 keys, properties and times",
@@ -144,6 +153,13 @@ def test_a_definition_survives_its_facts():
 def test_types_are_read_as_spark_writes_them(text, written):
     assert parse_type(text).text == written
     assert parse_type(written).text == written
+
+
+def test_one_type_of_a_key_has_one_text():
+    texts = ("bigint", "long", " BIGINT", "Long")
+    definitions = [ObjectType("O", {"id": text}, [Datasource("a")]) for text in texts]
+    assert {each.fingerprint() for each in definitions} == {definitions[0].fingerprint()}
+    assert definitions[1].keys == {"id": "bigint"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import decimal
+import re
 import sqlite3
 import subprocess
 import sys
@@ -553,9 +554,11 @@ def test_a_wrong_name_does_not_claim_the_cache(objects, tmp_path):
 
 def test_an_argument_of_another_type_is_refused_by_name(objects):
     objects.commit("a", rows(3))
-    for cache in (None, "", 7):
-        with pytest.raises(ConfigurationError, match=f"cache is {cache!r}"):
+    for cache in (None, "", 7, "a\0b"):
+        with pytest.raises(ConfigurationError, match=re.escape(f"cache is {cache!r}")):
             SearchNode(objects.location, "O", cache=cache)
+    with pytest.raises(ConfigurationError, match="a name in storage is 1"):
+        SearchNode(objects.location, "O", cache="unused", storage={1: "x"})  # type: ignore[dict-item]
     node = objects.node()
     for offset in ("1", None, 1.0):
         for ask in (node.refresh, lambda at_least: node.get(1, at_least=at_least)):
