@@ -216,7 +216,7 @@ class ObjectType:
             Datasource(
                 source["name"],
                 {
-                    name: Property(kind, None if column == name else column, indexed, text, renamed)
+                    name: Property(kind, None if column == name else column, bool(indexed), bool(text), renamed)
                     for name, kind, column, indexed, text, renamed in source["properties"]
                 },
                 source["key"],

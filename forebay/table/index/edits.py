@@ -19,12 +19,12 @@ from decimal import Decimal
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from forebay.errors import ConfigurationError, RetriableError
+from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.changelog.state.typed_values import UNREADABLE, Whole
 from forebay.table.index.facts import LATEST, Microseconds, numbers_of, readable_as, stored_bytes, stored_object
-from forebay.table.index.log import Entry, Log
+from forebay.table.index.log import NEW_NODE, Entry, Log
 from forebay.table.index.types import INTEGERS, SparkType, parse_type
 
 if TYPE_CHECKING:
@@ -141,22 +141,29 @@ class EditLog:
             head: A fact of the log that the caller knows.
 
         Raises:
-            RetriableError: Nothing says any more whether the edit counts; or the log or the edits before are gone, and
-                it does not.
+            FatalError: The edits before are gone; nothing was put.
+            RetriableError: The log is gone, or nothing says any more whether the edit counts; it may be stored.
         """
-        known = log.head(head)
-        if known is None or known.log != head.log:
-            raise _nowhere(edit)
+        if edit.offset - 1 > head.edits.offset and self._store.get(self.name(edit.offset - 1)) is None:
+            if (log.head(head) or head).edits.offset >= edit.offset - 1:  # folded and collected meanwhile
+                return False
+            raise FatalError(
+                f"the edits before {edit.offset}, which this node has seen, are not there any more; nothing was edited",
+                option="location",
+                advice=NEW_NODE,
+            )
         name = self.name(edit.offset)
         if not self._store.put_if_absent(name, stored_bytes(edit, name)):
             stored = self._store.get(name)  # the answer to a request that succeeded may be lost
             if stored is None or Edit.from_bytes(stored, name).id != edit.id:
                 return False
-        follows = head.edits.offset >= edit.offset - 1 or self._store.get(self.name(edit.offset - 1)) is not None
-        entry = log.head(known)  # after that, since a flush lets edits be collected
-        if entry is None or entry.log != head.log or not (follows or entry.edits.offset >= edit.offset - 1):
-            self._store.delete([name])  # nobody would ever read it
-            raise _nowhere(edit)
+        entry = log.head(head)
+        if entry is None or entry.log != head.log:
+            raise RetriableError(
+                f"the log went away while the edit {edit.offset} was put; it may be stored",
+                option="location",
+                advice="look whether the location is mounted, refresh, and look at the object before you edit it again",
+            )
         if entry.edits.offset < edit.offset:
             return True
         # An edit with this offset was folded. Either it was this one; or the name was free because the one that had it
@@ -173,17 +180,6 @@ class EditLog:
                 advice="refresh, look at the object, and edit it again if it is not as it should be",
             )
         return False
-
-
-def _nowhere(edit: Edit) -> RetriableError:
-    """Return the error for an edit that no reader would find."""
-    return RetriableError(
-        f"the log that this node follows, or the edits before {edit.offset}, are not below the location any more; "
-        "nothing was edited",
-        option="location",
-        advice="look whether the location is mounted, and edit again; if it was made anew or restored, close this node "
-        "and make a new one before",
-    )
 
 
 def key_of(change: Change, edit: Edit, definition: ObjectType) -> tuple[Any, ...]:

@@ -28,6 +28,9 @@ SHARDS: Final = 1 << 20
 KEPT: Final = 100
 """Facts of the log that are kept. An attempt that began more facts ago cannot commit, so that its files may go."""
 
+NEW_NODE: Final = "close this node and make a new one, whose cache may be the same; then look at the object"
+"""What to do with a node whose log or edits are gone."""
+
 KNOWN: Final = 256
 """Transactions of a datasource whose ids are remembered."""
 
@@ -325,7 +328,9 @@ def _has(head: Entry, entry: Entry, datasource: str) -> bool:
 
 def _refuse_moved(base: Entry, head: Entry, datasource: str) -> None:
     if head.log != base.log:
-        raise MovedError("the log was removed and begun anew since this transaction began", option="location")
+        raise MovedError(
+            "the log was removed and begun anew since this transaction began", option="location", advice="commit again"
+        )
     before, now = base.states.get(datasource), head.states.get(datasource)
     if (before and before.moved) == (now and now.moved):
         return

@@ -23,7 +23,7 @@ from forebay.formats.values.dates import session_zone
 from forebay.state.local_state_store import DirectoryLock, lock_directory, open_regular, put_if_absent
 from forebay.stores.local import wrap_errors
 from forebay.table.index.definition import ObjectType, refused
-from forebay.table.index.log import Entry
+from forebay.table.index.log import NEW_NODE, Entry
 from forebay.table.index.object_set import ObjectSet, Queryable, Version, View
 from forebay.table.index.opened_segments import OpenedSegment
 from forebay.table.index.pipelines import IndexStore, IndexVersion, absolute_location
@@ -164,8 +164,7 @@ class SearchNode(Queryable):
                 continue
             except ForebayError:
                 before = self._head
-                head = None if before is None else self._index.log.head(before)
-                if before is None or head is None or head.log != before.log or head.serving == before.serving:
+                if before is None or self._read_head().serving == before.serving:
                     raise
                 continue  # the pipeline was replaced and collected meanwhile
             return
@@ -291,15 +290,7 @@ class SearchNode(Queryable):
             ConfigurationError: There is none.
             FatalError: The log is another one.
         """
-        head = self._index.log.head(self._head) or self._index.head()
-        if self._head is not None and head.log != self._head.log:
-            raise FatalError(
-                f"{self._index.object_type!r} below {self._index.location!r} was removed and made anew: the log is "
-                "another one than that which this node follows",
-                option="location",
-                advice="close this node and make a new one; its cache can stay",
-            )
-        self._head = head
+        self._head = self._read_head()
         known = None if self._view is None else self._view.version
         if self._pipeline is not None:
             if self._pipeline not in self._head.pipelines:
@@ -311,6 +302,28 @@ class SearchNode(Queryable):
                 )
             return self._index.built(self._pipeline, known)
         return self._index.serving(self._head, known)
+
+    def _read_head(self) -> Entry:
+        """Return the newest fact of the log.
+
+        Raises:
+            ConfigurationError: There is none.
+            FatalError: It is of another log than the one that is known, or of an older copy of it.
+        """
+        known = self._head
+        head = self._index.log.head(known) or self._index.head()
+        if known is not None and (
+            head.log != known.log
+            or head.number < known.number
+            or (head.number == known.number and head.attempt != known.attempt)
+        ):
+            raise FatalError(
+                f"the log of {self._index.object_type!r} below {self._index.location!r} is not the one that this node "
+                "follows: it was removed and made anew, or restored from an older copy",
+                option="location",
+                advice=NEW_NODE,
+            )
+        return head
 
     def _flip(self, version: IndexVersion, *, damaged: bool) -> None:
         """Open the segments that are new, and let the version answer.
@@ -345,10 +358,17 @@ class SearchNode(Queryable):
     def _is_newest(self) -> bool:
         """Return whether the pending edits are of the log for sure: those before the newest version may be collected.
 
+        Raises:
+            ConfigurationError: There is no log, as if a mount were away.
+            FatalError: The log is another one.
+
         An editor that was paused may have put an edit in the place of a collected one, and died before it withdrew it.
         """
         view = self.view()
-        return not view.overlay.edits or not _is_newer(self._newest(), view.version)
+        if view.overlay.edits:
+            return not _is_newer(self._newest(), view.version)
+        self._head = self._read_head()
+        return True
 
     def _refuse_unserved(self) -> None:
         if self._pipeline is not None and self._index.head().serving != self._pipeline:
