@@ -153,7 +153,10 @@ _BY_NAME = {
     cls.__name__: cls
     for cls in (ForebayError, ConfigurationError, RetriableError, DataError, DataLossError, ContractError, FatalError)
 }
-_HEAD = re.compile(r"forebay\.errors\.(" + "|".join(_BY_NAME) + r"): ")
+_HEAD = re.compile(r"(?<!\()forebay\.errors\.(" + "|".join(_BY_NAME) + r"): ")
+"""Not as a plan of Spark shows an expression that would raise the error: as an argument of a function."""
+_PLAN: Final = "\n=== Streaming Query ==="
+"""What follows the text of an error that ended a streaming query: the query and its plan."""
 INDENT = " " * 4
 """Indents lines that must not be parsed as part of the error, such as its cause."""
 CAUSED_BY = "caused by:"
@@ -210,6 +213,7 @@ def _spark_error(text: str) -> ForebayError | None:
 
 def parse_text(text: str) -> ForebayError | None:
     """Return the last forebay error in `text`, which is the outermost one of a traceback; None if there is none."""
+    text = text.partition(_PLAN)[0]
     heads = list(_HEAD.finditer(text))
     if not heads:
         return None

@@ -93,6 +93,20 @@ def test_the_outermost_error_of_a_text_wins() -> None:
     assert (found.message, found.split) == ("second", "b")
 
 
+def test_what_a_plan_would_raise_is_no_error_that_was_raised() -> None:
+    """`from_delta_cdf` and `apply_changes` put errors into plans, and Spark shows the plan of a query that failed."""
+    plan = (
+        "Project [raise_error(USER_RAISED_EXCEPTION, map(errorMessage, concat(forebay.errors.DataError: , unknown, k#1"
+    )
+    text = (
+        "[STREAM_FAILED] Query a terminated with exception: forebay.errors.DataError: bad value\n  next step: mend it\n"
+    )
+    found = unwrap(RuntimeError(f"{text}=== Streaming Query ===\nLogical Plan:\n{plan}\nforebay.errors.FatalError: x"))
+    assert isinstance(found, DataError)
+    assert (found.message, found.advice) == ("bad value", "mend it")
+    assert unwrap(RuntimeError(f"[UNSUPPORTED_FEATURE] interval;\n'{plan}")) is None
+
+
 def test_places_are_filled_in_once() -> None:
     error = ContractError("x", split="inner").with_context(split="outer", source="s")
     assert (error.split, error.source) == ("inner", "s")

@@ -112,7 +112,8 @@ def key_types(df: DataFrame, definition: ObjectType, source: Datasource) -> dict
     types = {}
     for name, column in key_columns(df, definition, source).items():
         kind = definition.keys[name] or _widest(column.dataType)
-        check_key_type(name, parse_type(kind))
+        where = f" of the column {column.name!r} for the key {name!r} of the datasource {source.name!r}"
+        check_key_type(name, parse_type(kind, where))
         types[name] = kind
     return types
 
@@ -355,9 +356,10 @@ def _storable(field: StructField, source: Datasource) -> SparkType:
     except ConfigurationError as error:
         raise ConfigurationError(
             f"the column {field.name!r} of the datasource {source.name!r} has the type "
-            f"{field.dataType.simpleString():.200}",
+            f"{field.dataType.simpleString():.200}, which cannot be kept",
             option="properties",
-            advice="convert it to a string first, as with to_json",
+            advice="cast it first: NULLs without a type to that of the property, texts by collate to UTF8_BINARY, "
+            "others to string",
         ) from error
 
 

@@ -111,7 +111,7 @@ class SearchNode(Queryable):
             ConfigurationError: There is no such object type, the node is closed, or `at_least` is no int.
             RetriableError: The store does not answer, the disk is full, or there is no edit with this offset after a
                 few seconds; the version before goes on to answer.
-            FatalError: A file is damaged; the version before goes on to answer.
+            FatalError: A file is damaged, or the log is another one; the version before goes on to answer.
         """
         _check_offset(at_least)
         until = time.monotonic() + WAIT
@@ -204,6 +204,7 @@ class SearchNode(Queryable):
             ConfigurationError: There is no such property, or a value or the key is wrong; nothing was stored.
             RetriableError: The store does not answer, and the edit may be stored; or a copy cannot be read, and it is
                 not.
+            FatalError: The log, or edits before, are not those that this node follows; nothing was stored.
         """
         return self.edit_many([(key, properties)])
 
@@ -217,6 +218,7 @@ class SearchNode(Queryable):
             ConfigurationError: There is no such object.
             RetriableError: The store does not answer, and the edit may be stored; or a copy cannot be read, and it is
                 not.
+            FatalError: The log, or edits before, are not those that this node follows; nothing was stored.
         """
         return self.edit_many([(key, None)])
 
@@ -230,6 +232,7 @@ class SearchNode(Queryable):
             ConfigurationError: As in `edit` and `delete`, or there are more than 1,000.
             RetriableError: The store does not answer, and the edits may be stored; or a copy cannot be read, and they
                 are not.
+            FatalError: The log, or edits before, are not those that this node follows; nothing was stored.
         """
         pairs = _pairs(edits)
         with self._refreshing:

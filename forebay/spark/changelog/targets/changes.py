@@ -9,7 +9,18 @@ from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as every user of PySpark writes it
-from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from forebay.errors import ConfigurationError
 from forebay.spark.changelog.columns import key_names, payload_fields, quoted
@@ -106,15 +117,21 @@ def fold_changes(df: DataFrame, options: ChangeOptions) -> Changes:
     return Changes(folded.select(*columns, quoted(SEQUENCE), *lane, quoted(DELETED)), keys, fields, kind, history)
 
 
+_UNORDERED: Final = (ArrayType, MapType, StructType, VariantType, CalendarIntervalType, YearMonthIntervalType)
+"""Types whose values targets cannot compare, or not store."""
+
+
 def _sequence(df: DataFrame, keys: Sequence[str], sequence_by: str | Column) -> Column:
     """Return the expression `sequence_by`, which raises an error for NULL."""
     value = _expression(sequence_by)
     kind = df.select(value.alias(SEQUENCE)).schema[SEQUENCE].dataType
-    if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+    # A collation orders the texts of a micro-batch, and bytes those of two.
+    collated = isinstance(kind, StringType) and kind.collation != "UTF8_BINARY"
+    if collated or isinstance(kind, _UNORDERED):
         raise ConfigurationError(
             f"sequence_by is {kind.simpleString()}, which targets cannot compare",
             option="sequence_by",
-            advice="give a number, a time or a text",
+            advice="give a number, a time, or a text (by collate to UTF8_BINARY)",
         )
     shown = F.to_json(F.struct(*(quoted(name) for name in keys)))
     null = failure(["sequence_by is NULL for the key ", shown], "give an expression that orders all changes")

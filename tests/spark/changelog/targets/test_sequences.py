@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from forebay.errors import DataError
+from forebay.errors import ConfigurationError, DataError
 
 SCHEMA = "id int, v string, gone boolean, seq long"
 OPTIONS = {"keys": "id", "sequence_by": "seq", "apply_as_deletes": "gone", "except_column_list": ["seq", "gone"]}
@@ -64,6 +64,17 @@ def test_a_null_sequence_is_an_error(spark, table):
     with pytest.raises(DataError, match='sequence_by is NULL for the key {"id":1}'):
         apply(spark, table, [[(1, "a", None, None)]])
     assert table.rows() == []
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    ["cast(seq AS string) COLLATE UTF8_LCASE", "make_ym_interval(1, 1)", "make_interval(1)", "array(seq)"],
+)
+def test_a_sequence_that_cannot_be_compared_is_refused(spark, table, sequence):
+    """By a collation the order within a micro-batch would be another one than that of two micro-batches."""
+    options = OPTIONS | {"sequence_by": sequence}
+    with pytest.raises(ConfigurationError, match="sequence_by is .*, which targets cannot compare"):
+        table.target.apply(spark.createDataFrame([(1, "a", None, 1)], SCHEMA), 0, "q", **options)
 
 
 @pytest.mark.soak
