@@ -19,12 +19,12 @@ from decimal import Decimal
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from forebay.errors import ConfigurationError, FatalError, RetriableError
+from forebay.errors import ConfigurationError, RetriableError
 from forebay.state.state_store import StateStore
 from forebay.table.changelog.state.facts import FORMAT, fact_bytes
 from forebay.table.changelog.state.typed_values import UNREADABLE, Whole
 from forebay.table.index.facts import LATEST, Microseconds, numbers_of, readable_as, stored_bytes, stored_object
-from forebay.table.index.log import NEW_NODE, Entry, Log
+from forebay.table.index.log import Entry, Log
 from forebay.table.index.types import INTEGERS, SparkType, parse_type
 
 if TYPE_CHECKING:
@@ -132,6 +132,11 @@ class EditLog:
         data = self._store.get(name)
         return None if data is None else Edit.from_bytes(data, name)
 
+    def holds(self, edit: Edit) -> bool:
+        """Return whether an edit is there, and not another one with its offset."""
+        stored = self._get(edit.offset)
+        return stored is not None and stored.id == edit.id
+
     def put(self, edit: Edit, log: Log, head: Entry) -> bool:
         """Put an edit; return whether it counts now. Else another edit has its offset, or it was collected before.
 
@@ -141,26 +146,17 @@ class EditLog:
             head: A fact of the log that the caller knows.
 
         Raises:
-            FatalError: The edits before are gone; nothing was put.
             RetriableError: The log is gone, or nothing says any more whether the edit counts; it may be stored.
         """
-        if edit.offset - 1 > head.edits.offset and self._store.get(self.name(edit.offset - 1)) is None:
-            if (log.head(head) or head).edits.offset >= edit.offset - 1:  # folded and collected meanwhile
-                return False
-            raise FatalError(
-                f"the edits before {edit.offset}, which this node has seen, are not there any more; nothing was edited",
-                option="location",
-                advice=NEW_NODE,
-            )
         name = self.name(edit.offset)
         if not self._store.put_if_absent(name, stored_bytes(edit, name)):
             stored = self._store.get(name)  # the answer to a request that succeeded may be lost
             if stored is None or Edit.from_bytes(stored, name).id != edit.id:
                 return False
         entry = log.head(head)
-        if entry is None or entry.log != head.log:
+        if entry is None or entry.log != head.log or (entry.edits.offset < edit.offset and not self.holds(edit)):
             raise RetriableError(
-                f"the log went away while the edit {edit.offset} was put; it may be stored",
+                f"the location went away while the edit {edit.offset} was put; it may be stored",
                 option="location",
                 advice="look whether the location is mounted, refresh, and look at the object before you edit it again",
             )

@@ -28,9 +28,6 @@ SHARDS: Final = 1 << 20
 KEPT: Final = 100
 """Facts of the log that are kept. An attempt that began more facts ago cannot commit, so that its files may go."""
 
-NEW_NODE: Final = "close this node and make a new one, whose cache may be the same; then look at the object"
-"""What to do with a node whose log or edits are gone."""
-
 KNOWN: Final = 256
 """Transactions of a datasource whose ids are remembered."""
 

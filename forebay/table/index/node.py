@@ -23,7 +23,7 @@ from forebay.formats.values.dates import session_zone
 from forebay.state.local_state_store import DirectoryLock, lock_directory, open_regular, put_if_absent
 from forebay.stores.local import wrap_errors
 from forebay.table.index.definition import ObjectType, refused
-from forebay.table.index.log import NEW_NODE, Entry
+from forebay.table.index.log import Entry
 from forebay.table.index.object_set import ObjectSet, Queryable, Version, View
 from forebay.table.index.opened_segments import OpenedSegment
 from forebay.table.index.pipelines import IndexStore, IndexVersion, absolute_location
@@ -133,9 +133,18 @@ class SearchNode(Queryable):
             time.sleep(WAIT / 100)
 
     def _tail(self) -> bool:
-        """Take the edits that follow; return whether the version is not older than what their editors saw."""
+        """Take the edits that follow; return whether the version is not older than what their editors saw.
+
+        Raises:
+            FatalError: The last edit before is gone, and was not folded.
+        """
         view = self.view()
-        view = view.with_edits(self._index.edits.after(view.offset))
+        known, edits = view.overlay.edits[-1:], self._index.edits
+        if not all(map(edits.holds, known)):
+            if self._read_head().edits.offset < view.offset:
+                raise self._other_log(f"the edit {view.offset} of")
+            return False  # it was folded and collected, or was never of the log: the newest version says
+        view = view.with_edits(edits.after(view.offset))
         self._view = view
         return all(edit.data <= view.version.data for edit in view.overlay.edits)
 
@@ -320,13 +329,16 @@ class SearchNode(Queryable):
             or head.number < known.number
             or (head.number == known.number and head.attempt != known.attempt)
         ):
-            raise FatalError(
-                f"the log of {self._index.object_type!r} below {self._index.location!r} is not the one that this node "
-                "follows: it was removed and made anew, or restored from an older copy",
-                option="location",
-                advice=NEW_NODE,
-            )
+            raise self._other_log("the log of")
         return head
+
+    def _other_log(self, what: str) -> FatalError:
+        return FatalError(
+            f"{what} {self._index.object_type!r} below {self._index.location!r} is not the one that this node knows: "
+            "the location was removed and made anew, or restored from an older copy",
+            option="location",
+            advice="close this node and make a new one, whose cache may be the same; then look at the object",
+        )
 
     def _flip(self, version: IndexVersion, *, damaged: bool) -> None:
         """Open the segments that are new, and let the version answer.

@@ -155,6 +155,28 @@ def test_types_are_read_as_spark_writes_them(text, written):
     assert parse_type(written).text == written
 
 
+def test_filter_and_text_of_a_fact_may_be_numbers():
+    facts = ObjectType("O", "id", [Datasource("a", {"x": Property("string", filter=True)})]).to_facts()
+    facts["datasources"][0]["properties"][0][3:5] = [1, 0]
+    stored = ObjectType.from_facts(facts).properties["x"]
+    assert (stored.filter, stored.text) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("decimal(5,2)", ": an int or a Decimal with at most 2 places, and 5 digits"),
+        ("int", ": an int of 32 bits"),
+        ("date", ": a datetime.date"),
+        ("timestamp", ": a datetime, with a time zone"),
+        ("timestamp_ntz", ": a datetime, without a time zone"),
+        ("string", ""),
+    ],
+)
+def test_a_type_says_which_values_of_python_have_it(text, hint):
+    assert parse_type(text).hint == hint
+
+
 def test_one_type_of_a_key_has_one_text():
     texts = ("bigint", "long", " BIGINT", "Long")
     definitions = [ObjectType("O", {"id": text}, [Datasource("a")]) for text in texts]

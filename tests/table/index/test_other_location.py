@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 
 from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.index import SearchNode
-from forebay.table.index.edits import EditLog
 from forebay.table.index.gc import collect
 from forebay.table.index.pipelines import IndexStore
 
@@ -81,7 +81,7 @@ def test_an_edit_may_be_stored_if_the_location_goes_away_while_it_is_put(objects
     commit(objects)
     node = objects.node()
     after_the_put(objects, monkeypatch, away.leave)
-    with pytest.raises(RetriableError, match="the log went away while the edit 1 was put; it may be stored"):
+    with pytest.raises(RetriableError, match="the location went away while the edit 1 was put; it may be stored"):
         node.edit(1, name="mine")
     away.come_back()
     assert objects.node().get(1)["name"] == "mine"
@@ -105,25 +105,67 @@ def test_no_edit_of_a_log_that_was_made_anew_meanwhile_is_removed(objects, monke
     assert [row["name"] for row in objects.rows(objects.node())][1:3] == ["name 1", "theirs"]
 
 
-def test_edits_that_were_folded_and_collected_before_a_put_are_no_hole(objects, monkeypatch):
+@pytest.mark.parametrize("editors", [1, 2])
+def test_edits_that_were_folded_and_collected_before_the_next_one_are_not_gone(objects, editors):
+    commit(objects)
+    nodes = [objects.node() for _ in range(editors)]
+    for number in range(3):
+        nodes[0].edit(number, name="before")
+    for node in nodes:
+        node.refresh()
+    objects.flush()
+    collect(objects.index, versions=1)
+    assert objects.index.edits.offsets() == []
+    assert nodes[-1].edit(3, name="mine") == 4
+    expected = ["before"] * 3 + ["mine", "name 4", "name 5"]
+    for node in (*nodes, objects.node()):
+        node.refresh()
+        assert [row["name"] for row in objects.rows(node)] == expected
+
+
+@pytest.mark.parametrize("pending", [0, 2])
+@pytest.mark.parametrize("calls", range(1, 9))
+@pytest.mark.parametrize("first", range(1, 13))
+def test_no_edit_is_lost_to_a_mount_that_comes_and_goes(objects, away, monkeypatch, pending, first, calls):
+    """Some calls of the store meet an empty mount point. What is put there stays there."""
     commit(objects)
     node = objects.node()
-    for number in range(3):
+    for number in range(pending):
         node.edit(number, name="before")
-    put = EditLog.put
+    store, count = type(node._index.store), itertools.count(1)
+    under = IndexStore(str(away.other), "O").store
 
-    def late(self, edit, log, head):
-        monkeypatch.setattr(EditLog, "put", put)
-        objects.flush()
-        collect(objects.index, versions=1)
-        assert objects.index.edits.offsets() == []
-        return put(self, edit, log, head)
+    def flickering(name):
+        method = getattr(store, name)
 
-    monkeypatch.setattr(EditLog, "put", late)
-    assert node.edit(3, name="mine") == 4
-    expected = ["before"] * 3 + ["mine", "name 4", "name 5"]
-    assert [row["name"] for row in objects.rows(node)] == expected
-    assert [row["name"] for row in objects.rows(objects.node())] == expected
+        def call(self, *arguments):
+            gone = self is node._index.store and first <= next(count) < first + calls
+            return method(under if gone else self, *arguments)
+
+        monkeypatch.setattr(store, name, call)
+
+    for name in ("get", "put_if_absent", "names", "delete"):
+        flickering(name)
+    outcome = ""
+    try:
+        node.edit(5, name="mine")
+    except (ConfigurationError, RetriableError, FatalError) as error:
+        outcome = str(error)
+    monkeypatch.undo()
+    shown = objects.node().get(5)["name"]
+    if not outcome:
+        assert shown == "mine"
+    elif "may be stored" not in outcome:
+        assert shown == "name 5"
+    theirs = objects.node()
+    theirs.edit(4, name="theirs")
+    try:
+        node.refresh()
+    except FatalError:
+        node = objects.node()
+    assert (node.get(4)["name"], node.get(5)["name"]) == ("theirs", shown)
+    node.edit(3, name="last")
+    assert [row["name"] for row in objects.rows(objects.node())][3:] == ["last", "theirs", shown]
 
 
 @pytest.mark.parametrize("more", [False, True])
@@ -138,7 +180,9 @@ def test_a_node_refuses_a_location_that_was_removed_and_made_anew(objects, more,
     for number in range(6 if more else 1):
         objects.commit("a", [{"id": 1, "name": f"new {number}"}])
     for ask in (node.refresh, lambda: node.edit(1, name="x"), lambda: node.get(1, at_least=pending + 1)):
-        with pytest.raises(FatalError, match="not the one that this node follows: it was removed and made anew"):
+        with pytest.raises(
+            FatalError, match="not the one that this node knows: the location was removed and made anew"
+        ):
             ask()
     assert node.get(1)["name"] == ("edited" if pending else "name 1")  # of the version before
     newer = objects.node()
@@ -155,7 +199,7 @@ def test_a_node_refuses_a_location_that_was_made_anew_with_another_pipeline(obje
     other = objects.defined(replace(objects.definition, datasources=[sources[0]]))
     assert other.replace().serves
     collect(objects.index, versions=1)
-    with pytest.raises(FatalError, match="it was removed and made anew"):
+    with pytest.raises(FatalError, match="the location was removed and made anew"):
         node.refresh()
 
 
@@ -186,7 +230,8 @@ def test_a_cache_of_a_log_that_is_gone_serves_the_new_one(objects, tmp_path):
         assert [row["name"] for row in objects.rows(node)] == ["new"]
 
 
-def test_a_node_makes_no_hole_behind_edits_that_a_restored_copy_lacks(objects, tmp_path):
+@pytest.mark.parametrize("theirs", [0, 1, 2])
+def test_a_node_refuses_a_copy_that_lacks_edits_that_it_has_seen(objects, tmp_path, theirs):
     commit(objects)
     node = objects.node()
     node.edit(0, name="kept")
@@ -194,13 +239,15 @@ def test_a_node_makes_no_hole_behind_edits_that_a_restored_copy_lacks(objects, t
     node.edit(1, name="not in the copy")
     shutil.rmtree(objects.location)
     shutil.move(tmp_path / "copy", objects.location)
-    with pytest.raises(FatalError, match="the edits before 3, which this node has seen, are not there .* nothing was"):
-        node.edit(2, name="x")
-    assert objects.index.edits.offsets() == [1]
     newer = objects.node()
-    assert newer.edit(2, name="y") == 2
+    for number in range(theirs):
+        assert newer.edit(2, name=f"theirs {number}") == number + 2
+    for ask in (node.refresh, lambda: node.edit(2, name="x"), lambda: node.delete(2)):
+        with pytest.raises(FatalError, match="the edit 2 of 'O' below .* or restored from an older copy"):
+            ask()
+    assert len(objects.index.edits.offsets()) == theirs + 1
     names = [row["name"] for row in objects.rows(objects.node())]
-    assert names == ["kept", "name 1", "y", "name 3", "name 4", "name 5"]
+    assert names[:3] == ["kept", "name 1", f"theirs {theirs - 1}" if theirs else "name 2"]
 
 
 def test_a_transaction_that_began_in_a_log_that_is_gone_is_not_committed(objects):
