@@ -154,7 +154,11 @@ class EditLog:
             if stored is None or Edit.from_bytes(stored, name).id != edit.id:
                 return False
         entry = log.head(head)
-        if entry is None or entry.log != head.log or (entry.edits.offset < edit.offset and not self.holds(edit)):
+        if entry is not None and entry.edits.offset < edit.offset and not self.holds(edit):
+            entry = log.head(entry)
+            if entry is not None and entry.edits.offset < edit.offset:  # else it was folded and collected meanwhile
+                entry = None
+        if entry is None or entry.log != head.log:
             raise RetriableError(
                 f"the location went away while the edit {edit.offset} was put; it may be stored",
                 option="location",

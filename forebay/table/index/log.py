@@ -237,15 +237,15 @@ class Log:
         Args:
             after: A fact that the caller knows, from which the search begins.
         """
-        if after is not None:
-            following = self.get(after.number + 1)
-            # A writer that paused for long may have put a number again that was collected: then `after` is gone too.
-            if self._holds(after):
-                if following is None:
-                    return after
-                if (second := self.get(following.number + 1)) is None:
-                    return following
-                after = second
+        for _ in range(2):
+            following = None if after is None else self.get(after.number + 1)
+            # A fact that is still there was the newest one, if none followed before. If it is gone, the one that
+            # follows may be gone too, or put again by a writer that paused for long.
+            if after is None or not self._holds(after):
+                break
+            if following is None:
+                return after
+            after = following
         return newest(self.numbers, self.get, self._prefix)
 
     def _holds(self, entry: Entry) -> bool:

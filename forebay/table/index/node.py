@@ -141,7 +141,7 @@ class SearchNode(Queryable):
         view = self.view()
         known, edits = view.overlay.edits[-1:], self._index.edits
         if not all(map(edits.holds, known)):
-            if self._read_head().edits.offset < view.offset:
+            if self._read_head().edits.offset < view.offset and not all(map(edits.holds, known)):
                 raise self._other_log(f"the edit {view.offset} of")
             return False  # it was folded and collected, or was never of the log: the newest version says
         view = view.with_edits(edits.after(view.offset))
@@ -151,7 +151,8 @@ class SearchNode(Queryable):
     def _refreshed(self) -> Version:
         for _ in range(_TRIES):
             self._take_newest()
-            if self._tail():
+            before = self.view()
+            if self._tail() and (self.view() is before or self._is_newest()):
                 break
         return self.view().name
 
@@ -247,11 +248,15 @@ class SearchNode(Queryable):
         with self._refreshing:
             self._refuse_unserved()
             up_to_date = self._tail() and self._is_newest()
+            offset, stuck = -1, 0
             while True:
                 while not up_to_date:
                     self._refreshed()
                     up_to_date = self._is_newest()
                 view, head = self.view(), self._known_head()
+                offset, stuck = view.offset, stuck + 1 if view.offset == offset else 0
+                if stuck > _TRIES:
+                    raise self._other_log(f"the edit {offset + 1} of")
                 edit = view.new_edit(pairs, head.edits.time)
                 edited = view.with_edits([edit])
                 if self._index.edits.put(edit, self._index.log, head):

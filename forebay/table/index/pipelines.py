@@ -146,7 +146,7 @@ class IndexStore:
         if head is None:
             others: list[str] = []
             with suppress(ForebayError):  # who may read the object type may have no right to list the others
-                others = object_types(self.store)
+                others = [name for name in object_types(self.store) if name != self.object_type]
             there = f"; there is {', '.join(others[:_NAMED])}" if others else ""
             raise ConfigurationError(
                 f"nothing of {self.object_type!r} is below {self.location!r} yet{there}",
@@ -264,7 +264,7 @@ class IndexStore:
             known is not None
             and known.pipeline == pipeline
             and self.version(pipeline, known.number + 1) is None
-            and self.store.get(self.version_name(pipeline, known.number)) is not None
+            and self.version(pipeline, known.number) == known  # a follower that paused may have put its number again
         ):
             return known
         prefix = self.pipeline_prefix(pipeline)

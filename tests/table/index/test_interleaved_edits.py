@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits between whose calls of the store others fold and collect, and processes that were paused come back."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+
+from forebay.table.index.gc import collect
+
+CALLS = ("get", "put_if_absent", "names", "delete")
+ROWS = [{"id": number, "name": f"name {number}"} for number in range(6)]
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Lets something happen once before a call of a store, by the number of the call, or its method and file."""
+
+    def interrupt(index, happens, number=0, method="", file=""):
+        calls, store, armed = itertools.count(1), index.store, [True]
+
+        def hooked(name):
+            plain = getattr(store, name)
+
+            def call(*arguments):
+                count = next(calls)
+                if armed and (count == number or (name == method and str(arguments[0]).endswith(file))):
+                    armed.clear()
+                    happens()
+                return plain(*arguments)
+
+            return call
+
+        for name in CALLS:
+            monkeypatch.setattr(store, name, hooked(name))
+        return armed
+
+    return interrupt
+
+
+def folded(objects):
+    objects.flush()
+    collect(objects.index, keep=1, versions=1)
+
+
+def edited_and_folded(objects):
+    with objects.node() as other:
+        other.edit(2, name="theirs")
+    folded(objects)
+
+
+def much_later(objects):
+    with objects.node() as other:
+        other.edit(2, name="theirs")
+    objects.flush()
+    for _ in range(3):
+        objects.commit("a", ROWS)
+    collect(objects.index, keep=1, versions=1)
+
+
+@pytest.mark.parametrize("meanwhile", [folded, edited_and_folded, much_later])
+@pytest.mark.parametrize("pending", [0, 2])
+@pytest.mark.parametrize("call", range(1, 14))
+def test_an_edit_counts_once_whatever_is_folded_and_collected_meanwhile(objects, interrupted, meanwhile, pending, call):
+    objects.commit("a", ROWS)
+    node = objects.node()
+    for number in range(pending):
+        node.edit(number + 3, name="before")
+    armed = interrupted(node._index, lambda: meanwhile(objects), call)
+    offset = node.edit(1, name="mine")
+    armed.clear()
+    newer = objects.node()
+    assert node.get(1)["name"] == newer.get(1, at_least=offset)["name"] == "mine"
+    node.refresh()
+    objects.flush()
+    newer.refresh()
+    assert objects.rows(node, "name") == objects.rows(newer, "name")
+    assert [name for (name,) in objects.rows(newer, "name")].count("mine") == 1
+
+
+def test_a_fact_that_is_collected_while_it_is_read_is_not_taken_for_the_newest(objects, interrupted):
+    """An editor that was paused puts an offset that was folded, and asks the log while that is collected."""
+    objects.commit("a", ROWS)
+    editor, other, collector = objects.node(), objects.node(), objects.defined(objects.definition)
+    number = objects.index.head().number
+    deletes, goes_on = threading.Event(), threading.Event()
+
+    def about_to_delete():
+        deletes.set()
+        assert goes_on.wait(20)
+
+    interrupted(collector.index, about_to_delete, method="delete")
+    collecting = threading.Thread(target=lambda: collect(collector.index, keep=1, versions=1))
+
+    def ended():
+        goes_on.set()
+        collecting.join()
+
+    def meanwhile():
+        other.edit(1, note="theirs")
+        for _ in range(3):
+            objects.commit("a", ROWS[:1], follow=False)
+        objects.follow()
+        objects.flush()
+        collect(objects.index, keep=100)
+        collecting.start()
+        assert deletes.wait(20)
+        interrupted(editor._index, ended, method="get", file=f"log/{number + 2:012d}.json")
+
+    interrupted(editor._index, meanwhile, method="put_if_absent")
+    assert editor.edit(2, note="mine") == 2
+    newer = objects.node()
+    assert (newer.get(1)["note"], newer.get(2)["note"]) == ("theirs", "mine")
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_version_whose_number_a_paused_follower_puts_again_is_not_taken_for_the_known_one(objects, interrupted):
+    """It is killed before it withdraws it."""
+    objects.commit("a", ROWS)
+    node, names = objects.node(), (f"x{number}" for number in itertools.count())
+
+    def changed():
+        objects.commit("a", [{"id": 0, "name": next(names)}], follow=False)
+
+    changed()
+    paused = objects.defined(objects.definition)
+
+    def killed():
+        raise KilledError
+
+    def meanwhile():
+        objects.follow()
+        assert node.refresh().number == 2
+        with objects.node() as other:
+            other.edit(1, note="theirs")
+        objects.flush()
+        for _ in range(3):
+            changed()
+            objects.follow()
+        collect(objects.index, versions=1)
+        interrupted(paused.index, killed, method="get", file="/000000000001.json")
+
+    interrupted(paused.index, meanwhile, method="put_if_absent", file="/000000000002.json")
+    with pytest.raises(KilledError):
+        paused.follow()
+    pipeline = objects.index.head().serving
+    assert objects.index.versions(pipeline)[-2:] == [2, 6]
+    assert node.refresh().number == 6
+    assert node.get(1, at_least=1)["note"] == "theirs"
+    assert node.edit(2, note="mine") == 2
+    assert objects.node().get(2)["note"] == "mine"
