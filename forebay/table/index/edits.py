@@ -169,7 +169,10 @@ class EditLog:
         # An edit with this offset was folded. Either it was this one; or the name was free because the one that had it
         # was collected, while this process was paused: then no flush reads it.
         while entry is not None and entry.edits.offset - len(entry.edits.ids) >= edit.offset:
-            entry = log.get(entry.number - 1)
+            before = log.get(entry.number - 1)
+            # Beyond the oldest fact a writer that paused for long may have put one again.
+            is_older = before is not None and edit.offset <= before.edits.offset <= entry.edits.offset
+            entry = before if is_older else None
         if entry is not None and edit.id in entry.edits.ids:
             return True
         self._store.delete([name])

@@ -45,16 +45,23 @@ def newest(numbers: Callable[[], Sequence[int]], get: Callable[[int], _T | None]
         RetriableError: One is listed twice, and is not there, as by a directory whose listing is old.
     """
     missing = None
-    while listed := numbers():
-        if (fact := get(listed[-1])) is not None:
+    listed = numbers()
+    while listed:
+        last = listed[-1]
+        fact = get(last)
+        listed = numbers()
+        # The newest one is never collected. Another one may have been, and put again by a writer that paused for long.
+        if listed[-1:] != [last]:
+            continue
+        if fact is not None:
             return fact
-        if listed[-1] == missing:
+        if last == missing:
             raise RetriableError(
                 f"{prefix}{missing:012d}.json is listed, and cannot be opened, because it is not there",
                 option="location",
                 advice="do it again; if it lasts, look at what the file system or store lists",
             )
-        missing = listed[-1]
+        missing = last
     return None
 
 

@@ -230,7 +230,7 @@ class Follower:
                 continue
             if version is None:
                 return last
-            if self._index.put_version(version) and self._is_newest(version):
+            if self._index.put_version(version) and self._is_newest(version, last):
                 _log.info(
                     "%s: version %d of pipeline %s follows fact %d of the log: %s, %s; %d objects",
                     self._index.object_type,
@@ -264,9 +264,9 @@ class Follower:
             raise StoppedError(self._index.object_type, self._pipeline, head)
         return last
 
-    def _is_newest(self, version: IndexVersion) -> bool:
-        """Return whether a version that was put counts: its number may have been free because it was collected."""
-        if version.number > 1 and self._index.version(self._pipeline, version.number - 1) is not None:
+    def _is_newest(self, version: IndexVersion, last: IndexVersion) -> bool:
+        """Return whether a version that was put after `last` counts: its number may have been collected before."""
+        if version.number > 1 and self._index.version(self._pipeline, last.number) == last:
             return True
         if self._index.versions(self._pipeline)[-1:] == [version.number]:
             return True

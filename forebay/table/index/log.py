@@ -283,7 +283,7 @@ class Log:
                     advice="commit it again; commit large loads while few other transactions are committed",
                 )
             entry = replace(change(head), number=head.number + 1, attempt=attempt)
-            if self.put(entry, lambda newest, entry=entry: _has(newest, entry, datasource)):  # type: ignore[misc] # of the loop
+            if self.put(entry, head, lambda newest, entry=entry: _has(newest, entry, datasource)):  # type: ignore[misc] # of the loop
                 return entry
             last = self.head()
             if last is None:
@@ -294,11 +294,12 @@ class Log:
                 )
             head = last
 
-    def put(self, entry: Entry, is_in: Callable[[Entry], bool]) -> bool:
+    def put(self, entry: Entry, head: Entry, is_in: Callable[[Entry], bool]) -> bool:
         """Put a fact after all others; return whether it counts. Else the log has gone on.
 
         Args:
-            entry: The fact. Its number is that of the newest fact that the caller knows, plus one.
+            entry: The fact. Its number is that of `head`, plus one.
+            head: The newest fact that the caller knows, on which the fact is based.
             is_in: Returns whether a later fact says that this one was put.
         """
         name = self.name(entry.number)
@@ -306,7 +307,7 @@ class Log:
         if not won:  # the answer to a request that succeeded may be lost
             stored = self.get(entry.number)
             won = stored is not None and stored.attempt == entry.attempt
-        if not won or self._store.get(self.name(entry.number - 1)) is not None:
+        if not won or self._holds(head):
             return won
         # The fact before is gone: this number was put and collected before, while this process was paused. Or it was
         # put by this attempt, and both were collected since.

@@ -149,10 +149,13 @@ class SearchNode(Queryable):
         return all(edit.data <= view.version.data for edit in view.overlay.edits)
 
     def _refreshed(self) -> Version:
-        for _ in range(_TRIES):
+        if self._view is None or self._view.is_damaged:
             self._take_newest()
-            before = self.view()
-            if self._tail() and (self.view() is before or self._is_newest()):
+        for _ in range(_TRIES):
+            # The edits first: those that were collected before are in the newest version after.
+            complete, before = self._tail(), self._view
+            self._take_newest()
+            if complete and self._view is before:
                 break
         return self.view().name
 
@@ -250,7 +253,9 @@ class SearchNode(Queryable):
             up_to_date = self._tail() and self._is_newest()
             offset, stuck = -1, 0
             while True:
-                while not up_to_date:
+                for _ in range(_TRIES):
+                    if up_to_date:
+                        break
                     self._refreshed()
                     up_to_date = self._is_newest()
                 view, head = self.view(), self._known_head()
@@ -388,7 +393,7 @@ class SearchNode(Queryable):
         if view.overlay.edits:
             return not _is_newer(self._newest(), view.version)
         self._head = self._read_head()
-        return True
+        return self._head.edits.offset <= view.offset
 
     def _refuse_unserved(self) -> None:
         if self._pipeline is not None and self._index.head().serving != self._pipeline:

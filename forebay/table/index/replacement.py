@@ -99,7 +99,7 @@ def begin_replacement(
         if building == head.building:
             return head
         entry = replace(_bare(head, "replace"), states=_kept_states(index, head, building), building=building)
-        if index.log.put(entry, lambda newest, building=building: newest.building == building):  # type: ignore[misc] # of the loop
+        if index.log.put(entry, head, lambda newest, building=building: newest.building == building):  # type: ignore[misc] # of the loop
             _log.info("%s: fact %d of the log begins or drops a replacement", index.object_type, entry.number)
             return entry
 
@@ -149,7 +149,7 @@ def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], F
                 if index.head().number != head.number:
                     continue
                 _refuse_lost_edits(index, head, stored, new)  # a proof takes as long as a copy of the whole index
-                if index.log.put(swapped, lambda newest: newest.serving == building.pipeline):
+                if index.log.put(swapped, head, lambda newest: newest.serving == building.pipeline):
                     _log.info("%s: %s serves from fact %d on", index.object_type, building.pipeline, head.number + 1)
                     run.did(to=head.number + 1, reason="it serves", counts={"objects": version.count})
                     break

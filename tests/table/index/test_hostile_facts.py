@@ -459,7 +459,7 @@ def test_a_fact_that_could_not_be_read_again_is_not_written(objects, monkeypatch
     head, node = objects.index.log.head(), objects.node()
     for wrong in (replace(head, shards=1.5), replace(head, transaction="\ud800"), replace(head, micro_batch=1)):
         with pytest.raises(FatalError, match=r"O/log/0{11}2.json could not be read again, so it was not written"):
-            objects.index.log.put(replace(wrong, number=2), lambda newest: True)
+            objects.index.log.put(replace(wrong, number=2), head, lambda newest: True)
     with pytest.raises(FatalError, match="could not be read again"):
         objects.index.put_version(replace(objects.index.newest_version("000001"), number=9, data="x"))
     monkeypatch.setattr("time.time_ns", lambda: 1 << 67)

@@ -216,9 +216,9 @@ def replaced(objects_at, patch):
 
     put, flips = Log.put, []
 
-    def watched(log, entry, is_in):
+    def watched(log, entry, head, is_in):
         node.refresh()
-        done = put(log, entry, is_in)
+        done = put(log, entry, head, is_in)
         if entry.kind == "swap" and done:
             flips.append(node.refresh().pipeline)
         return done

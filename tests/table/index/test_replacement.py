@@ -288,10 +288,10 @@ def test_a_newer_replacement_drops_the_one_before(live):
 def test_the_loser_of_the_swap_catches_up_and_offers_again(live, monkeypatch):
     new, put, times = live.defined(FILTERED), Log.put, iter(range(3))
 
-    def late(log, entry, is_in):
+    def late(log, entry, head, is_in):
         if entry.kind == "swap" and (number := next(times, None)) is not None:
             live.commit("a", [{"id": 100 + number, "name": "late"}])
-        return put(log, entry, is_in)
+        return put(log, entry, head, is_in)
 
     monkeypatch.setattr(Log, "put", late)
     node = live.node()
