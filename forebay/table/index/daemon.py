@@ -30,7 +30,15 @@ from forebay.table.index.follower import Follower, Launcher
 from forebay.table.index.gc import collect
 from forebay.table.index.log import Entry, StoppedError
 from forebay.table.index.monitor import Ages, Alert, Alerts, Limits, Observed, Pending, Sink, alert_journal, log_alert
-from forebay.table.index.pipelines import IndexStore, IndexVersion, first_version, location_text, object_types, store_of
+from forebay.table.index.pipelines import (
+    IndexStore,
+    IndexVersion,
+    checked_storage,
+    first_version,
+    location_text,
+    object_types,
+    store_of,
+)
 from forebay.table.index.plan import waits_for
 from forebay.table.index.replacement import run_replacement
 from forebay.table.index.runs import Run, recorded, runs
@@ -146,9 +154,7 @@ class IndexDaemon:
         if not isinstance(limits, Limits | None):
             raise refused("limits", limits, "give Limits, as limits=Limits(delay=300)")
         self.location = location_text(location)
-        if not isinstance(storage, Mapping | None):
-            raise refused("storage", type(storage).__name__, "give a mapping, or None")
-        self.storage = dict(storage or {})
+        self.storage = checked_storage(storage)
         self.key_hashes = key_hashes
         self.launch = launch
         self.followers = followers or (lambda _: ())

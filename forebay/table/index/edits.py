@@ -149,10 +149,9 @@ class EditLog:
             RetriableError: The log is gone, or nothing says any more whether the edit counts; it may be stored.
         """
         name = self.name(edit.offset)
-        if not self._store.put_if_absent(name, stored_bytes(edit, name)):
-            stored = self._store.get(name)  # the answer to a request that succeeded may be lost
-            if stored is None or Edit.from_bytes(stored, name).id != edit.id:
-                return False
+        # The answer to a request that succeeded may be lost.
+        if not self._store.put_if_absent(name, stored_bytes(edit, name)) and not self.holds(edit):
+            return False
         entry = log.head(head)
         if entry is not None and entry.edits.offset < edit.offset and not self.holds(edit):
             entry = log.head(entry)

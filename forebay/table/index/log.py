@@ -303,10 +303,8 @@ class Log:
             is_in: Returns whether a later fact says that this one was put.
         """
         name = self.name(entry.number)
-        won = self._store.put_if_absent(name, stored_bytes(entry, name))
-        if not won:  # the answer to a request that succeeded may be lost
-            stored = self.get(entry.number)
-            won = stored is not None and stored.attempt == entry.attempt
+        # The answer to a request that succeeded may be lost.
+        won = self._store.put_if_absent(name, stored_bytes(entry, name)) or self._holds(entry)
         if not won or self._holds(head):
             return won
         # The fact before is gone: this number was put and collected before, while this process was paused. Or it was

@@ -261,7 +261,12 @@ class SearchNode(Queryable):
                 view, head = self.view(), self._known_head()
                 offset, stuck = view.offset, stuck + 1 if view.offset == offset else 0
                 if stuck > _TRIES:
-                    raise self._other_log(f"the edit {offset + 1} of")
+                    raise RetriableError(
+                        f"the edit {offset + 1} of {self._index.object_type!r} was refused {stuck} times, though no "
+                        "other one came before it; nothing was stored",
+                        option="location",
+                        advice="edit again; if that is no help, close this node and make a new one",
+                    )
                 edit = view.new_edit(pairs, head.edits.time)
                 edited = view.with_edits([edit])
                 if self._index.edits.put(edit, self._index.log, head):
@@ -381,13 +386,13 @@ class SearchNode(Queryable):
         self._cache.keep((*version.segments, *(() if self._ahead is None else self._ahead.segments)))
 
     def _is_newest(self) -> bool:
-        """Return whether the pending edits are of the log for sure: those before the newest version may be collected.
+        """Return whether the next edit follows those of this node for sure, or edits before it may be collected.
+
+        An editor that was paused may have put an edit in the place of a collected one, and died before it withdrew it.
 
         Raises:
             ConfigurationError: There is no log, as if a mount were away.
             FatalError: The log is another one.
-
-        An editor that was paused may have put an edit in the place of a collected one, and died before it withdrew it.
         """
         view = self.view()
         if view.overlay.edits:

@@ -98,6 +98,22 @@ def location_text(location: object) -> str:
     return text
 
 
+def checked_storage(storage: object) -> dict[str, object]:
+    """Return the settings of S3 that a user gives, or gives not.
+
+    Raises:
+        ConfigurationError: They are no mapping, or a name is no text.
+    """
+    if not isinstance(storage, Mapping | None):
+        raise ConfigurationError(
+            f"storage is of the type {type(storage).__name__}", option="storage", advice="give a mapping, or None"
+        )
+    for name in storage or ():
+        if not isinstance(name, str):
+            raise refused("storage", name, "give names of settings as texts", what="a name in storage")
+    return dict(storage or {})
+
+
 def absolute_location(location: str) -> str:
     """Return a location as it is from every working directory."""
     return location if "://" in location else str(Path(location).absolute())
@@ -117,15 +133,8 @@ class IndexStore:
     ) -> None:
         check_name(object_type, "object type")
         self.location = location_text(location)
-        if not isinstance(storage, Mapping | None):
-            raise ConfigurationError(
-                f"storage is of the type {type(storage).__name__}", option="storage", advice="give a mapping, or None"
-            )
-        for name in storage or ():
-            if not isinstance(name, str):
-                raise refused("storage", name, "give names of settings as texts", what="a name in storage")
+        self.storage = checked_storage(storage)
         self.object_type = object_type
-        self.storage = dict(storage or {})
         self.directory = f"{object_type}/"
         self.place = absolute_location(self.location)
         """The location, the same from every working directory: Spark's workers have another one."""

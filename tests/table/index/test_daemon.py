@@ -1156,6 +1156,12 @@ def test_a_fact_that_is_listed_and_is_not_there_ends_a_round_alone(objects, daem
     assert "O/log/000000000001.json is listed, and cannot be opened" in rounds[1]
 
 
+@pytest.mark.parametrize(("storage", "text"), [(5, "storage is of the type int"), ({1: "x"}, "a name in storage is 1")])
+def test_settings_of_s3_that_are_none_are_refused(tmp_path, storage, text):
+    with pytest.raises(ConfigurationError, match=text):
+        IndexDaemon(str(tmp_path), storage=storage)
+
+
 def test_names_and_locations_of_nothing_are_refused(objects, daemon_of, tmp_path):
     objects.commit("a", [{"id": 1, "name": "x"}])
     with pytest.raises(ConfigurationError, match=r"nothing of 'Other' is below .* yet; there is O\n"):
