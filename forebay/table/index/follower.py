@@ -8,6 +8,7 @@ leaves files that nothing names, and the next step does it again.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -217,6 +218,8 @@ class Follower:
             last = self._last(head)
             if last.number > 0 and head.number <= last.data and not full:
                 return last
+            if head.number < last.data:  # another follower was faster since the head was read
+                continue
             run.did(since=last.data)
             try:
                 version = self._step(last, head, full=full, exact=exact)
@@ -308,6 +311,7 @@ class Follower:
             reason=reason or ("nothing changed" if nothing else f"{keys:,} keys changed"),
             edits=head.edits.offset,
             facts={},
+            attempt=uuid.uuid4().hex,
         )
         if nothing:
             return made

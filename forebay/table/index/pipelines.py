@@ -45,6 +45,7 @@ class IndexVersion(Fact):
         reason: Why.
         shares: For each transaction since the version before: changed rows, and rows of the datasource before.
         edits: The offset of the last edit of a user that the version contains.
+        attempt: A random id of the step that made it: two followers may make the same. Of version 0, none.
     """
 
     pipeline: str
@@ -56,6 +57,7 @@ class IndexVersion(Fact):
     reason: str = ""
     shares: tuple[tuple[Whole, Whole], ...] = ()
     edits: Whole = 0
+    attempt: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The definition, only in version 0."""
 

@@ -231,6 +231,32 @@ def objects(objects_at) -> Objects:
     return objects_at()
 
 
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Lets something happen once before a call of a store, by the number of the call, or its method and file."""
+
+    def interrupt(index, happens, number=0, method="", file=""):
+        calls, store, armed = itertools.count(1), index.store, [True]
+
+        def hooked(name):
+            plain = getattr(store, name)
+
+            def call(*arguments):
+                count = next(calls)
+                if armed and (count == number or (name == method and str(arguments[0]).endswith(file))):
+                    armed.clear()
+                    happens()
+                return plain(*arguments)
+
+            return call
+
+        for name in ("get", "put_if_absent", "names", "delete"):
+            monkeypatch.setattr(store, name, hooked(name))
+        return armed
+
+    return interrupt
+
+
 @pytest.fixture(scope="session")
 def opensearch(tmp_path_factory):
     """A real OpenSearch."""

@@ -12,34 +12,7 @@ import pytest
 from forebay.errors import RetriableError
 from forebay.table.index.gc import collect
 
-CALLS = ("get", "put_if_absent", "names", "delete")
 ROWS = [{"id": number, "name": f"name {number}"} for number in range(6)]
-
-
-@pytest.fixture
-def interrupted(monkeypatch):
-    """Lets something happen once before a call of a store, by the number of the call, or its method and file."""
-
-    def interrupt(index, happens, number=0, method="", file=""):
-        calls, store, armed = itertools.count(1), index.store, [True]
-
-        def hooked(name):
-            plain = getattr(store, name)
-
-            def call(*arguments):
-                count = next(calls)
-                if armed and (count == number or (name == method and str(arguments[0]).endswith(file))):
-                    armed.clear()
-                    happens()
-                return plain(*arguments)
-
-            return call
-
-        for name in CALLS:
-            monkeypatch.setattr(store, name, hooked(name))
-        return armed
-
-    return interrupt
 
 
 def folded(objects):
