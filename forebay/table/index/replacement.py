@@ -142,7 +142,8 @@ def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], F
                 run.did(since=version.data)
                 _refuse_lost_edits(index, head, stored, new)
                 proof = proof or _Proof(index, new, building.pipeline, proving)
-                proof.check(head, version)
+                if not proof.holds(head, version):
+                    continue
                 if not head.building.swap:
                     return Replacement(building.pipeline, serves=False, version=version)
                 swapped = _swapped(index, head, stored, new)
@@ -202,14 +203,19 @@ class _Proof:
         self._node = until.enter_context(SearchNode(index.location, index.object_type, cache=cache, **options))
         self._counted = False
 
-    def check(self, head: Entry, version: IndexVersion) -> None:
+    def holds(self, head: Entry, version: IndexVersion) -> bool:
         """Check that each file can be read, the number of objects, and a sample of keys.
+
+        Returns:
+            True; False if another follower has put a newer version, so that nothing is proven.
 
         Raises:
             FatalError: Something differs.
         """
         self._node.refresh()
         view = replace(self._node.view(), overlay=Overlay())
+        if view.version.number > version.number:
+            return False
         wrong = [] if view.version == version else [f"a node reads version {view.version.number}"]
         if not self._counted:
             count = sum(_objects(*part) for part in view.parts)
@@ -223,6 +229,7 @@ class _Proof:
                 option="object_type",
                 advice="report this as a defect; Funnel.replace with the definition that serves drops the replacement",
             )
+        return True
 
 
 def _objects(opened: OpenedSegment, newer: Newer) -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import threading
@@ -420,18 +421,34 @@ def test_a_plan_says_that_another_replacement_cannot_have_the_rows_of_the_one_be
 
 def test_an_edit_that_comes_while_a_replacement_is_proven_holds_up_the_swap(live, monkeypatch):
     narrow = live.defined(changed({"name": A["name"]}))
-    check = replacement_module._Proof.check
+    holds = replacement_module._Proof.holds
 
     def edited(*arguments):
-        check(*arguments)
+        proven = holds(*arguments)
         live.node().edit(1, note="mine")
+        return proven
 
-    monkeypatch.setattr(replacement_module._Proof, "check", edited)
+    monkeypatch.setattr(replacement_module._Proof, "holds", edited)
     with pytest.raises(ConfigurationError, match="edited values of 'note' would not count any more"):
         narrow.replace()
     assert live.node().get(1)["note"] == "mine"
     failed = runs(live.index)[-1]
     assert "replacement r000003" in graph_text(failed, runs(live.index), "O").partition("FAILED")[0]
+
+
+def test_a_replacement_that_another_process_follows_too_is_proven_anew(live, monkeypatch):
+    new, faster = live.defined(FILTERED), iter(range(3))
+    holds = replacement_module._Proof.holds
+
+    def followed(*arguments):
+        for number in itertools.islice(faster, 1):
+            live.commit("a", [{"id": 1, "name": f"faster {number}"}])
+            new.follower(live.index.head().building.pipeline).follow()
+        return holds(*arguments)
+
+    monkeypatch.setattr(replacement_module._Proof, "holds", followed)
+    assert new.replace().serves
+    assert live.node().get(1)["name"] == "faster 2"
 
 
 def test_who_paused_over_a_swap_and_a_collection_is_told_to_do_it_again(live):
