@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -109,6 +109,7 @@ class Funnel:
         self._shards = shards
         self._rule = FullRule(None if full_threshold is None else Fraction(str(float(full_threshold))), full_if)
         self._small = small
+        self._log = ""
 
     def commit(
         self,
@@ -186,6 +187,8 @@ class Funnel:
             return prepare(df, definition, source, shards, deletes=deletes, sequence=sequence, delete=delete)
 
         def types() -> Mapping[str, str]:
+            self._refuse_other_log("")
+            check_owner({}, transaction)
             kinds = key_types(df, self.object_type, source)
             prepared(
                 self.object_type.with_key_types(kinds), source, self._shards
@@ -193,7 +196,7 @@ class Funnel:
             return kinds
 
         def attempt(head: Entry, definition: ObjectType) -> Committed:
-            check_owner(head, transaction)
+            check_owner(head.states, transaction)
             fed = fed_datasource(head, definition, self.object_type, transaction.datasource, storable_columns(df))
             try:
                 rows, incoming = prepared(definition, fed, head.shards)
@@ -210,7 +213,7 @@ class Funnel:
             return commit(self.index, head, transaction, tasks, results)
 
         try:
-            head, definition = self.index.begin(self.object_type, self._shards, types)
+            head, definition = self._begun(types)
         except ForebayError as error:
             self._record_refused(transaction, error)
             raise
@@ -220,7 +223,7 @@ class Funnel:
                 with suppress(MovedError):
                     committed = attempt(head, definition)
                     break
-                head, definition = self.index.begin(self.object_type, self._shards, types)
+                head, definition = self._begun(types)
             else:
                 committed = attempt(head, definition)
             run.did(since=committed.number - committed.applied, to=committed.number, counts=committed.counts)
@@ -234,6 +237,22 @@ class Funnel:
             _say_committed(error, f"this transaction of {transaction.datasource!r} is committed")
             raise
         return committed
+
+    def _begun(self, types: Callable[[], Mapping[str, str]]) -> tuple[Entry, ObjectType]:
+        """Return the newest fact of the log, and the definition that serves; see `IndexStore.begin`."""
+        head, definition = self.index.begin(self.object_type, self._shards, types)
+        self._refuse_other_log(head.log)
+        self._log = head.log
+        return head, definition
+
+    def _refuse_other_log(self, log: str) -> None:
+        if self._log not in ("", log):
+            raise FatalError(
+                f"the log of {self.object_type.name!r} below {self.index.location!r} is not the one to which this "
+                "Funnel has committed; nothing was committed",
+                option="location",
+                advice="look whether the location is mounted; if it was removed on purpose, make a new Funnel",
+            )
 
     def _record_refused(self, transaction: Transaction, error: ForebayError) -> None:
         """Record a commit that was refused before it began, as by another definition, if others may be well again."""

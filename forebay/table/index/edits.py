@@ -150,9 +150,10 @@ class EditLog:
         """
         name = self.name(edit.offset)
         # The answer to a request that succeeded may be lost.
-        if not self._store.put_if_absent(name, stored_bytes(edit, name)) and not self.holds(edit):
-            return False
+        is_there = self._store.put_if_absent(name, stored_bytes(edit, name)) or self.holds(edit)
         entry = log.head(head)
+        if not is_there and (entry is None or entry.edits.offset < edit.offset):
+            return False  # else it may have been folded and collected before it was looked for
         if entry is not None and entry.edits.offset < edit.offset and not self.holds(edit):
             entry = log.head(entry)
             if entry is not None and entry.edits.offset < edit.offset:  # else it was folded and collected meanwhile
@@ -174,7 +175,8 @@ class EditLog:
             entry = before if is_older else None
         if entry is not None and edit.id in entry.edits.ids:
             return True
-        self._store.delete([name])
+        if is_there:
+            self._store.delete([name])
         if entry is None:
             raise RetriableError(
                 f"the edit {edit.offset} took so long that nothing says any more whether it was applied",

@@ -69,7 +69,10 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
     dropped = [name for each in prefixes for inside in ("", "segments/") for name in index.store.names(each + inside)]
     facts += [index.edits.name(offset) for offset in index.edits.offsets() if offset <= edits]
     facts += old_alerts(index)
-    named = set(_named(index, first, followers, versions))
+    # Facts that others put from now on name files of these ones, or of attempts that are not so old. Of those before,
+    # another collector may remove some while they are read.
+    named = {*files_of(head), *(segment.name for newest in followers for segment in newest.segments)}
+    named.update(_named(index, first, followers, versions))
     files = [
         name
         for directory in index.store.directories(f"{index.directory}states/")

@@ -305,14 +305,15 @@ class Log:
         name = self.name(entry.number)
         # The answer to a request that succeeded may be lost.
         won = self._store.put_if_absent(name, stored_bytes(entry, name)) or self._holds(entry)
-        if not won or self._holds(head):
+        if self._holds(head):
             return won
         # The fact before is gone: this number was put and collected before, while this process was paused. Or it was
-        # put by this attempt, and both were collected since.
+        # put by this attempt, and both were collected since, perhaps before the answer came.
         newest = self.head()
         if newest is not None and newest.number > entry.number and is_in(newest):
             return True
-        self._store.delete([name])
+        if won:
+            self._store.delete([name])
         return False
 
 

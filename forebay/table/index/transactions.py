@@ -91,20 +91,24 @@ class Committed:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def check_owner(head: Entry, transaction: Transaction) -> None:
+def check_owner(states: Mapping[str, DatasourceState], transaction: Transaction) -> None:
     """Check that nobody else feeds the datasource, and that a query begins with its first micro-batch; or it adopts.
+
+    Args:
+        states: The states of a fact of the log; none before the log has begun.
+        transaction: The transaction.
 
     Raises:
         ConfigurationError: A streaming query, or another one, does; or what a query brought before is not there.
     """
-    state = head.states.get(transaction.datasource)
+    state = states.get(transaction.datasource)
     if state is None and transaction.batch > 0 and not transaction.adopt:
         raise ConfigurationError(
             f"the query {transaction.owner} is at micro-batch {transaction.batch}, and the datasource "
             f"{transaction.datasource!r} has no row of the ones before",
             option="checkpoint_location",
-            advice="start the query with a new checkpoint, so that it brings all rows; or, if they are not needed, "
-            "pass adopt=True to apply or apply_changes",
+            advice="check the location, and whether it is mounted; if it is a new one, start the query with a new "
+            "checkpoint, so that it brings all rows; or, if they are not needed, pass adopt=True to apply_changes",
         )
     if state is None or transaction.adopt or state.owner in (None, transaction.owner):
         return

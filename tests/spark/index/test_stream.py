@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from pyspark.sql import Row
 
 from forebay.changelog import apply_changes, current_view, from_changes
-from forebay.errors import ConfigurationError, unwrap
+from forebay.errors import ConfigurationError, FatalError, unwrap
 from forebay.index import Datasource, Funnel, ObjectType, Property
 
 SCHEMA = "id long, name string, _change_type string, _sequence long, _log string"
@@ -78,6 +80,22 @@ def test_another_checkpoint_is_refused_and_may_adopt(stream, spark):
         stream.funnel.commit("things", spark.createDataFrame([Row(id=1, name="x")]), kind="update")
     stream.run("other", adopt=True)
     assert stream.funnel.index.log.head().counts["late"] == 1
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["same", "new"])
+def test_nothing_is_begun_where_a_location_is_gone(stream, spark, tmp_path, is_new):
+    stream.write((1, "a", "insert", 1))
+    stream.run()
+    shutil.rmtree(tmp_path / "objects")
+    stream.write((2, "b", "insert", 2))
+    if is_new:
+        stream.funnel = Funnel(str(tmp_path / "objects"), OBJECT)
+    else:
+        with pytest.raises(FatalError, match="not the one to which this Funnel has committed; nothing was committed"):
+            stream.funnel.commit("things", spark.createDataFrame([Row(id=1, name="x")]), kind="update")
+    with pytest.raises(Exception, match="mounted"):
+        stream.run()
+    assert [path for path in tmp_path.rglob("objects/**/*") if path.is_file()] == []
 
 
 def test_keys_that_are_not_those_of_the_datasource_are_refused(stream, spark):

@@ -88,7 +88,7 @@ class Objects:
         if base is not None:
             head, definition = base, self.index.definition(base.serving)
         wanted = Transaction(source, transaction or uuid.uuid4().hex, kind, **options)
-        check_owner(head, wanted)
+        check_owner(head.states, wanted)
         names = {name for row in rows for name in row} if self.frames is None else self.frames
         fed = fed_datasource(head, definition, self.definition, source, names)
         table, incoming, shards = self._prepared(fed, rows, head.shards, kind)

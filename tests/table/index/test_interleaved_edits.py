@@ -200,3 +200,30 @@ def test_a_version_whose_number_a_paused_follower_puts_again_is_not_taken_for_th
     assert node.get(1, at_least=1)["note"] == "theirs"
     assert node.edit(2, note="mine") == 2
     assert objects.node().get(2)["note"] == "mine"
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_an_edit_whose_answer_is_lost_counts_once_though_it_was_folded_and_collected(objects, later, monkeypatch):
+    objects.commit("a", ROWS)
+    node, other = objects.node(), objects.node()
+    store, lost = node._index.store, []
+    plain = store.put_if_absent
+
+    def put_if_absent(name, data):
+        stored = plain(name, data)
+        if "/edits/" not in name or lost:
+            return stored
+        lost.append(name)
+        stored = plain(name, data)  # as a store does that repeats the request
+        objects.flush()
+        collect(objects.index)
+        if later:
+            other.edit(1, note="theirs")
+        return stored
+
+    monkeypatch.setattr(store, "put_if_absent", put_if_absent)
+    assert node.edit(1, note="mine") == 1
+    objects.flush()
+    node.refresh()
+    assert [each.get(1)["note"] for each in (node, objects.node())] == ["theirs" if later else "mine"] * 2
+    assert objects.index.head().edits.offset == 1 + later
