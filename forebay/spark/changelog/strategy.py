@@ -275,7 +275,8 @@ def fold_order(df: DataFrame, key: Sequence[str], *, sequenced: bool, flagged: b
     if proof.problem is not None:
         counts = changes.counted and changes.complete
         advice = first if counts else f"{proof.by_its_key}; then {first}"
-        advice += "; or give sequence_by columns that order all changes of a key"
+        if changes.identity is None:
+            advice += "; or give sequence_by columns that order all changes of a key"
         raise ConfigurationError(f"{text}: {proof.problem}", option="keys", advice=advice)
     orders = proof.known_order is not None or (changes.counted and changes.complete)
     advice = f"{first}; or give sequence_by" if orders else proof.to_order

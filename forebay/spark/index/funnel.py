@@ -226,6 +226,7 @@ class Funnel:
                 head, definition = self._begun(types)
             else:
                 committed = attempt(head, definition)
+            self._log = head.log
             run.did(since=committed.number - committed.applied, to=committed.number, counts=committed.counts)
         try:
             self.follow(df.sparkSession)
@@ -242,7 +243,6 @@ class Funnel:
         """Return the newest fact of the log, and the definition that serves; see `IndexStore.begin`."""
         head, definition = self.index.begin(self.object_type, self._shards, types)
         self._refuse_other_log(head.log)
-        self._log = head.log
         return head, definition
 
     def _refuse_other_log(self, log: str) -> None:

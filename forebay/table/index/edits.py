@@ -137,6 +137,13 @@ class EditLog:
         stored = self._get(edit.offset)
         return stored is not None and stored.id == edit.id
 
+    def _stored(self, edit: Edit) -> Edit | None:
+        """Put an edit; return the one that has its offset. None: it has gone already, or others have."""
+        name = self.name(edit.offset)
+        if self._store.put_if_absent(name, stored_bytes(edit, name)):
+            return edit
+        return self._get(edit.offset)  # it may be this one: the answer to a request that succeeded may be lost
+
     def put(self, edit: Edit, log: Log, head: Entry) -> bool:
         """Put an edit; return whether it counts now. Else another edit has its offset, or it was collected before.
 
@@ -148,11 +155,11 @@ class EditLog:
         Raises:
             RetriableError: The log is gone, or nothing says any more whether the edit counts; it may be stored.
         """
-        name = self.name(edit.offset)
-        # The answer to a request that succeeded may be lost.
-        is_there = self._store.put_if_absent(name, stored_bytes(edit, name)) or self.holds(edit)
+        stored = self._stored(edit)
+        if stored is not None and stored.id != edit.id:
+            return False
         entry = log.head(head)
-        if not is_there and (entry is None or entry.edits.offset < edit.offset):
+        if stored is None and entry is not None and entry.edits.offset < edit.offset:
             return False  # else it may have been folded and collected before it was looked for
         if entry is not None and entry.edits.offset < edit.offset and not self.holds(edit):
             entry = log.head(entry)
@@ -168,22 +175,30 @@ class EditLog:
             return True
         # An edit with this offset was folded. Either it was this one; or the name was free because the one that had it
         # was collected, while this process was paused: then no flush reads it.
-        while entry is not None and entry.edits.offset - len(entry.edits.ids) >= edit.offset:
-            before = log.get(entry.number - 1)
-            # Beyond the oldest fact a writer that paused for long may have put one again.
-            is_older = before is not None and edit.offset <= before.edits.offset <= entry.edits.offset
-            entry = before if is_older else None
-        if entry is not None and edit.id in entry.edits.ids:
+        folding = _folding(log, entry, edit.offset)
+        if folding is not None and edit.id in folding.edits.ids:
             return True
-        if is_there:
-            self._store.delete([name])
-        if entry is None:
+        if stored is not None:
+            self._store.delete([self.name(edit.offset)])
+        if folding is None:
             raise RetriableError(
                 f"the edit {edit.offset} took so long that nothing says any more whether it was applied",
                 option="location",
                 advice="refresh, look at the object, and edit it again if it is not as it should be",
             )
         return False
+
+
+def _folding(log: Log, head: Entry, offset: int) -> Entry | None:
+    """Return the fact that folded the edit with an offset; None if it was collected."""
+    entry = head
+    while entry.edits.offset - len(entry.edits.ids) >= offset:
+        before = log.get(entry.number - 1)
+        # Beyond the oldest fact a writer that paused for long may have put one again.
+        if before is None or not offset <= before.edits.offset <= entry.edits.offset:
+            return None
+        entry = before
+    return entry
 
 
 def key_of(change: Change, edit: Edit, definition: ObjectType) -> tuple[Any, ...]:

@@ -212,14 +212,13 @@ class Follower:
 
     def _follow(self, run: Recording, *, full: bool, exact: bool) -> IndexVersion:
         while True:
+            known = self._index.newest_version(self._pipeline)  # before the head, so that it is not ahead of it
             head = self._index.head()
             if self._pipeline not in head.pipelines:
                 raise StoppedError(self._index.object_type, self._pipeline, head)
-            last = self._last(head)
+            last = known or self._last(head)
             if last.number > 0 and head.number <= last.data and not full:
                 return last
-            if head.number < last.data:  # another follower was faster since the head was read
-                continue
             run.did(since=last.data)
             try:
                 version = self._step(last, head, full=full, exact=exact)

@@ -290,7 +290,7 @@ class Log:
                 raise RetriableError(
                     f"nothing of the log {self._prefix} is there any more; nothing was committed",
                     option="location",
-                    advice="check the location; if the object type was removed, commit again to make it anew",
+                    advice="check the location; if the object type was removed, a new Funnel makes it anew",
                 )
             head = last
 
@@ -303,8 +303,11 @@ class Log:
             is_in: Returns whether a later fact says that this one was put.
         """
         name = self.name(entry.number)
-        # The answer to a request that succeeded may be lost.
-        won = self._store.put_if_absent(name, stored_bytes(entry, name)) or self._holds(entry)
+        won = self._store.put_if_absent(name, stored_bytes(entry, name))
+        if not won and (stored := self._store.get(name)) is not None:
+            if entry.attempt.encode() not in stored:
+                return False
+            won = True  # the answer to a request that succeeded was lost
         if self._holds(head):
             return won
         # The fact before is gone: this number was put and collected before, while this process was paused. Or it was
