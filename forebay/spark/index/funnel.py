@@ -226,7 +226,6 @@ class Funnel:
                 head, definition = self._begun(types)
             else:
                 committed = attempt(head, definition)
-            self._log = head.log
             run.did(since=committed.number - committed.applied, to=committed.number, counts=committed.counts)
         try:
             self.follow(df.sparkSession)
@@ -243,13 +242,14 @@ class Funnel:
         """Return the newest fact of the log, and the definition that serves; see `IndexStore.begin`."""
         head, definition = self.index.begin(self.object_type, self._shards, types)
         self._refuse_other_log(head.log)
+        self._log = head.log
         return head, definition
 
     def _refuse_other_log(self, log: str) -> None:
         if self._log not in ("", log):
             raise FatalError(
-                f"the log of {self.object_type.name!r} below {self.index.location!r} is not the one to which this "
-                "Funnel has committed; nothing was committed",
+                f"the log of {self.object_type.name!r} below {self.index.location!r} is not the one that this "
+                "Funnel knows; nothing was committed",
                 option="location",
                 advice="look whether the location is mounted; if it was removed on purpose, make a new Funnel",
             )

@@ -138,7 +138,7 @@ class EditLog:
         return stored is not None and stored.id == edit.id
 
     def _stored(self, edit: Edit) -> Edit | None:
-        """Put an edit; return the one that has its offset. None: it has gone already, or others have."""
+        """Put an edit; return the one that has its offset. None: it was folded and collected meanwhile."""
         name = self.name(edit.offset)
         if self._store.put_if_absent(name, stored_bytes(edit, name)):
             return edit
@@ -159,8 +159,6 @@ class EditLog:
         if stored is not None and stored.id != edit.id:
             return False
         entry = log.head(head)
-        if stored is None and entry is not None and entry.edits.offset < edit.offset:
-            return False  # else it may have been folded and collected before it was looked for
         if entry is not None and entry.edits.offset < edit.offset and not self.holds(edit):
             entry = log.head(entry)
             if entry is not None and entry.edits.offset < edit.offset:  # else it was folded and collected meanwhile

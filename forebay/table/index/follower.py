@@ -163,6 +163,7 @@ def _write_changes(writer: RunWriter, encoder: RowEncoder, merged: Merged, earli
 def _entry(index: IndexStore, number: int) -> Entry:
     entry = index.log.get(number)
     if entry is None:
+        index.head()  # an error if the location is away
         raise damaged_fact(index.log.name(number), "it does not exist")
     return entry
 
@@ -212,12 +213,8 @@ class Follower:
 
     def _follow(self, run: Recording, *, full: bool, exact: bool) -> IndexVersion:
         while True:
-            known = self._index.newest_version(self._pipeline)  # before the head, so that it is not ahead of it
-            head = self._index.head()
-            if self._pipeline not in head.pipelines:
-                raise StoppedError(self._index.object_type, self._pipeline, head)
-            last = known or self._last(head)
-            if last.number > 0 and head.number <= last.data and not full:
+            last, head = self._last()
+            if last.number > 0 and head.number == last.data and head.attempt == last.fact and not full:
                 return last
             run.did(since=last.data)
             try:
@@ -254,17 +251,23 @@ class Follower:
 
     def reason(self) -> str | None:
         """Return why the next step builds the whole index; None if it merges changed keys."""
-        head = self._index.head()
-        return self._pending(self._last(head), head)[1]
+        return self._pending(*self._last())[1]
 
-    def _last(self, head: Entry) -> IndexVersion:
-        last = self._index.newest_version(self._pipeline)
-        if last is None and head.building is not None and head.building.pipeline == self._pipeline:
-            last = first_version(head.building)
-            self._index.put_version(last)
-        if last is None:
-            raise StoppedError(self._index.object_type, self._pipeline, head)
-        return last
+    def _last(self) -> tuple[IndexVersion, Entry]:
+        """Return the newest version, and the newest fact of the log, which is read later, so that it is not older.
+
+        Raises:
+            StoppedError: The pipeline follows the log no more.
+        """
+        while True:
+            last, head = self._index.newest_version(self._pipeline), self._index.head()
+            if self._pipeline not in head.pipelines:
+                raise StoppedError(self._index.object_type, self._pipeline, head)
+            if last is not None:
+                return last, head
+            if head.building is None or head.building.pipeline != self._pipeline:
+                raise StoppedError(self._index.object_type, self._pipeline, head)
+            self._index.put_version(first_version(head.building))
 
     def _is_newest(self, version: IndexVersion, last: IndexVersion) -> bool:
         """Return whether a version that was put after `last` counts: its number may have been collected before."""
@@ -279,9 +282,12 @@ class Follower:
         """Return the facts with changes that a version does not have, and why everything is built, if it is."""
         if last.number == 0:
             return (), "the first version of the pipeline"
+        of_last = head if head.number == last.data else self._index.log.get(last.data)
+        if head.number < last.data or (of_last is not None and of_last.attempt != last.fact):
+            return (), "the last version is not of this log, as in a copy"
         definition = self._index.definition(self._pipeline)
         known = [self._index.log.get(number) for number in range(last.data + 1, head.number)]
-        if None in known or (EDITS in head.states and self._index.log.get(last.data) is None):
+        if None in known or (EDITS in head.states and of_last is None):
             return (), "facts of the log since the last version were collected"
         entries = [*(entry for entry in known if entry is not None), *([head] if head.number > last.data else [])]
         changed = tuple(
@@ -310,6 +316,7 @@ class Follower:
             reason=reason or ("nothing changed" if nothing else f"{keys:,} keys changed"),
             edits=head.edits.offset,
             facts={},
+            fact=head.attempt,
             attempt=uuid.uuid4().hex,
         )
         if nothing:

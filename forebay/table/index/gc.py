@@ -79,7 +79,8 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
         for name in _unnamed(index, directory, named, head.number - max(keep, KEPT))
     ]
     for newest in followers:
-        files += _unnamed(index, f"{index.pipeline_prefix(newest.pipeline)}segments/", named, newest.data)
+        base = min(newest.data, head.number)  # a copy may have a version that is ahead of its log
+        files += _unnamed(index, f"{index.pipeline_prefix(newest.pipeline)}segments/", named, base)
     files += [name for name in dropped if not name.endswith(".json")]
     facts += sorted(name for name in dropped if name.endswith(".json"))
     if not dry_run:

@@ -301,6 +301,9 @@ class Log:
             entry: The fact. Its number is that of `head`, plus one.
             head: The newest fact that the caller knows, on which the fact is based.
             is_in: Returns whether a later fact says that this one was put.
+
+        Raises:
+            RetriableError: The location went away meanwhile. The fact may count.
         """
         name = self.name(entry.number)
         won = self._store.put_if_absent(name, stored_bytes(entry, name))
@@ -308,12 +311,20 @@ class Log:
             if entry.attempt.encode() not in stored:
                 return False
             won = True  # the answer to a request that succeeded was lost
-        if self._holds(head):
-            return won
+        if won and self._holds(head):
+            return True
         # The fact before is gone: this number was put and collected before, while this process was paused. Or it was
         # put by this attempt, and both were collected since, perhaps before the answer came.
         newest = self.head()
-        if newest is not None and newest.number > entry.number and is_in(newest):
+        if newest is None:
+            raise RetriableError(
+                f"the location went away while {name} was put; it may be committed",
+                option="location",
+                advice="look whether the location is mounted, and do it again; a transaction with the same id",
+            )
+        if self._holds(head):  # the location was away for a moment
+            return self._holds(entry)
+        if newest.number > entry.number and is_in(newest):
             return True
         if won:
             self._store.delete([name])

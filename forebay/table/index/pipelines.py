@@ -45,6 +45,7 @@ class IndexVersion(Fact):
         reason: Why.
         shares: For each transaction since the version before: changed rows, and rows of the datasource before.
         edits: The offset of the last edit of a user that the version contains.
+        fact: The attempt that put the fact which the version follows.
         attempt: A random id of the step that made it: two followers may make the same. Of version 0, none.
     """
 
@@ -57,6 +58,7 @@ class IndexVersion(Fact):
     reason: str = ""
     shares: tuple[tuple[Whole, Whole], ...] = ()
     edits: Whole = 0
+    fact: str = ""
     attempt: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The definition, only in version 0."""
@@ -312,8 +314,8 @@ class IndexStore:
         return first.definition
 
     def _refuse_collected(self, pipeline: str) -> None:
-        head = self.log.head()
-        if head is not None and pipeline not in head.pipelines:
+        head = self.head()  # an error if the location is away
+        if pipeline not in head.pipelines:
             raise RetriableError(
                 f"the pipeline {pipeline} of {self.object_type!r} was replaced or dropped, and collected; "
                 f"{head.serving} serves",

@@ -91,7 +91,7 @@ def test_nothing_is_begun_where_a_location_is_gone(stream, spark, tmp_path, is_n
     if is_new:
         stream.funnel = Funnel(str(tmp_path / "objects"), OBJECT)
     else:
-        with pytest.raises(FatalError, match="not the one to which this Funnel has committed; nothing was committed"):
+        with pytest.raises(FatalError, match="not the one that this Funnel knows; nothing was committed"):
             stream.funnel.commit("things", spark.createDataFrame([Row(id=1, name="x")]), kind="update")
     with pytest.raises(Exception, match="mounted"):
         stream.run()

@@ -268,3 +268,31 @@ def test_what_may_not_be_listed_is_not_named(objects, monkeypatch):
     monkeypatch.setattr("forebay.table.index.pipelines.object_types", refused)
     with pytest.raises(ConfigurationError, match="nothing of 'P' is below .* yet\n"):
         IndexStore(objects.location, "P").head()
+
+
+@pytest.mark.parametrize("moment", ["away", "back"])
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_fact_that_was_put_stays_though_the_location_goes_away_after_it(objects, monkeypatch, moment, followed):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    late = objects.defined(objects.definition)
+    log, known = late.index.log, late.index.head()
+    holds, gone = log._holds, iter([True])
+
+    def away(entry):
+        if log.get(known.number + 1) is None or not next(gone, False):
+            return holds(entry)
+        if followed:
+            objects.commit("b", [{"id": 1, "city": "Oslo"}])
+        if moment == "away":
+            monkeypatch.setattr(log, "head", lambda after=None: None)
+        return False
+
+    monkeypatch.setattr(log, "_holds", away)
+    if moment == "away":
+        with pytest.raises(RetriableError, match="may be committed"):
+            late.commit("a", [{"id": 2, "name": "late"}], base=known, follow=False)
+    else:
+        assert late.commit("a", [{"id": 2, "name": "late"}], base=known, follow=False).number == known.number + 1
+    assert objects.index.log.numbers() == [*range(known.number + 2 + followed)]
+    objects.follow()
+    assert objects.node().get(2)["name"] == "late"
