@@ -33,6 +33,7 @@ from forebay.table.index.monitor import Ages, Alert, Alerts, Limits, Observed, P
 from forebay.table.index.pipelines import (
     IndexStore,
     IndexVersion,
+    NoLogError,
     checked_storage,
     first_version,
     location_text,
@@ -399,7 +400,8 @@ class _TypeRounds:
             return True
         except Exception as error:  # noqa: BLE001 - of any library; it is recorded, and shown
             typed = unwrap(error)
-            passing = typed is None or isinstance(typed, RetriableError)
+            # The round has read the log, so that it was away for a moment.
+            passing = typed is None or isinstance(typed, RetriableError | NoLogError)
             # The pauses of passing faults do not go on where an error that lasted has ended.
             retry.failures = retry.failures + 1 if passing == (retry.blocked_at is None) else 1
             pause = self._daemon.retry.pause(retry.failures, self._random, typed)

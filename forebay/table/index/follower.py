@@ -31,6 +31,9 @@ _log = logging.getLogger(__name__)
 SMALL: Final = 50_000
 """Changed keys up to which a step runs in this process."""
 
+_TRIES: Final = 3
+"""How often the first version of a pipeline is looked for."""
+
 FullIf = Literal["datasource", "objects"]
 
 
@@ -163,7 +166,9 @@ def _write_changes(writer: RunWriter, encoder: RowEncoder, merged: Merged, earli
 def _entry(index: IndexStore, number: int) -> Entry:
     entry = index.log.get(number)
     if entry is None:
-        index.head()  # an error if the location is away
+        index.head()  # an error if the location is away; it may have been so for a moment
+        entry = index.log.get(number)
+    if entry is None:
         raise damaged_fact(index.log.name(number), "it does not exist")
     return entry
 
@@ -259,15 +264,16 @@ class Follower:
         Raises:
             StoppedError: The pipeline follows the log no more.
         """
-        while True:
+        for _ in range(_TRIES):
             last, head = self._index.newest_version(self._pipeline), self._index.head()
             if self._pipeline not in head.pipelines:
-                raise StoppedError(self._index.object_type, self._pipeline, head)
+                break
             if last is not None:
                 return last, head
-            if head.building is None or head.building.pipeline != self._pipeline:
-                raise StoppedError(self._index.object_type, self._pipeline, head)
-            self._index.put_version(first_version(head.building))
+            # Else another process has built it meanwhile, and let it serve.
+            if head.building is not None and head.building.pipeline == self._pipeline:
+                self._index.put_version(first_version(head.building))
+        raise StoppedError(self._index.object_type, self._pipeline, self._index.head())
 
     def _is_newest(self, version: IndexVersion, last: IndexVersion) -> bool:
         """Return whether a version that was put after `last` counts: its number may have been collected before."""

@@ -63,7 +63,7 @@ def collect(index: IndexStore, *, keep: int = KEPT, versions: int = VERSIONS, dr
         old = [number for number in index.versions(newest.pipeline) if 0 < number <= newest.number - versions]
         facts += [index.version_name(newest.pipeline, number) for number in old]
     # Nodes read edits until a version contains them.
-    edits = min((newest.edits for newest in followers if newest.number > 0), default=0)
+    edits = min((min(newest.edits, head.edits.offset) for newest in followers if newest.number > 0), default=0)
     # The number in the log that the swap of a dropped replacement needs is taken: it never serves.
     prefixes = [index.pipeline_prefix(name) for name in pipelines if name not in head.pipelines]
     dropped = [name for each in prefixes for inside in ("", "segments/") for name in index.store.names(each + inside)]

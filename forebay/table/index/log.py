@@ -256,7 +256,14 @@ class Log:
     def begin(self, entry: Entry) -> Entry:
         """Put the first fact of the log, unless there is one; return the newest one."""
         self._store.put_if_absent(self.name(0), stored_bytes(entry, self.name(0)))
-        return self.head() or entry
+        head = self.head()
+        if head is None:
+            raise RetriableError(
+                f"{self.name(0)} was put, and is not there",
+                option="location",
+                advice="look whether the location is mounted, and do it again",
+            )
+        return head
 
     def append(self, base: Entry, change: Callable[[Entry], Entry], datasource: str) -> Entry:
         """Commit a change of one datasource, after all facts that other writers have put.
@@ -316,19 +323,21 @@ class Log:
         # The fact before is gone: this number was put and collected before, while this process was paused. Or it was
         # put by this attempt, and both were collected since, perhaps before the answer came.
         newest = self.head()
-        if newest is None:
-            raise RetriableError(
-                f"the location went away while {name} was put; it may be committed",
-                option="location",
-                advice="look whether the location is mounted, and do it again; a transaction with the same id",
-            )
-        if self._holds(head):  # the location was away for a moment
-            return self._holds(entry)
-        if newest.number > entry.number and is_in(newest):
-            return True
-        if won:
-            self._store.delete([name])
-        return False
+        if newest is not None:
+            if self._holds(head):  # the location was away for a moment
+                return self._holds(entry)
+            if newest.number > entry.number and is_in(newest):
+                return True
+            if won:
+                self._store.delete([name])
+            if newest.number > entry.number:
+                return False
+        raise RetriableError(  # the last two facts are never collected
+            f"the location went away, or was removed, while {name} was put; it may be committed",
+            option="location",
+            advice="look whether the location is mounted, and commit again with the same transaction; if the object "
+            "type was removed, a new Funnel makes it anew",
+        )
 
 
 def _has(head: Entry, entry: Entry, datasource: str) -> bool:

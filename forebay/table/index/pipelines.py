@@ -123,6 +123,10 @@ def absolute_location(location: str) -> str:
     return location if "://" in location else str(Path(location).absolute())
 
 
+class NoLogError(ConfigurationError):
+    """There is no log of the object type below the location."""
+
+
 class IndexStore:
     """The facts of an object type below a location. For any thread; no request is made before a method is called.
 
@@ -161,7 +165,7 @@ class IndexStore:
             with suppress(ForebayError):  # who may read the object type may have no right to list the others
                 others = [name for name in object_types(self.store) if name != self.object_type]
             there = f"; there is {', '.join(others[:_NAMED])}" if others else ""
-            raise ConfigurationError(
+            raise NoLogError(
                 f"nothing of {self.object_type!r} is below {self.location!r} yet{there}",
                 option="location",
                 advice="commit a datasource first, or check the location and the name of the object type",
@@ -310,6 +314,8 @@ class IndexStore:
         first = self.version(pipeline, 0)
         if first is None:
             self._refuse_collected(pipeline)
+            first = self.version(pipeline, 0)  # the location may have been away for a moment
+        if first is None:
             raise damaged_fact(self.version_name(pipeline, 0), "it does not exist")
         return first.definition
 

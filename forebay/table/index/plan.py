@@ -14,7 +14,7 @@ from forebay.table.changelog.state.shard import key_ranges
 from forebay.table.index.definition import Datasource, ObjectType, Property
 from forebay.table.index.edits import EDITS, EditRules, KeyEdits, key_of
 from forebay.table.index.follower import Follower, FullRule
-from forebay.table.index.log import Entry
+from forebay.table.index.log import Entry, StoppedError
 from forebay.table.index.merge import EDITS_COLUMN
 from forebay.table.index.pipelines import IndexStore
 from forebay.table.index.states import KEY, VALUE, StateReader, entry_fields, payload_of, schema_of
@@ -51,7 +51,12 @@ def make_plan(index: IndexStore, definition: ObjectType, rule: FullRule, drop_ed
     if list(new.keys) != list(stored.keys):  # perhaps without types
         return Plan("REFUSED", tuple(_refused(stored, new)))
     if new.fingerprint() == stored.fingerprint():
-        reason = Follower(index, head.serving, rule).reason()
+        try:
+            reason = Follower(index, head.serving, rule).reason()
+        except StoppedError:
+            if index.head().serving == head.serving:
+                raise
+            return make_plan(index, definition, rule, drop_edits)
         return Plan("INCREMENTAL", ("the definition serves",)) if reason is None else Plan("FULL", (reason,))
     if refused := (*_refused(stored, new), *refused_edits(index, head, stored, new, drop_edits)):
         return Plan("REFUSED", refused)

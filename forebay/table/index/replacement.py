@@ -120,7 +120,7 @@ def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], F
     assert begun.building is not None  # noqa: S101 - of `begin_replacement`
     building, head = begun.building, index.head()
     stored, new = index.definition(head.serving), ObjectType.from_facts(building.definition)
-    index.put_version(first_version(building))
+    _put_first(index, building)
     if waits := tuple(waits_for(head, stored, new)):
         return Replacement(building.pipeline, serves=False, version=None, waits=waits)
     following = follower(building.pipeline)
@@ -155,6 +155,22 @@ def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], F
                     run.did(to=head.number + 1, reason="it serves", counts={"objects": version.count})
                     break
     return Replacement(building.pipeline, serves=True, version=following.follow(exact=True))
+
+
+def _put_first(index: IndexStore, building: Building) -> None:
+    """Put version 0 of a replacement, unless it is there.
+
+    Raises:
+        FatalError: Another one is.
+    """
+    first = first_version(building)
+    if not index.put_version(first) and index.version(building.pipeline, 0) not in (first, None):
+        raise FatalError(
+            f"the pipeline {building.pipeline} of {index.object_type!r} has another definition than the replacement of "
+            "this name: the location is a copy that was made while others wrote",
+            option="location",
+            advice="call Funnel.replace with the definition that serves, run `forebay index gc`, and replace again",
+        )
 
 
 @contextmanager

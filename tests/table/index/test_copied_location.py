@@ -46,3 +46,20 @@ def test_a_build_of_a_copy_keeps_its_files_though_others_collect(copied, monkeyp
     monkeypatch.setattr(copied.index, "put_version", put_version)
     copied.follow()
     assert [row["id"] for row in copied.node().objects.fetch().rows] == [1]
+
+
+def test_a_collection_keeps_edits_that_the_log_of_a_copy_does_not_have(objects, tmp_path):
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    objects.node().edit(1, note="mine")
+    place = tmp_path / "copy"
+    for each in ("edits", "log"):
+        shutil.copytree(f"{objects.location}/O/{each}", place / "O" / each)
+    objects.flush()
+    for each in ("pipelines", "states"):
+        shutil.copytree(f"{objects.location}/O/{each}", place / "O" / each)
+    made = type(objects)(place, tmp_path / "cache", objects.definition)
+    collect(made.index, keep=1, versions=1)
+    made.follow()
+    assert made.node().get(1)["note"] == "mine"
+    made.flush()
+    assert made.node().get(1)["note"] == "mine" and verify(made.index).is_equal

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from forebay.index import Datasource, ObjectType, Property
 from forebay.table.index.gc import collect
+from forebay.table.index.replacement import begin_replacement
 
 ROWS = [{"id": number, "name": f"name {number}"} for number in range(6)]
 
@@ -73,3 +75,30 @@ def test_a_version_that_equals_the_known_one_is_not_taken_for_it(objects, interr
     assert objects.index.versions(objects.index.head().serving)[-2:] == [2, 6]
     assert node.refresh().number == 6
     assert node.get(1, at_least=1)["note"] == "theirs"
+
+
+@pytest.mark.parametrize("call", range(1, 14))
+def test_a_plan_while_another_process_swaps_is_one(objects, interrupted, call):
+    objects.commit("a", ROWS)
+    searched = Property("string", filter=True, text=True)
+    source = Datasource("a", {"name": searched, "note": Property("string", text=True)})
+    new = objects.defined(ObjectType("O", {"id": "bigint"}, [source, objects.definition.datasources[1]]))
+    late = objects.defined(objects.definition)
+    armed = interrupted(late.index, new.replace, call)
+    kind = late.plan().kind
+    assert kind == ("INCREMENTAL" if armed else kind)
+    assert kind in ("INCREMENTAL", "REPLACEMENT")
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+def test_a_follower_of_a_replacement_that_others_build_and_swap_goes_on(objects, interrupted, call):
+    objects.commit("a", ROWS)
+    searched = Property("string", filter=True, text=True)
+    source = Datasource("a", {"name": searched, "note": Property("string", text=True)})
+    new = objects.defined(ObjectType("O", {"id": "bigint"}, [source, objects.definition.datasources[1]]))
+    begun = begin_replacement(new.index, new.definition, objects.index.head().serving)
+    assert begun.building is not None
+    late = new.defined(new.definition)
+    interrupted(late.index, new.replace, call)
+    assert late.follower(begun.building.pipeline).follow().data >= begun.number
+    assert objects.index.head().serving == begun.building.pipeline
