@@ -224,6 +224,9 @@ class Follower:
             run.did(since=last.data)
             try:
                 version = self._step(last, head, full=full, exact=exact)
+                if version is not None:
+                    written = {each.name for each in version.segments} - {each.name for each in last.segments}
+                    self._index.refuse_missing(f"{self._index.pipeline_prefix(self._pipeline)}segments/", written)
             except ForebayError:
                 # Another follower has put a version, and files of the one before were collected meanwhile.
                 newest = self._index.newest_version(self._pipeline)

@@ -318,7 +318,7 @@ class Log:
             if entry.attempt.encode() not in stored:
                 return False
             won = True  # the answer to a request that succeeded was lost
-        if won and self._holds(head):
+        if won and self._holds(head) and self._holds(entry):
             return True
         # The fact before is gone: this number was put and collected before, while this process was paused. Or it was
         # put by this attempt, and both were collected since, perhaps before the answer came.

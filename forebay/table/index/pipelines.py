@@ -288,6 +288,25 @@ class IndexStore:
         prefix = self.pipeline_prefix(pipeline)
         return newest(partial(self.versions, pipeline), partial(self.version, pipeline), prefix)
 
+    def refuse_missing(self, directory: str, written: Collection[str]) -> None:
+        """Check that files that were just written are there: a fact that named others could never be read.
+
+        Args:
+            directory: The directory of the files, ending in a slash.
+            written: Their names.
+
+        Raises:
+            RetriableError: One is not, as if a mount was away when it was written, or a machine does not have it.
+        """
+        missing = sorted(set(written).difference(self.store.names(directory))) if written else ()
+        if missing:
+            raise RetriableError(
+                f"{len(missing):,} files that were written are not below {self.location!r}, as {missing[0]}; nothing "
+                "was committed",
+                option="location",
+                advice="look whether all machines share the location, and have it mounted; then do it again",
+            )
+
     def put_version(self, version: IndexVersion) -> bool:
         """Put a version, unless another one has its number; return whether this call put it."""
         name = self.version_name(version.pipeline, version.number)

@@ -214,6 +214,7 @@ class _Proof:
     def __init__(self, index: IndexStore, definition: ObjectType, pipeline: str, until: ExitStack) -> None:
         self._index = index
         self._definition = definition
+        self._pipeline = pipeline
         cache = until.enter_context(tempfile.TemporaryDirectory(prefix="forebay-proof-"))
         options: dict[str, Any] = {"storage": index.storage, "progress": lambda *_: None, "pipeline": pipeline}
         self._node = until.enter_context(SearchNode(index.location, index.object_type, cache=cache, **options))
@@ -223,12 +224,17 @@ class _Proof:
         """Check that each file can be read, the number of objects, and a sample of keys.
 
         Returns:
-            True; False if another follower has put a newer version, so that nothing is proven.
+            True; False if another follower has put a newer version, or the replacement was dropped: nothing is proven.
 
         Raises:
             FatalError: Something differs.
         """
-        self._node.refresh()
+        try:
+            self._node.refresh()
+        except ConfigurationError:
+            if self._pipeline in self._index.head().pipelines:
+                raise
+            return False  # the replacement was dropped
         view = replace(self._node.view(), overlay=Overlay())
         if view.version.number > version.number:
             return False

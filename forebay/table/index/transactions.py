@@ -242,7 +242,7 @@ def commit(
         DataError: A key came twice.
         ConfigurationError: A snapshot would delete all rows.
         MovedError: Another writer changed the datasource meanwhile, or another definition serves.
-        RetriableError: The transaction took so long that its files may be collected.
+        RetriableError: The transaction took so long that its files may be collected, or they are not there.
     """
     ordered = sorted(results, key=lambda result: result.shard)
     refuse_duplicates(ordered, index.object_type, transaction.datasource, transaction.id)
@@ -288,6 +288,10 @@ def commit(
             edits=folded or replace(head.edits, ids=()),
         )
 
+    shards = before.shards if before else ()
+    known_files = {file.name for runs in shards for run in runs for file in run}
+    files = {file.name for result in ordered for run in (*result.runs, result.changes) for file in run}
+    index.refuse_missing(f"{index.directory}states/{name}/", files - known_files)
     entry = index.log.append(base, entry_after, name)
     return Committed(transaction.id, applied=True, number=entry.number, counts=counts)
 

@@ -14,6 +14,7 @@ from forebay.errors import ConfigurationError, FatalError, RetriableError
 from forebay.index import SearchNode
 from forebay.table.index.gc import collect
 from forebay.table.index.pipelines import IndexStore
+from forebay.table.index.verify import verify
 
 
 @pytest.fixture
@@ -296,3 +297,33 @@ def test_a_fact_that_was_put_stays_though_the_location_goes_away_after_it(object
     assert objects.index.log.numbers() == [*range(known.number + 2 + followed)]
     objects.follow()
     assert objects.node().get(2)["name"] == "late"
+
+
+@pytest.mark.parametrize("part", ["/states/a/", "/states/_edits/", "/segments/", "/log/"])
+def test_nothing_counts_that_was_written_where_the_location_is_not(objects, monkeypatch, part):
+    """A mount is away while a file or a fact is written, or a machine does not have it."""
+    objects.commit("a", [{"id": 1, "name": "x"}, {"id": 2, "name": "y"}])
+    objects.node().edit(1, note="mine")
+    late, lost = objects.defined(objects.definition), []
+    plain = late.index.store.put_if_absent
+
+    def put_if_absent(name, data):
+        if part in name and not lost:
+            lost.append(name)
+            return True
+        return plain(name, data)
+
+    monkeypatch.setattr(late.index.store, "put_if_absent", put_if_absent)
+
+    def write():
+        late.flush()
+        late.commit("a", [{"id": 2, "name": "z"}])
+
+    if part != "/log/":  # a fact that is not there is put again
+        with pytest.raises(RetriableError, match="were written are not below"):
+            write()
+    write()
+    assert lost
+    node = objects.node()
+    assert (node.get(2)["name"], node.get(1)["note"]) == ("z", "mine")
+    assert verify(objects.index).is_equal
