@@ -280,8 +280,14 @@ class Log:
             MovedError: Another writer has changed the datasource meanwhile; nothing was committed.
             RetriableError: So many facts were put meanwhile that the files may be collected; nothing was committed.
         """
-        head, attempt = self.head(base) or base, uuid.uuid4().hex
+        head, attempt = self.head(base), uuid.uuid4().hex
         while True:
+            if head is None:
+                raise RetriableError(
+                    f"nothing of the log {self._prefix} is there any more; nothing was committed",
+                    option="location",
+                    advice="check the location; if the object type was removed, a new Funnel makes it anew",
+                )
             _refuse_moved(base, head, datasource)
             if head.number - base.number >= KEPT:
                 raise RetriableError(
@@ -292,14 +298,7 @@ class Log:
             entry = replace(change(head), number=head.number + 1, attempt=attempt)
             if self.put(entry, head, lambda newest, entry=entry: _has(newest, entry, datasource)):  # type: ignore[misc] # of the loop
                 return entry
-            last = self.head()
-            if last is None:
-                raise RetriableError(
-                    f"nothing of the log {self._prefix} is there any more; nothing was committed",
-                    option="location",
-                    advice="check the location; if the object type was removed, a new Funnel makes it anew",
-                )
-            head = last
+            head = self.head()
 
     def put(self, entry: Entry, head: Entry, is_in: Callable[[Entry], bool]) -> bool:
         """Put a fact after all others; return whether it counts. Else the log has gone on.
@@ -318,7 +317,7 @@ class Log:
             if entry.attempt.encode() not in stored:
                 return False
             won = True  # the answer to a request that succeeded was lost
-        if won and self._holds(head) and self._holds(entry):
+        if won and self._holds(entry) and self._holds(head):  # else it may be where the location is not
             return True
         # The fact before is gone: this number was put and collected before, while this process was paused. Or it was
         # put by this attempt, and both were collected since, perhaps before the answer came.

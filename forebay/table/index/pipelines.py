@@ -298,8 +298,8 @@ class IndexStore:
         Raises:
             RetriableError: One is not, as if a mount was away when it was written, or a machine does not have it.
         """
-        missing = sorted(set(written).difference(self.store.names(directory))) if written else ()
-        if missing:
+        unlisted = sorted(set(written).difference(self.store.names(directory))) if written else ()
+        if missing := [name for name in unlisted if self.store.get(name) is None]:  # a listing may be an old one
             raise RetriableError(
                 f"{len(missing):,} files that were written are not below {self.location!r}, as {missing[0]}; nothing "
                 "was committed",

@@ -215,10 +215,16 @@ class _Proof:
         self._index = index
         self._definition = definition
         self._pipeline = pipeline
-        cache = until.enter_context(tempfile.TemporaryDirectory(prefix="forebay-proof-"))
-        options: dict[str, Any] = {"storage": index.storage, "progress": lambda *_: None, "pipeline": pipeline}
-        self._node = until.enter_context(SearchNode(index.location, index.object_type, cache=cache, **options))
+        self._until = until
+        self._node: SearchNode | None = None
         self._counted = False
+
+    def _opened(self) -> SearchNode:
+        cache = self._until.enter_context(tempfile.TemporaryDirectory(prefix="forebay-proof-"))
+        options: dict[str, Any] = {"progress": lambda *_: None, "pipeline": self._pipeline}
+        index = self._index
+        node = SearchNode(index.location, index.object_type, cache=cache, storage=index.storage, **options)
+        return self._until.enter_context(node)
 
     def holds(self, head: Entry, version: IndexVersion) -> bool:
         """Check that each file can be read, the number of objects, and a sample of keys.
@@ -230,6 +236,8 @@ class _Proof:
             FatalError: Something differs.
         """
         try:
+            if self._node is None:
+                self._node = self._opened()
             self._node.refresh()
         except ConfigurationError:
             if self._pipeline in self._index.head().pipelines:

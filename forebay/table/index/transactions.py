@@ -263,7 +263,12 @@ def commit(
     sequence = task.sequence if task.sequence is not None else task.kept_sequence
     known = (id_digest(transaction.id), _digest(transaction, digest, task.columns_digest))
 
+    shards = before.shards if before else ()
+    written = {file.name for result in ordered for run in (*result.runs, result.changes) for file in run}
+    written -= {file.name for runs in shards for run in runs for file in run}
+
     def entry_after(head: Entry) -> Entry:
+        index.refuse_missing(f"{index.directory}states/{name}/", written)
         _refuse_replaced(index, base, head, name, task.payload)
         state = DatasourceState(
             schema=schema_text(pa.schema([*order_fields(sequence), *task.payload])),
@@ -288,10 +293,6 @@ def commit(
             edits=folded or replace(head.edits, ids=()),
         )
 
-    shards = before.shards if before else ()
-    known_files = {file.name for runs in shards for run in runs for file in run}
-    files = {file.name for result in ordered for run in (*result.runs, result.changes) for file in run}
-    index.refuse_missing(f"{index.directory}states/{name}/", files - known_files)
     entry = index.log.append(base, entry_after, name)
     return Committed(transaction.id, applied=True, number=entry.number, counts=counts)
 

@@ -313,3 +313,27 @@ def test_a_file_outside_of_the_location_is_refused(objects):
     hostile = entry.to_bytes().replace(b"O/states/a/", b"../../etc/s")
     with pytest.raises(FatalError):
         log_module.Entry.from_bytes(hostile, "x")
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_writer_whose_files_were_collected_while_it_paused_is_told_why(objects, monkeypatch, moved):
+    monkeypatch.setattr(log_module, "KEPT", 2)
+    monkeypatch.setattr(collection, "KEPT", 2)
+    objects.commit("a", [{"id": 1, "name": "x"}])
+    late = objects.defined(objects.definition)
+    append = late.index.log.append
+
+    def meanwhile(*arguments):
+        if moved:
+            objects.commit("a", [{"id": 1, "name": "theirs"}])
+        for number in range(4):
+            objects.commit("b", [{"id": 1, "city": f"{number}"}])
+        assert any("/states/a/" in name for name in collect(objects.index, keep=1, versions=1).files)
+        return append(*arguments)
+
+    monkeypatch.setattr(late.index.log, "append", meanwhile)
+    error, text = (
+        (log_module.MovedError, "another transaction") if moved else (RetriableError, "its files may be collected")
+    )
+    with pytest.raises(error, match=text):
+        late.commit("a", [{"id": 2, "name": "late"}])
