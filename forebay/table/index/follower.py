@@ -225,7 +225,7 @@ class Follower:
             try:
                 version = self._step(last, head, full=full, exact=exact)
                 if version is not None:
-                    self._index.head()  # an error if the location is away, where the files may be then
+                    self._index.head()  # the files may be below a mount point, and so would the version be
                     written = {each.name for each in version.segments} - {each.name for each in last.segments}
                     self._index.refuse_missing(f"{self._index.pipeline_prefix(self._pipeline)}segments/", written)
             except ForebayError:

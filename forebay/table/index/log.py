@@ -317,13 +317,14 @@ class Log:
             if entry.attempt.encode() not in stored:
                 return False
             won = True  # the answer to a request that succeeded was lost
-        if won and self._holds(entry) and self._holds(head):  # else it may be where the location is not
+        if won and self._holds(head) and self._holds(entry):
             return True
-        # The fact before is gone: this number was put and collected before, while this process was paused. Or it was
-        # put by this attempt, and both were collected since, perhaps before the answer came.
+        # The location was away for a moment, and the fact may be below its mount point. Or the one before is gone: this
+        # number was put and collected before, while this process was paused; or it was put by this attempt, and both
+        # were collected since, perhaps before the answer came.
         newest = self.head()
         if newest is not None:
-            if self._holds(head):  # the location was away for a moment
+            if self._holds(head):
                 return self._holds(entry)
             if newest.number > entry.number and is_in(newest):
                 return True

@@ -288,7 +288,7 @@ class IndexStore:
         prefix = self.pipeline_prefix(pipeline)
         return newest(partial(self.versions, pipeline), partial(self.version, pipeline), prefix)
 
-    def refuse_missing(self, directory: str, written: Collection[str]) -> None:
+    def refuse_missing(self, directory: str, written: set[str]) -> None:
         """Check that files that were just written are there: a fact that named others could never be read.
 
         Args:
@@ -298,11 +298,13 @@ class IndexStore:
         Raises:
             RetriableError: One is not, as if a mount was away when it was written, or a machine does not have it.
         """
-        unlisted = sorted(set(written).difference(self.store.names(directory))) if written else ()
-        if missing := [name for name in unlisted if self.store.get(name) is None]:  # a listing may be an old one
+        listed = self.store.names(directory) if written else ()
+        # A listing may be an old one.
+        missing = sorted(name for name in written.difference(listed) if self.store.get(name) is None)
+        if missing:
             raise RetriableError(
-                f"{len(missing):,} files that were written are not below {self.location!r}, as {missing[0]}; nothing "
-                "was committed",
+                f"{len(missing):,} of the files that were written are not below {self.location!r}, as {missing[0]}; no "
+                "fact names them",
                 option="location",
                 advice="look whether all machines share the location, and have it mounted; then do it again",
             )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -216,15 +217,22 @@ class _Proof:
         self._definition = definition
         self._pipeline = pipeline
         self._until = until
-        self._node: SearchNode | None = None
         self._counted = False
 
-    def _opened(self) -> SearchNode:
+    @cached_property
+    def _node(self) -> SearchNode:
         cache = self._until.enter_context(tempfile.TemporaryDirectory(prefix="forebay-proof-"))
-        options: dict[str, Any] = {"progress": lambda *_: None, "pipeline": self._pipeline}
         index = self._index
-        node = SearchNode(index.location, index.object_type, cache=cache, storage=index.storage, **options)
-        return self._until.enter_context(node)
+        return self._until.enter_context(
+            SearchNode(
+                index.location,
+                index.object_type,
+                cache=cache,
+                storage=index.storage,
+                progress=lambda *_: None,
+                pipeline=self._pipeline,
+            )
+        )
 
     def holds(self, head: Entry, version: IndexVersion) -> bool:
         """Check that each file can be read, the number of objects, and a sample of keys.
@@ -236,8 +244,6 @@ class _Proof:
             FatalError: Something differs.
         """
         try:
-            if self._node is None:
-                self._node = self._opened()
             self._node.refresh()
         except ConfigurationError:
             if self._pipeline in self._index.head().pipelines:

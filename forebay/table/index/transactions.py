@@ -242,7 +242,8 @@ def commit(
         DataError: A key came twice.
         ConfigurationError: A snapshot would delete all rows.
         MovedError: Another writer changed the datasource meanwhile, or another definition serves.
-        RetriableError: The transaction took so long that its files may be collected, or they are not there.
+        RetriableError: The transaction took so long that its files may be collected, or they are not there. Or the
+            location went away while the fact was put, so that it may be committed.
     """
     ordered = sorted(results, key=lambda result: result.shard)
     refuse_duplicates(ordered, index.object_type, transaction.datasource, transaction.id)
@@ -268,8 +269,9 @@ def commit(
     written -= {file.name for runs in shards for run in runs for file in run}
 
     def entry_after(head: Entry) -> Entry:
-        index.refuse_missing(f"{index.directory}states/{name}/", written)
         _refuse_replaced(index, base, head, name, task.payload)
+        index.refuse_missing(f"{index.directory}states/{name}/", written)
+        written.clear()  # once: later the age of the attempt says whether they may be collected
         state = DatasourceState(
             schema=schema_text(pa.schema([*order_fields(sequence), *task.payload])),
             shards=tuple(result.runs for result in ordered),

@@ -358,7 +358,9 @@ def test_in_every_order_nothing_is_lost_and_nothing_goes_back(history, before, p
     ("owner", "name", "old", "new", "before", "programs"),
     [
         pytest.param(Log, "head", "not self._holds(after)", "False", USED, FACTS, id="a known fact that is gone"),
-        pytest.param(Log, "put", "and self._holds(head):", ":", USED, WRITERS, id="a fact after one that is gone"),
+        pytest.param(
+            Log, "put", "won and self._holds(head) and", "won and", USED, WRITERS, id="a fact after one that is gone"
+        ),
         pytest.param(
             facts_module, "newest", "if listed[-1:] != [last]", "if False", USED, LISTS, id="a fact of one listing"
         ),

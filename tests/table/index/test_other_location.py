@@ -320,7 +320,7 @@ def test_nothing_counts_that_was_written_where_the_location_is_not(objects, monk
         late.commit("a", [{"id": 2, "name": "z"}])
 
     if part != "/log/":  # a fact that is not there is put again
-        with pytest.raises(RetriableError, match="were written are not below"):
+        with pytest.raises(RetriableError, match="that were written are not below"):
             write()
     write()
     assert lost
