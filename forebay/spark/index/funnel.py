@@ -143,6 +143,8 @@ class Funnel:
             DataError: A key is NULL or comes twice, or a value does not fit its property: nothing was committed. Or the
                 message says that the transaction is, and which row of a stream holds up the index.
             RetriableError: The store does not answer, or other processes have changed the datasource again and again.
+                If the message says that it may be committed, commit again with the same `transaction`.
+            FatalError: The log is not the one that this Funnel knows; nothing was committed.
         """
         source = self.object_type.datasource(datasource)
         if not isinstance(df, DataFrame):

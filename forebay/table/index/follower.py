@@ -211,6 +211,7 @@ class Follower:
 
         Raises:
             DataError: A value does not fit the type of its property. The version before goes on to serve.
+            RetriableError: Files that were written are not there, or the store does not answer. It goes on too.
             StoppedError: The pipeline follows the log no more: another one replaced it.
         """
         with recorded(self._index, "index", self._pipeline) as run:
@@ -225,7 +226,7 @@ class Follower:
             try:
                 version = self._step(last, head, full=full, exact=exact)
                 if version is not None:
-                    self._index.head()  # the files may be below a mount point, and so would the version be
+                    self._index.head()  # if the location is away, the version would be lost too
                     written = {each.name for each in version.segments} - {each.name for each in last.segments}
                     self._index.refuse_missing(f"{self._index.pipeline_prefix(self._pipeline)}segments/", written)
             except ForebayError:

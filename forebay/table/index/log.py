@@ -278,7 +278,8 @@ class Log:
 
         Raises:
             MovedError: Another writer has changed the datasource meanwhile; nothing was committed.
-            RetriableError: So many facts were put meanwhile that the files may be collected; nothing was committed.
+            RetriableError: So many facts were put meanwhile that the files may be collected, or the log is gone;
+                nothing was committed. Or the location went away while the fact was put: it may be committed.
         """
         head, attempt = self.head(base), uuid.uuid4().hex
         while True:
@@ -301,7 +302,7 @@ class Log:
             head = self.head()
 
     def put(self, entry: Entry, head: Entry, is_in: Callable[[Entry], bool]) -> bool:
-        """Put a fact after all others; return whether it counts. Else the log has gone on.
+        """Put a fact after all others; return whether it counts. Else the log has gone on, or it is not in the log.
 
         Args:
             entry: The fact. Its number is that of `head`, plus one.
@@ -335,8 +336,8 @@ class Log:
         raise RetriableError(  # the last two facts are never collected
             f"the location went away, or was removed, while {name} was put; it may be committed",
             option="location",
-            advice="look whether the location is mounted, and commit again with the same transaction; if the object "
-            "type was removed, a new Funnel makes it anew",
+            advice="look whether the location is mounted, and do it again, a commit with the same transaction; if the "
+            "object type was removed, a new Funnel makes it anew",
         )
 
 

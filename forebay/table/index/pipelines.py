@@ -280,7 +280,7 @@ class IndexStore:
         if (
             known is not None
             and known.pipeline == pipeline
-            and known.number > 0  # version 0 is never collected, but the one after it may be
+            and known.number > 0  # version 0 stays, but the one after it may be collected
             and self.version(pipeline, known.number + 1) is None
             and self.version(pipeline, known.number) == known  # a follower that paused may have put its number again
         ):

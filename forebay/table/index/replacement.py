@@ -85,7 +85,7 @@ def begin_replacement(
         drop_edits: Properties whose edits by users need not count in it.
 
     Raises:
-        RetriableError: Another one serves meanwhile.
+        RetriableError: Another one serves meanwhile. Or the location went away while the fact was put, which may count.
     """
     while True:
         head = index.head()
@@ -116,7 +116,9 @@ def run_replacement(index: IndexStore, begun: Entry, follower: Callable[[str], F
     Raises:
         StoppedError: It was dropped meanwhile.
         ConfigurationError: Edits of users would not count any more.
-        FatalError: The index is not what the datasources say; the one before goes on to serve.
+        RetriableError: The store does not answer, or the location went away.
+        FatalError: The index is not what the datasources say, or the location is a copy with another replacement of
+            this name; the one before goes on to serve.
     """
     assert begun.building is not None  # noqa: S101 - of `begin_replacement`
     building, head = begun.building, index.head()
@@ -256,7 +258,8 @@ class _Proof:
         if not self._counted:
             count = sum(_objects(*part) for part in view.parts)
             wrong += [] if count == version.count else [f"it has {count:,} objects instead of {version.count:,}"]
-        wrong += _differing(self._index, head, self._definition, view, 100 if self._counted else SAMPLE)
+        with self._index.log.reading(head):
+            wrong += _differing(self._index, head, self._definition, view, 100 if self._counted else SAMPLE)
         self._counted = True
         if wrong:
             raise FatalError(
