@@ -22,6 +22,13 @@ def edited(objects):
     objects.flush()
 
 
+def searched(objects):
+    """The same location, with a definition that searches the names too."""
+    names = Property("string", filter=True, text=True)
+    source = Datasource("a", {"name": names, "note": Property("string", text=True)})
+    return objects.defined(ObjectType("O", {"id": "bigint"}, [source, objects.definition.datasources[1]]))
+
+
 @pytest.mark.parametrize("keep", [{}, {"keep": 1, "versions": 1}], ids=["default", "keep=1"])
 @pytest.mark.parametrize("meanwhile", [committed, edited])
 @pytest.mark.parametrize("call", range(1, 18))
@@ -80,9 +87,7 @@ def test_a_version_that_equals_the_known_one_is_not_taken_for_it(objects, interr
 @pytest.mark.parametrize("call", range(1, 14))
 def test_a_plan_while_another_process_swaps_is_one(objects, interrupted, call):
     objects.commit("a", ROWS)
-    searched = Property("string", filter=True, text=True)
-    source = Datasource("a", {"name": searched, "note": Property("string", text=True)})
-    new = objects.defined(ObjectType("O", {"id": "bigint"}, [source, objects.definition.datasources[1]]))
+    new = searched(objects)
     late = objects.defined(objects.definition)
     armed = interrupted(late.index, new.replace, call)
     kind = late.plan().kind
@@ -93,9 +98,7 @@ def test_a_plan_while_another_process_swaps_is_one(objects, interrupted, call):
 @pytest.mark.parametrize("call", range(1, 12))
 def test_a_follower_of_a_replacement_that_others_build_and_swap_goes_on(objects, interrupted, call):
     objects.commit("a", ROWS)
-    searched = Property("string", filter=True, text=True)
-    source = Datasource("a", {"name": searched, "note": Property("string", text=True)})
-    new = objects.defined(ObjectType("O", {"id": "bigint"}, [source, objects.definition.datasources[1]]))
+    new = searched(objects)
     begun = begin_replacement(new.index, new.definition, objects.index.head().serving)
     assert begun.building is not None
     late = new.defined(new.definition)
