@@ -134,19 +134,25 @@ def newest(
     folded = frame.groupBy(*group).agg(
         F.first(row).alias(_ROW), F.min(content).alias(_LEAST), F.max(content).alias(_GREATEST)
     )
-    return folded.select(*(_checked(df, keys, name, null_keys).alias(name) for name in columns))
+    is_ordered = bool(order) and within is None
+    return folded.select(*(_checked(df, keys, name, null_keys, is_ordered).alias(name) for name in columns))
 
 
-def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys) -> Column:
+def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys, is_ordered: bool) -> Column:
     """Return a column of the newest row. A key column raises an error if its key is NULL or the order is ambiguous."""
     value = quoted(_ROW).getField(name)
     if name not in keys:
         return value
     shown = F.to_json(F.struct(*(quoted(key) for key in keys)), {"ignoreNullFields": "false"})
+    advice = (
+        "they have one place in the order: correct the rows, or give sequence_by a further column in which they differ"
+        if is_ordered
+        else "give sequence_by, columns that order the changes of a key, or bring the order as a column _sequence; or "
+        "apply latest_per_key or materialize first"
+    )
     ambiguous = failure(
         ["the order of the changes of the key ", shown, " is unknown: several different rows are the newest one"],
-        "give sequence_by, columns that order the changes of a key, or bring the order as a column _sequence; or apply "
-        "latest_per_key or materialize first",
+        advice,
     )
     kind = df.schema[name].dataType
     checked = F.when(quoted(_LEAST) != quoted(_GREATEST), ambiguous.cast(kind))

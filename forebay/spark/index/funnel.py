@@ -41,7 +41,7 @@ from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
 from forebay.table.index.gc import VERSIONS, Collected, collect
 from forebay.table.index.log import KEPT, SHARDS, Entry, MovedError, StoppedError
 from forebay.table.index.node import SearchNode
-from forebay.table.index.pipelines import IndexStore, IndexVersion, fed_datasource
+from forebay.table.index.pipelines import IndexStore, IndexVersion, fed_datasource, serving_source
 from forebay.table.index.plan import Plan, make_plan
 from forebay.table.index.replacement import Replacement, begin_replacement, run_replacement
 from forebay.table.index.runs import recorded
@@ -49,7 +49,6 @@ from forebay.table.index.status import Status, status
 from forebay.table.index.transactions import (
     KINDS,
     Committed,
-    Incoming,
     Kind,
     Transaction,
     check_owner,
@@ -184,9 +183,7 @@ class Funnel:
         """Commit a transaction, and bring the index up to date. Called by `commit` and by `IndexTarget`."""
         source = self.object_type.datasource(transaction.datasource)
 
-        def prepared(definition: ObjectType, source: Datasource, shards: int) -> tuple[DataFrame, Incoming]:
-            delete = transaction.kind == "delete"
-            return prepare(df, definition, source, shards, deletes=deletes, sequence=sequence, delete=delete)
+        prepared = partial(prepare, df, deletes=deletes, sequence=sequence, delete=transaction.kind == "delete")
 
         def types() -> Mapping[str, str]:
             self._refuse_other_log("")
@@ -201,7 +198,8 @@ class Funnel:
             check_owner(head.states, transaction)
             fed = fed_datasource(head, definition, self.object_type, transaction.datasource, storable_columns(df))
             try:
-                rows, incoming = prepared(definition, fed, head.shards)
+                serving = serving_source(head, definition, transaction.datasource)
+                rows, incoming = prepared(definition, fed, head.shards, serving=serving)
             except ConfigurationError as error:
                 _say_needed(error, self.object_type, definition)
                 raise

@@ -127,6 +127,7 @@ def prepare(
     deletes: Column | None = None,
     sequence: tuple[Column, Column] | None = None,
     delete: bool = False,
+    serving: Datasource | None = None,
 ) -> tuple[DataFrame, Incoming]:
     """Return the rows of a transaction, with the columns of `ShardTask.incoming` and the shard; and what they are.
 
@@ -138,6 +139,7 @@ def prepare(
         deletes: Whether a row deletes its key; None: the flag of the datasource says so.
         sequence: What orders the changes of a key, and the log within which it does.
         delete: Whether all rows delete their keys, and have no other columns.
+        serving: The datasource of another definition, whose types the values are to fit too.
 
     Raises:
         ConfigurationError: A column does not exist, or has a type that cannot be used.
@@ -146,10 +148,12 @@ def prepare(
     kinds = {name: parse_type(kind) for name, kind in definition.keys.items()}
     fields = {} if delete else {name: field_of(df, name, source, "properties") for name in source.columns}
     stored = {name: _storable(field, source) for name, field in fields.items()}
-    for name, each in source.properties.items() if fields else ():
-        _refuse_other_type(fields[each.column or name], name, each.kind, source)
-    if source.timestamp is not None and fields:
-        _check_time(field_of(df, source.timestamp, source, "timestamp"), source)
+    wanted = [source] if serving is None else [source, serving]
+    for each_source in wanted if fields else ():
+        for name, each in each_source.properties.items():
+            _refuse_other_type(fields[each.column or name], name, each.kind, each_source)
+        if each_source.timestamp is not None:
+            _check_time(field_of(df, each_source.timestamp, each_source, "timestamp"), each_source)
     made = {} if deletes is None else {DELETED: deletes}
     made |= dict(zip((SEQUENCE, LANE), sequence or (), strict=False))
     as_they_are = {DELETED: "true" if delete or deletes is not None else deleted_flag(df, source) or "false"}
@@ -189,9 +193,12 @@ def prepare(
     if sequence is not None:
         sequence_type = arrow_schema(StructType([selected.schema[SEQUENCE]])).field(SEQUENCE).type
     # A stream cannot correct a row that it brings again and again: its rows are committed, and hold up the index.
-    fits = {} if delete or deletes is not None else source.properties
-    checked = tuple((f"{VALUE}{each.column or name}", each.kind) for name, each in fits.items())
-    return selected, Incoming(payload, tuple(f"{KEY}{name}" for name in keys), sequence_type, checked)
+    fits = {
+        (f"{VALUE}{each.column or name}", each.kind): None
+        for each_source in (() if delete or deletes is not None else wanted)
+        for name, each in each_source.properties.items()
+    }
+    return selected, Incoming(payload, tuple(f"{KEY}{name}" for name in keys), sequence_type, tuple(fits))
 
 
 def _sql(name: str) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.errors import FatalError
+from forebay.errors import DataError, FatalError
+from forebay.formats.values.ddl import type_text
 from forebay.table.changelog.operators.events import equal_rows, row_keys
 from forebay.table.changelog.shape import RowKind
 from forebay.table.changelog.state.segments import KEY_HASH, KIND, Ints
@@ -201,9 +202,24 @@ class Merge:
                 column = f"{VALUE}{each.column or name}"
                 shown = shown_row(source.name, column, dict(zip(self._definition.keys, keys, strict=True)))
                 columns.append(cast_column(taken(source, column), each.kind, shown))
-            if source.timestamp is not None:  # in microseconds since 1970
-                stamps.append(taken(source, f"{VALUE}{source.timestamp}").cast(pa.int64()))
+            if source.timestamp is not None:
+                stamps.append(_microseconds(taken(source, f"{VALUE}{source.timestamp}"), source))
         return [*columns, *stamps]
+
+
+def _microseconds(times: pa.Array, source: Datasource) -> pa.Array:
+    """Return the times of rows, in microseconds since 1970.
+
+    Raises:
+        DataError: They are no times, as of rows that somebody commits whose definition does not name the column.
+    """
+    if times.null_count < len(times) and not pa.types.is_timestamp(times.type):
+        raise DataError(
+            f"the timestamp {source.timestamp!r} of the datasource {source.name!r} is {type_text(times.type)} in its "
+            "rows",
+            advice="commit a snapshot of the datasource in which it is a timestamp",
+        )
+    return times.cast(pa.int64())
 
 
 def _codes(hashes: Ints, columns: Sequence[pa.Array]) -> tuple[Ints, Ints]:

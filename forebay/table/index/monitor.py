@@ -173,7 +173,8 @@ def outcomes(observed: Observed, limits: Limits) -> list[RuleOutcome]:
     for run in observed.runs.values():
         if not observed.has(run.subject) or observed.may_be_gone(run.subject):
             continue
-        failed = f"run {run.number}: {run.error}: {' '.join(run.text.split())}" if run.error else None
+        lines = "; ".join(" ".join(line.split()) for line in run.text.splitlines())
+        failed = f"run {run.number}: {run.error}: {lines}" if run.error else None
         results.append(RuleOutcome("failed", run.subject, run.number, failed))
         results.append(RuleOutcome("duration", run.subject, run.number, _over(run.seconds, limits.duration, "it took")))
     for pipeline, oldest in observed.pipelines.items():

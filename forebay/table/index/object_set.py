@@ -469,6 +469,8 @@ class _Query:
             expression = match_expression(asked.phrases)
             self.conditions.append(Condition("o.id IN (SELECT rowid FROM f WHERE f MATCH ?)", (expression,)))
         self._order = [*((view.column(name)[0], descending) for name, descending in asked.order), ("o.k", False)]
+        at = list(view.definition.columns).index
+        self._places = [*(_FIRST + at(name) for name, _ in asked.order), _KEY]
 
     def counted(self, opened: OpenedSegment, newer: Newer) -> int:
         """Return the number of rows of a segment that no newer one overrules."""
@@ -487,26 +489,24 @@ class _Query:
         return heapq.merge(*(self._of_segment(*part, after) for part in self._view.parts), key=lambda each: each[0])
 
     def _of_segment(self, opened: OpenedSegment, newer: Newer, after: tuple[Any, ...] | None) -> Iterator[_RankedRow]:
-        places = ", ".join(sql for sql, _ in self._order)
         ordered = ", ".join(f"{sql} DESC" if descending else sql for sql, descending in self._order)
-        width = len(self._order)
         last = None if after is None else self._rank(after)
         size = self.size
         while size == self.size:  # else there are no more
             where, parameters = self._where(after)
-            statement = f"SELECT {places}, o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
+            statement = f"SELECT o.* FROM o{where} ORDER BY {ordered} LIMIT ?"
             rows = [row for some in opened.scan(statement, (*parameters, self.size)) for row in some]
             with opened.errors():
-                gone = newer.overruled([row[width - 1] for row in rows])  # a key that is no bytes fails here
+                gone = newer.overruled([row[_KEY] for row in rows])  # a key that is no bytes fails here
             size = len(rows)
             for row in rows:
-                after = row[:width]
+                after = tuple(row[place] for place in self._places)
                 rank = self._rank(after)
                 if last is not None and not last < rank:  # pages would go round in circles
                     raise opened.failure(ValueError("its rows are not in order"))
                 last = rank
-                if row[width - 1] not in gone:
-                    yield rank, after, row[width + 2 :]
+                if row[_KEY] not in gone:
+                    yield rank, after, row[_FIRST:]
 
     def _where(self, after: tuple[Any, ...] | None) -> tuple[str, tuple[Any, ...]]:
         parts = list(self.conditions)
@@ -540,6 +540,9 @@ class _Query:
             _Reversed(rank) if descending else rank for rank, (_, descending) in zip(ranks, self._order, strict=True)
         )
 
+
+_KEY, _FIRST = 1, 2
+"""The place of the key, and that of the first column of an object, in a row of a segment."""
 
 _RANKS: Final = {type(None): 0, int: 1, float: 1, str: 2, bytes: 3}
 """The order of the types that SQLite gives."""

@@ -384,3 +384,11 @@ def fed_datasource(
         source = new.datasource(name)
         more = list(serving.datasource(name).columns) if serving.feeds(name) else []
     return replace(source, keep=tuple({*source.keep, *more}))
+
+
+def serving_source(head: Entry, serving: ObjectType, name: str) -> Datasource | None:
+    """Return the datasource of the definition that serves, whose types the rows of `fed_datasource` are to fit too.
+
+    A replacement must not hold up what serves. None: no replacement is built, or the datasource is new.
+    """
+    return serving.datasource(name) if head.building is not None and serving.feeds(name) else None

@@ -216,7 +216,9 @@ def graph_text(shown: Run, all_runs: list[Run], object_type: str) -> str:
     if shown.job in _SOURCES and shown.error:
         lines.append("  └─▶ nothing: it was not committed")
     elif shown.job in _SOURCES and not newest:
-        lines.append("  └─▶ index: no run has this fact yet")
+        changes = sum(shown.counts.get(name, 0) for name in ("inserted", "updated", "deleted"))
+        is_idle = shown.job == "commit" and not changes
+        lines.append(f"  └─▶ index: no run has this fact{', which changed no row' if is_idle else ' yet'}")
     return "\n".join(lines)
 
 

@@ -117,7 +117,7 @@ def check_owner(states: Mapping[str, DatasourceState], transaction: Transaction)
         f"the datasource {transaction.datasource!r} is fed by the streaming query {state.owner}, not by {this}",
         option="adopt",
         advice="continue with the checkpoint of that query; to take over, stop it and pass adopt=True to Funnel.commit "
-        "or apply_changes",
+        "or apply_changes, or --adopt to `forebay index commit`",
     )
 
 
@@ -190,7 +190,8 @@ def shard_tasks(index: IndexStore, base: Entry, transaction: Transaction, incomi
     """
     state = base.states.get(transaction.datasource)
     stored = None if state is None else schema_of(state.schema)
-    payload, fresh = _evolved(stored, incoming.payload, transaction)
+    has_rows = state is not None and state.live > 0
+    payload, fresh = _evolved(stored, incoming.payload, transaction, has_rows=has_rows)
     known = None
     if stored is not None and SEQUENCE in stored.names:
         known = stored.field(SEQUENCE).type
@@ -324,17 +325,18 @@ def _refuse_replaced(index: IndexStore, base: Entry, head: Entry, name: str, pay
     )
 
 
-def _evolved(stored: pa.Schema | None, incoming: pa.Schema, transaction: Transaction) -> tuple[pa.Schema, bool]:
-    """Return the columns to keep, and whether they replace those of the state."""
+def _evolved(
+    stored: pa.Schema | None, incoming: pa.Schema, transaction: Transaction, *, has_rows: bool
+) -> tuple[pa.Schema, bool]:
+    """Return the columns to keep, and whether they replace those of the state, which may have rows or only deletes."""
     if stored is None:
         return incoming, False
     known = payload_of(stored)
     if known.equals(incoming) or transaction.kind == "delete":
         return known, False
     types = {each.name: each.type for each in known}
-    if len(known) > sum(name.startswith(KEY) for name in known.names) and any(
-        name not in types for name in incoming.names
-    ):
+    has_columns = len(known) > sum(name.startswith(KEY) for name in known.names)
+    if (has_rows or has_columns) and any(name not in types for name in incoming.names):
         if transaction.kind == "snapshot":
             return incoming, True
         # Rows without the column would have NULL, so only a snapshot brings a new one.

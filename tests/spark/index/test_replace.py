@@ -11,9 +11,10 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own abbreviation
 
 from forebay.changelog import apply_changes
-from forebay.errors import ConfigurationError
+from forebay.errors import ConfigurationError, DataError
 from forebay.index import Datasource, Funnel, Property
 from forebay.spark.index import launchers
 from forebay.table.index import follower
@@ -59,6 +60,26 @@ def test_a_new_column_comes_by_a_snapshot_that_feeds_both(spark, funnel, locatio
         funnel.commit("orders", spark.createDataFrame(ROWS, ORDERS), kind="update")
     funnel.commit("orders", wide.where("order_id = 2").drop("total").selectExpr("*", "null as total"), kind="delete")
     assert new.status().pipelines[0].version.count == 5
+
+
+def test_rows_of_the_new_definition_fit_the_one_that_serves_too(spark, funnel, location):
+    """Else they would hold up all commits of it until the swap."""
+    orders, shipments = funnel.object_type.datasources
+    timed = replace(orders, conflict="most_recent", timestamp="at")
+    live = Funnel(location, replace(funnel.object_type, datasources=[timed, shipments]), shards=2)
+    frame = spark.createDataFrame(ROWS, ORDERS).selectExpr("*", "TIMESTAMP '2024-01-01 00:00:00' AS at")
+    live.commit("orders", frame, kind="snapshot")
+    new = Funnel(location, with_orders(funnel, total=Property("decimal(20,2)", filter=True)))
+    assert not new.replace(spark, swap=False).serves
+    wider = frame.withColumn("total", F.lit(Decimal("12345678901.00")).cast("decimal(20,2)"))
+    with pytest.raises(DataError, match=r"the column 'total' .* cannot be decimal\(12,2\).*nothing was committed"):
+        new.commit("orders", wider.limit(1), kind="snapshot")
+    with pytest.raises(ConfigurationError, match="the timestamp 'at' of the datasource 'orders' is bigint; another"):
+        new.commit("orders", frame.withColumn("at", F.lit(4_000_000_000)), kind="snapshot")
+    shipped = spark.createDataFrame([(1, "Oslo")], "order_no long, ship_city string")
+    assert new.commit("shipments", shipped, kind="append").applied
+    assert new.replace(spark).serves
+    assert new.commit("orders", wider.drop("at").limit(1), kind="snapshot").applied
 
 
 @pytest.mark.soak

@@ -893,6 +893,7 @@ def test_the_graph_of_a_run_leads_from_the_datasource_to_each_database():
         Run("opensearch", "o", 0, 0, 0, 1, error="DataError", text="DataError: too long\n  next step: cut", number=3),
         Run("commit", "b", since=1, to=1, error="DataError", text="a key twice", number=4),
         Run("commit", "b", since=1, to=2, counts={"inserted": 1}, number=5),
+        Run("commit", "b", since=2, to=3, counts={"updated": 0, "deletes_unknown": 1}, number=6),
     ]
     text = graph_text(known[0], known, "O")
     assert text.splitlines() == [
@@ -908,6 +909,7 @@ def test_the_graph_of_a_run_leads_from_the_datasource_to_each_database():
     failed = graph_text(known[3], known, "O")
     assert "b, run 4: 0.0 s: FAILED, DataError" in failed and failed.endswith("nothing: it was not committed")
     assert graph_text(known[4], known, "O").endswith("index: no run has this fact yet")
+    assert graph_text(known[5], known, "O").endswith("index: no run has this fact, which changed no row")
 
 
 def test_it_stops_after_the_job_that_goes_on(objects, daemon_of):

@@ -204,6 +204,29 @@ def test_a_new_column_waits_for_a_snapshot_that_feeds_both(live):
     assert verify(live.index, node.view()).is_equal
 
 
+def test_an_update_brings_no_column_to_rows_that_have_only_keys(objects_at):
+    """A state of nothing but keys is not one of nothing but deletes, which have no columns either."""
+
+    def members(**properties):
+        return ObjectType("O", {"id": "bigint"}, [Datasource("a", A), Datasource("members", properties)])
+
+    objects = objects_at(members())
+    objects.commit("members", [{"id": number} for number in range(5)], "snapshot")
+    new = objects.defined(members(level=Property("string", filter=True)))
+    waits = new.replace().waits
+    assert len(waits) == 1 and "a snapshot of the datasource 'members' with the columns level" in waits[0]
+    new.commit("members", [{"id": 0, "level": "gold"}])
+    assert new.replace().waits == waits
+    new.commit("members", [{"id": number, "level": "gold"} for number in range(5)], "snapshot")
+    assert new.replace().serves and objects.node().where(level="gold").count() == 5
+
+
+def test_an_update_brings_columns_where_nothing_but_deletes_came(objects):
+    objects.commit("a", [{"id": 1}], "delete")
+    objects.commit("a", [{"id": 2, "name": "x"}])
+    assert objects.node().get(2)["name"] == "x"
+
+
 def test_a_live_transaction_without_the_column_lets_the_replacement_wait_again(live):
     new = live.defined(changed({**A, "size": Property("string")}))
     new.replace()
@@ -514,6 +537,24 @@ def test_a_new_rule_for_edits_needs_the_time_of_rows(live):
     assert node.get(3)["city"] == "row"
     new.flush()
     assert live.node().get(3)["city"] == "row" and verify(live.index).is_equal
+
+
+def test_a_time_that_is_no_timestamp_compares_with_no_edit(objects_at):
+    """As whole numbers, seconds would be taken for microseconds."""
+
+    def rule(**options):
+        return ObjectType("O", {"id": "bigint"}, [Datasource("a", CITY, **options)])
+
+    times = {"a": {"at": "timestamp"}}
+    objects = objects_at(rule(conflict="most_recent", timestamp="at"), types=times)
+    objects.commit("a", [{"id": 1, "city": "Oslo", "at": datetime(2024, 1, 1, tzinfo=UTC)}])
+    objects.node().edit(1, city="edited")
+    new = objects.defined(rule(keep=["at"]), types={"a": {"at": "bigint"}})
+    assert not new.replace(swap=False).serves
+    with pytest.raises(DataError, match="the timestamp 'at' of the datasource 'a' is BIGINT in its rows"):
+        new.commit("a", [{"id": 1, "city": "Rome", "at": 4_000_000_000}], "snapshot")
+    assert objects.node().get(1)["city"] == "edited"
+    assert new.replace().serves and objects.node().get(1)["city"] == "edited"
 
 
 def test_operations_know_what_is_built(live):
