@@ -145,7 +145,8 @@ def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys,
         return value
     shown = F.to_json(F.struct(*(quoted(key) for key in keys)), {"ignoreNullFields": "false"})
     advice = (
-        "they have one place in the order: correct the rows, or give sequence_by a further column in which they differ"
+        "they have one place in the order: correct the rows; or let a further column order them, by sequence_by or "
+        "ordering; or apply latest_per_key or materialize first"
         if is_ordered
         else "give sequence_by, columns that order the changes of a key, or bring the order as a column _sequence; or "
         "apply latest_per_key or materialize first"

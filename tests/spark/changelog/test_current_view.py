@@ -84,7 +84,7 @@ def test_two_different_newest_rows_are_an_error_that_names_the_key(spark, values
     """K8."""
     error = error_of(current_view(spark.createDataFrame(values, schema), key="k", ordering="o"))
     assert '{"k":"a"}' in error.message and "order" in error.message
-    assert "latest_per_key" in error.advice
+    assert "one place in the order" in error.advice and "latest_per_key" in error.advice
 
 
 def test_positions_of_two_splits_have_no_order(spark):

@@ -247,7 +247,7 @@ REPLACEMENT_MUTANTS = {
         lambda found, known: (found.data, found.number) > (known.data, known.number),
     ),
     "a replacement does not wait for its columns": (replacement, "waits_for", lambda *arguments: ()),
-    "an update brings a column": (transactions, "_evolved", lambda stored, incoming, transaction: (incoming, False)),
+    "an update brings a column": (transactions, "_evolved", lambda stored, incoming, *_, **__: (incoming, False)),
     "edits by an earlier name are lost": (Property, "earlier_names", property(lambda given: ())),
 }
 
