@@ -134,8 +134,7 @@ def newest(
     folded = frame.groupBy(*group).agg(
         F.first(row).alias(_ROW), F.min(content).alias(_LEAST), F.max(content).alias(_GREATEST)
     )
-    is_ordered = bool(order) and within is None
-    return folded.select(*(_checked(df, keys, name, null_keys, is_ordered).alias(name) for name in columns))
+    return folded.select(*(_checked(df, keys, name, null_keys, bool(order)).alias(name) for name in columns))
 
 
 def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys, is_ordered: bool) -> Column:
@@ -145,8 +144,8 @@ def _checked(df: DataFrame, keys: Sequence[str], name: str, null_keys: NullKeys,
         return value
     shown = F.to_json(F.struct(*(quoted(key) for key in keys)), {"ignoreNullFields": "false"})
     advice = (
-        "they have one place in the order: correct the rows; or let a further column order them, by sequence_by or "
-        "ordering; or apply latest_per_key or materialize first"
+        "they have one place in the order, or come from several logs: correct the rows; or let a further column order "
+        "them, by sequence_by or ordering; or apply latest_per_key or materialize first"
         if is_ordered
         else "give sequence_by, columns that order the changes of a key, or bring the order as a column _sequence; or "
         "apply latest_per_key or materialize first"

@@ -41,7 +41,7 @@ from forebay.table.index.follower import SMALL, Follower, FullIf, FullRule
 from forebay.table.index.gc import VERSIONS, Collected, collect
 from forebay.table.index.log import KEPT, SHARDS, Entry, MovedError, StoppedError
 from forebay.table.index.node import SearchNode
-from forebay.table.index.pipelines import IndexStore, IndexVersion, fed_datasource, serving_source
+from forebay.table.index.pipelines import IndexStore, IndexVersion, fed_datasource
 from forebay.table.index.plan import Plan, make_plan
 from forebay.table.index.replacement import Replacement, begin_replacement, run_replacement
 from forebay.table.index.runs import recorded
@@ -198,8 +198,7 @@ class Funnel:
             check_owner(head.states, transaction)
             fed = fed_datasource(head, definition, self.object_type, transaction.datasource, storable_columns(df))
             try:
-                serving = serving_source(head, definition, transaction.datasource)
-                rows, incoming = prepared(definition, fed, head.shards, serving=serving)
+                rows, incoming = prepared(definition, fed, head.shards)
             except ConfigurationError as error:
                 _say_needed(error, self.object_type, definition)
                 raise

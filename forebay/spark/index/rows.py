@@ -127,19 +127,17 @@ def prepare(
     deletes: Column | None = None,
     sequence: tuple[Column, Column] | None = None,
     delete: bool = False,
-    serving: Datasource | None = None,
 ) -> tuple[DataFrame, Incoming]:
     """Return the rows of a transaction, with the columns of `ShardTask.incoming` and the shard; and what they are.
 
     Args:
         df: The rows.
-        definition: The definition, with the types of the keys.
-        source: The datasource.
+        definition: The definition that serves, with the types of the keys. Values are to fit its types too.
+        source: The datasource, of this definition or of the one that replaces it.
         shards: The number of shards.
         deletes: Whether a row deletes its key; None: the flag of the datasource says so.
         sequence: What orders the changes of a key, and the log within which it does.
         delete: Whether all rows delete their keys, and have no other columns.
-        serving: The datasource of another definition, whose types the values are to fit too.
 
     Raises:
         ConfigurationError: A column does not exist, or has a type that cannot be used.
@@ -148,12 +146,18 @@ def prepare(
     kinds = {name: parse_type(kind) for name, kind in definition.keys.items()}
     fields = {} if delete else {name: field_of(df, name, source, "properties") for name in source.columns}
     stored = {name: _storable(field, source) for name, field in fields.items()}
-    wanted = [source] if serving is None else [source, serving]
-    for each_source in wanted if fields else ():
-        for name, each in each_source.properties.items():
-            _refuse_other_type(fields[each.column or name], name, each.kind, each_source)
-        if each_source.timestamp is not None:
-            _check_time(field_of(df, each_source.timestamp, each_source, "timestamp"), each_source)
+    served = [each for each in definition.datasources if each.name == source.name and each != source]
+    if fields:
+        _refuse_other_types(df, fields, source)
+        for each_source in served:
+            try:
+                _refuse_other_types(df, fields, each_source)
+            except ConfigurationError as error:
+                error.advice = (
+                    "until the new definition serves, rows have to fit both: let its property read another column, "
+                    "with Property(column=…), and commit a snapshot with both columns"
+                )
+                raise
     made = {} if deletes is None else {DELETED: deletes}
     made |= dict(zip((SEQUENCE, LANE), sequence or (), strict=False))
     as_they_are = {DELETED: "true" if delete or deletes is not None else deleted_flag(df, source) or "false"}
@@ -195,7 +199,7 @@ def prepare(
     # A stream cannot correct a row that it brings again and again: its rows are committed, and hold up the index.
     fits = {
         (f"{VALUE}{each.column or name}", each.kind): None
-        for each_source in (() if delete or deletes is not None else wanted)
+        for each_source in (() if delete or deletes is not None else (source, *served))
         for name, each in each_source.properties.items()
     }
     return selected, Incoming(payload, tuple(f"{KEY}{name}" for name in keys), sequence_type, tuple(fits))
@@ -368,6 +372,13 @@ def _storable(field: StructField, source: Datasource) -> SparkType:
             advice="cast it first: NULLs without a type to that of the property, texts by collate to UTF8_BINARY, "
             "others to string",
         ) from error
+
+
+def _refuse_other_types(df: DataFrame, fields: Mapping[str, StructField], source: Datasource) -> None:
+    for name, each in source.properties.items():
+        _refuse_other_type(fields[each.column or name], name, each.kind, source)
+    if source.timestamp is not None:
+        _check_time(field_of(df, source.timestamp, source, "timestamp"), source)
 
 
 def _refuse_other_type(field: StructField, name: str, kind: SparkType, source: Datasource) -> None:

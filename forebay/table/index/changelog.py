@@ -297,7 +297,8 @@ class _Incoming:
                 error.message += "; nothing was committed"
                 error.advice = (
                     "correct the row, or cast the column in the DataFrame, and commit again; or give the property "
-                    "another type with Funnel.replace"
+                    "another type with Funnel.replace. While a replacement is built, rows have to fit both "
+                    "definitions: let the new property read another column, with Property(column=…)"
                 )
                 raise
 

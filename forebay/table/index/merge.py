@@ -213,7 +213,9 @@ def _microseconds(times: pa.Array, source: Datasource) -> pa.Array:
     Raises:
         DataError: They are no times, as of rows that somebody commits whose definition does not name the column.
     """
-    if times.null_count < len(times) and not pa.types.is_timestamp(times.type):
+    if times.null_count == len(times):
+        return pa.nulls(len(times), pa.int64())
+    if not pa.types.is_timestamp(times.type):
         raise DataError(
             f"the timestamp {source.timestamp!r} of the datasource {source.name!r} is {type_text(times.type)} in its "
             "rows",

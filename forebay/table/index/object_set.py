@@ -468,9 +468,9 @@ class _Query:
         elif asked.phrases:
             expression = match_expression(asked.phrases)
             self.conditions.append(Condition("o.id IN (SELECT rowid FROM f WHERE f MATCH ?)", (expression,)))
+        names = list(view.definition.columns)
         self._order = [*((view.column(name)[0], descending) for name, descending in asked.order), ("o.k", False)]
-        at = list(view.definition.columns).index
-        self._places = [*(_FIRST + at(name) for name, _ in asked.order), _KEY]
+        self._places = [*(_FIRST + names.index(name) for name, _ in asked.order), _KEY]
 
     def counted(self, opened: OpenedSegment, newer: Newer) -> int:
         """Return the number of rows of a segment that no newer one overrules."""

@@ -376,19 +376,11 @@ def fed_datasource(
     """
     if head.building is None:
         return serving.datasource(name)
-    new = ObjectType.from_facts(head.building.definition)
+    new, lowered = ObjectType.from_facts(head.building.definition), {each.lower() for each in columns}
     if definition.with_key_types(serving.keys).fingerprint() != new.fingerprint():
         source = serving.datasource(name)
-        more = [each for each in new.datasource(name).columns if each in columns] if new.feeds(name) else []
+        more = [each for each in new.datasource(name).columns if each.lower() in lowered] if new.feeds(name) else []
     else:
         source = new.datasource(name)
         more = list(serving.datasource(name).columns) if serving.feeds(name) else []
     return replace(source, keep=tuple({*source.keep, *more}))
-
-
-def serving_source(head: Entry, serving: ObjectType, name: str) -> Datasource | None:
-    """Return the datasource of the definition that serves, whose types the rows of `fed_datasource` are to fit too.
-
-    A replacement must not hold up what serves. None: no replacement is built, or the datasource is new.
-    """
-    return serving.datasource(name) if head.building is not None and serving.feeds(name) else None

@@ -216,8 +216,11 @@ def graph_text(shown: Run, all_runs: list[Run], object_type: str) -> str:
     if shown.job in _SOURCES and shown.error:
         lines.append("  └─▶ nothing: it was not committed")
     elif shown.job in _SOURCES and not newest:
-        changes = sum(shown.counts.get(name, 0) for name in ("inserted", "updated", "deleted"))
-        is_idle = shown.job == "commit" and not changes
+        # A run that committed nothing, as of a transaction that came again, has no counts of its fact.
+        is_idle = all(
+            run.job == "commit" and run.counts and not any(map(run.counts.get, ("inserted", "updated", "deleted")))
+            for run in commits
+        )
         lines.append(f"  └─▶ index: no run has this fact{', which changed no row' if is_idle else ' yet'}")
     return "\n".join(lines)
 
